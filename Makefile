@@ -1,0 +1,57 @@
+# The commands of the README. Everything is installed into .venv; `make clean` removes it.
+# Another interpreter: make setup PYTHON=/path/to/python3.12
+
+PYTHONS := $(if $(PYTHON),"$(PYTHON)",python3 python3.13 python3.12 python3.11)
+PYTEST := .venv/bin/python -m pytest -n 2
+STAMP := .venv/setup-done
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow test-all lint bench clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1 \2/p' Makefile | while read -r make name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
+
+setup: $(STAMP)  ## create .venv and install what the demo and the tests need
+
+demo: $(STAMP)  ## teach a tiny model to read handwritten digits: a warm start, then GRPO
+	.venv/bin/python -m mmrl train configs/demo/digits.toml --overwrite
+
+test: $(STAMP)  ## the everyday tests
+	$(PYTEST) -m "not slow and not gpu"
+
+test-slow: $(STAMP)  ## the long tests
+	$(PYTEST) -m "slow and not gpu"
+
+test-all: $(STAMP)  ## the everyday and the long tests
+	$(PYTEST) -m "not gpu"
+
+lint: $(STAMP)  ## ruff, mypy and the import contracts
+	.venv/bin/python -m ruff check
+	.venv/bin/python -m mypy
+	.venv/bin/lint-imports
+
+bench: $(STAMP)  ## list the benchmarks; NAME=... runs one
+ifdef NAME
+	.venv/bin/python benchmarks/$(NAME).py
+else
+	@for file in benchmarks/[a-z]*.py; do printf '  make bench NAME=%-20s %s\n' "$$(basename "$$file" .py)" "$$(sed -n '1s/"""//gp' "$$file")"; done
+endif
+
+clean:  ## remove .venv and the caches; runs/ stays
+	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis build dist
+
+# The stamp makes a second run instant. A Python without ensurepip (Debian's, unless python3-venv is there) lends its own pip.
+$(STAMP): Makefile pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
+	@for python in $(PYTHONS) none; do \
+	  "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; \
+	done; \
+	if [ "$$python" = none ]; then \
+	  echo 'mmrl needs Python 3.11 or later; tried: $(PYTHONS). Install one, or name it: make setup PYTHON=/path/to/python3.12' >&2; exit 1; \
+	fi; \
+	if .venv/bin/python -m pip --version >/dev/null 2>&1; then exit 0; fi; \
+	echo "creating .venv with $$("$$python" -c 'import sys; print(sys.executable, sys.version.split()[0])')"; \
+	if "$$python" -c 'import ensurepip' 2>/dev/null; then "$$python" -m venv --clear .venv; \
+	else "$$python" -m venv --clear --without-pip .venv && "$$python" -m pip --python .venv/bin/python install pip; fi
+	.venv/bin/python -m pip install -c constraints.txt -e ".[train,classification,test,dev]"
+	.venv/bin/python -m mmrl.compat --install-pth
+	touch $@

@@ -1,0 +1,17 @@
+"""mmrl trains vision-language and vision-language-action models by reinforcement learning.
+
+These names are what a plugin imports; nothing heavy is imported with them.
+"""
+
+from mmrl.errors import UserError
+from mmrl.hookspecs import hookimpl
+from mmrl.interfaces import Simulator, Task, Verifier, World
+from mmrl.specs import AlgorithmSpec, PolicySpec, SimulatorSpec, TaskSpec, VerifierSpec
+from mmrl.types import Case, Frame, Message, Prompt, Rollout, Score, Status, Turn, user
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AlgorithmSpec", "Case", "Frame", "Message", "PolicySpec", "Prompt", "Rollout", "Score", "Simulator", "SimulatorSpec",
+    "Status", "Task", "TaskSpec", "Turn", "UserError", "Verifier", "VerifierSpec", "World", "hookimpl", "user",
+]

@@ -1,0 +1,1 @@
+"""Advantages and losses: pure functions over tensors, each with its paper."""

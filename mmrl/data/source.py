@@ -1,0 +1,64 @@
+"""A weighted mixture of tasks, each walked in a shuffled order that is drawn anew every epoch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mmrl.data.seeds import derive
+from mmrl.errors import UserError
+from mmrl.interfaces import Task
+from mmrl.types import Prompt, replace
+
+
+def prompts_of(task_id: str, task: Task, split: str, seed: int) -> Sequence[Prompt]:
+    """A task's split as a sequence. Raises UserError when the split doesn't exist or is empty."""
+    if split not in task.splits:
+        raise UserError(f"task {task_id!r} has no split {split!r}: choose one of {', '.join(task.splits)}")
+    items = task.prompts(split, seed)
+    if not (hasattr(items, "__len__") and hasattr(items, "__getitem__")):
+        items = list(items)
+    if not len(items):
+        raise UserError(f"task {task_id!r} has no prompts in split {split!r}: check its options and data")
+    return items
+
+
+class Source:
+    """Prompts of several tasks in the proportion of their weights.
+
+    Which task comes next and in which order a task's items come is a function of the seed and of how many were taken, so a
+    resumed run goes on with the very prompts it would have had.
+    """
+
+    def __init__(self, prompts: Mapping[str, Sequence[Prompt]], weights: Mapping[str, float], seed: int) -> None:
+        """prompts: task id -> its items. weights: task id -> share, relative to the others."""
+        self.prompts = dict(prompts)
+        self.weights = [weights[t] for t in self.prompts]
+        self.seed = seed
+        self.taken = {t: 0 for t in self.prompts}
+        self._orders: dict[str, tuple[int, list[int]]] = {}
+
+    def take(self, n: int) -> list[Prompt]:
+        """The next n prompts."""
+        return [self._next(self._task(sum(self.taken.values()))) for _ in range(n)]
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs: how many prompts of each task were taken."""
+        return dict(self.taken)
+
+    def restore(self, state: Mapping[str, int]) -> None:
+        self.taken = {t: int(state[t]) for t in self.prompts}
+
+    def _task(self, count: int) -> str:
+        return random.Random(derive(self.seed, "mixture", count)).choices(list(self.prompts), self.weights)[0]
+
+    def _next(self, task: str) -> Prompt:
+        items = self.prompts[task]
+        epoch, index = divmod(self.taken[task], len(items))
+        self.taken[task] += 1
+        if self._orders.get(task, (-1, []))[0] != epoch:
+            order = list(range(len(items)))
+            random.Random(derive(self.seed, "order", task, epoch)).shuffle(order)
+            self._orders[task] = (epoch, order)
+        return replace(items[self._orders[task][1][index]], task=task)

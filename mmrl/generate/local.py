@@ -1,0 +1,115 @@
+"""The embedded sampler: the vision tower and the prompt run once per group, then the group is decoded together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import DynamicCache
+
+from mmrl.generate.cache import expand
+from mmrl.policies.vlm import VLM, PromptInputs, concatenate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One sampled completion."""
+
+    token_ids: tuple[int, ...]
+    """The end token included, if it came."""
+    logprobs: tuple[float, ...]
+    finished: bool
+    """An end token was sampled; otherwise the limit cut the completion off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """Effective sampling parameters; the checkpoint's generation_config is ignored."""
+
+    max_tokens: int
+    temperature: float
+    """Of the distribution that is sampled; 0 takes the most likely token (its logprob is that at temperature 1)."""
+    seed: int = 0
+
+
+class LocalGenerator:
+    """Samples with the learner's own weights, so there is nothing to synchronise."""
+
+    def __init__(self, policy: VLM, batch_size: int = 256) -> None:
+        """batch_size: completions decoded at once."""
+        self.policy = policy
+        self.batch_size = batch_size
+
+    def generate(self, inputs: Sequence[PromptInputs], group_size: int, sampling: Sampling) -> list[list[Sample]]:
+        """group_size completions of each prompt. The same seed, inputs and batch size give the same samples."""
+        noise = torch.Generator(self.policy.device).manual_seed(sampling.seed)
+        at_once = max(1, self.batch_size // group_size) if self.policy.family.shares_prefix else 1
+        order = sorted(range(len(inputs)), key=lambda i: len(inputs[i].ids))  # like lengths together: little padding
+        groups: list[list[Sample]] = [[] for _ in inputs]
+        for start in range(0, len(order), at_once):
+            chosen = order[start : start + at_once]
+            for i, group in zip(chosen, self._decode([inputs[i] for i in chosen], group_size, sampling, noise), strict=True):
+                groups[i] = group
+        return groups
+
+    @torch.inference_mode()
+    def _decode(self, inputs: list[PromptInputs], group_size: int, sampling: Sampling, noise: torch.Generator) -> list[list[Sample]]:
+        policy, device = self.policy, self.policy.device
+        cache = DynamicCache(config=policy.model.config)
+        logits, mask = self._prefill(inputs, cache)
+        total = len(inputs) * group_size
+        expand(cache, group_size, sampling.max_tokens)
+        logits = logits.repeat_interleave(group_size, 0)
+        mask = None if mask is None else mask.repeat_interleave(group_size, 0)
+        position_N = torch.tensor([i.next_position for i in inputs], device=device).repeat_interleave(group_size)
+        eos = torch.tensor(sorted(policy.eos), device=device)
+        tokens_TN = torch.zeros(sampling.max_tokens, total, dtype=torch.long, device=device)
+        logprobs_TN = torch.zeros(sampling.max_tokens, total, device=device)
+        length_N = torch.full((total,), sampling.max_tokens, device=device)
+        finished_N = torch.zeros(total, dtype=torch.bool, device=device)
+        row_N = torch.arange(total, device=device)  # which rollout each decoded row is; finished rows are dropped
+        for t in range(sampling.max_tokens):
+            token, logprob = self._choose(logits, sampling.temperature, noise)
+            tokens_TN[t, row_N], logprobs_TN[t, row_N] = token, logprob
+            ended = torch.isin(token, eos)
+            length_N[row_N[ended]] = t + 1
+            finished_N[row_N[ended]] = True
+            alive = ~finished_N[row_N]
+            remaining = int(alive.sum())
+            if not remaining or t + 1 == sampling.max_tokens:
+                break
+            if remaining <= len(row_N) // 2:
+                keep = alive.nonzero()[:, 0]
+                cache.batch_select_indices(keep)
+                row_N, token, position_N = row_N[keep], token[keep], position_N[keep]
+                mask = None if mask is None else mask[keep]
+            if mask is not None:
+                mask = torch.cat([mask, mask.new_ones(len(row_N), 1)], 1)
+            positions = None if inputs[0].positions is None else (position_N + t)[None, :, None].expand(inputs[0].positions.shape[0], -1, -1)
+            logits = policy.family.step(token[:, None], mask, positions, {}, cache)
+        tokens, logprobs, lengths, finished = tokens_TN.T.tolist(), logprobs_TN.T.tolist(), length_N.tolist(), finished_N.tolist()
+        samples = [Sample(token_ids=tuple(tokens[n][: lengths[n]]), logprobs=tuple(logprobs[n][: lengths[n]]), finished=finished[n]) for n in range(total)]
+        return [samples[i : i + group_size] for i in range(0, total, group_size)]
+
+    def _choose(self, logits_NV: torch.Tensor, temperature: float, noise: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        logprobs_NV = self.policy.distribution(logits_NV, temperature or 1.0)
+        token_N = torch.multinomial(logprobs_NV.exp(), 1, generator=noise) if temperature else logprobs_NV.argmax(-1, keepdim=True)
+        return token_N[:, 0], logprobs_NV.gather(1, token_N)[:, 0]
+
+    def _prefill(self, inputs: list[PromptInputs], cache: DynamicCache) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Fill the cache with the prompts, padded on the left; returns logits [P, V] and the padding mask, if any."""
+        device, longest = self.policy.device, max(len(i.ids) for i in inputs)
+        ids = torch.zeros(len(inputs), longest, dtype=torch.long)
+        mask = torch.zeros(len(inputs), longest, dtype=torch.long)
+        axes = 0 if inputs[0].positions is None else inputs[0].positions.shape[0]
+        positions = torch.zeros(axes, len(inputs), longest, dtype=torch.long)
+        for row, one in enumerate(inputs):
+            start = longest - len(one.ids)
+            ids[row, start:], mask[row, start:] = one.ids, 1
+            if one.positions is not None:
+                positions[:, row, start:] = one.positions
+        media = concatenate([i.media for i in inputs], device) | {k: v[None].to(device) for k, v in inputs[0].token_types.items()}
+        padded = mask.to(device) if not mask.all() else None
+        return self.policy.family.step(ids.to(device), padded, positions.to(device) if axes else None, media, cache), padded
+

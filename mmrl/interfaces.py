@@ -1,0 +1,78 @@
+"""What a plugin implements: Task, Verifier, Simulator, World; and what the engine asks of a Policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+
+from mmrl.types import Case, Prompt, Score, Turn
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Task:
+    """A source of problems. Subclass it and write `prompts`; options of the run file arrive as keyword arguments
+    of `__init__`.
+
+    Example::
+
+        class Country(Task):
+            '''Which country's flag is shown.'''
+
+            def prompts(self, split, seed):
+                for path, name in FLAGS[split]:
+                    yield Prompt(id=name, messages=[user("Which country's flag is this?", path)], answer=name)
+    """
+
+    splits: ClassVar[tuple[str, ...]] = ("train", "test")
+    """The splits that `prompts` knows. Items of different splits never overlap."""
+
+    def prompts(self, split: str, seed: int) -> Iterable[Prompt]:
+        """The problems of a split: any iterable, best a sequence (`len` and `[i]`) whose items are made when asked for.
+
+        The same split and seed give the same items, in the same order, on every machine.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define prompts(split, seed)")
+
+    def gold(self, prompt: Prompt) -> str:
+        """A completion that deserves the highest score: what SFT imitates and `mmrl check` scores. By default the answer."""
+        return str(prompt.answer)
+
+    def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
+        """Figures over one evaluation beside its mean, such as a harmonic mean over kinds of items; by default none."""
+        return {}
+
+
+class Verifier(Protocol):
+    """A pure function from a case to a reward. It may raise: the judge owns time, processes and failure."""
+
+    def __call__(self, case: Case, **options: Any) -> float | Score: ...
+
+
+@runtime_checkable
+class World(Protocol):
+    """A language world (browser, tools), one episode at a time."""
+
+    def reset(self, seed: int) -> Prompt: ...
+
+    def step(self, text: str) -> Turn: ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class Simulator(Protocol):
+    """N environments in lock-step, tensors on one device. It never resets itself."""
+
+    def reset(self, seeds_n: torch.Tensor, env_ids_n: torch.Tensor | None = None, variant: str | None = None) -> Any: ...
+
+    def step(self, actions_NA: torch.Tensor, active_N: torch.Tensor) -> Any: ...
+
+    def snapshot(self, env_ids_n: torch.Tensor) -> Any: ...
+
+    def restore(self, env_ids_n: torch.Tensor, state: Any) -> None: ...
+
+    def render(self, env_ids_n: torch.Tensor) -> torch.Tensor: ...
+
+    def close(self) -> None: ...

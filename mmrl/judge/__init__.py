@@ -1,0 +1,126 @@
+"""Run verifiers in other processes, with deadlines: the judge owns time, processes and failure, a verifier is a pure function.
+
+A verifier that raises, hangs, crashes, runs out of memory, or returns anything but a finite number in the range of its spec
+gives a *failed* score, never a zero. A verifier that can't be imported is a fault of the set-up and raises UserError.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+from mmrl import plugins
+from mmrl.errors import UserError
+from mmrl.judge.pool import Pool, Request
+from mmrl.judge.process import Worker
+from mmrl.types import Case, Frame, Rollout, Score
+
+
+class Judge:
+    """Verifiers by id -> options, served by worker processes. Use it as a context manager, or call `close`.
+
+    processes: how many workers.
+    deadline_s: seconds that one verifier may take for one case; by default what its spec says. Heavy imports belong to the
+        top of a verifier's module, where they don't count.
+    memory_mb: how much a case may allocate beyond what the imports took, on Linux; None for no limit.
+
+    Raises UserError at once for an unknown id; what only importing shows (a broken module, an unknown option) is raised by the
+    first result, since the workers start in the background. `ready` waits for them.
+
+    A value outside [low, high] of the verifier's spec (by more than 1e-6) is a failure: weights and figures rely on the range.
+    Processes that a verifier leaves behind are killed with their worker, after the chunk of cases that made them; one that
+    starts a session of its own escapes, so code that is hostile needs a sandbox of its own.
+    """
+
+    def __init__(self, verifiers: Mapping[str, Mapping[str, Any]], processes: int = 1, deadline_s: float | None = None,
+                 memory_mb: int | None = 2048) -> None:
+        registry = plugins.registry()
+        self._specs = {name: registry.get("verifiers", name) for name in verifiers}
+        deadlines = {name: spec.deadline_s if deadline_s is None else deadline_s for name, spec in self._specs.items()}
+        hire = partial(Worker, verifiers, memory_mb, dict(os.environ))  # the plugins of now, also in a worker that starts later
+        self._pool = Pool(self._specs, deadlines, processes, hire)
+
+    def score(self, cases: Sequence[Case], weights: Sequence[Mapping[str, float]]) -> list[Score]:
+        """[N] cases and for each the weights by verifier id -> [N] weighted sums; see `submit`."""
+        return self.submit(cases, weights).result()
+
+    def submit(self, cases: Sequence[Case], weights: Sequence[Mapping[str, float]]) -> Future[list[Score]]:
+        """Like `score`, beside whatever the caller does next; the cases must not change until it is done.
+
+        Each Score has the weighted sum of the values; `parts` holds each value under its verifier's id and the parts that the
+        verifier named under `id/part`, all unweighted. If a verifier failed, so does the sum, and `detail` says which and why.
+        Verifiers of weight zero are run and reported, but can't make the sum fail.
+        """
+        wanted: dict[str, list[int]] = {}
+        for i, (_, weights_i) in enumerate(zip(cases, weights, strict=True)):
+            if not weights_i:
+                raise UserError(f"case {i} has no verifiers: give its task at least one")
+            for name in weights_i:
+                self._check(name)
+                wanted.setdefault(name, []).append(i)
+
+        def finish(scores: Mapping[str, Mapping[int, Score]]) -> list[Score]:
+            return [weigh(w, {name: scores[name][i] for name in w}) for i, w in enumerate(weights)]
+
+        return self._submit(Request(cases, wanted, finish))
+
+    def run(self, verifier: str, cases: Sequence[Case]) -> list[Score]:
+        """[N] cases -> [N] scores of one verifier, as it gave them."""
+        self._check(verifier)
+        everything = {verifier: range(len(cases))}
+        return self._submit(Request(cases, everything, lambda s: [s[verifier][i] for i in range(len(cases))])).result()
+
+    def ready(self) -> None:
+        """Wait until a worker has imported every verifier; UserError if that fails."""
+        self._pool.loaded.result()
+
+    def close(self) -> None:
+        """Kill the workers. Whoever still waits for a result gets `concurrent.futures.CancelledError`."""
+        self._pool.close()
+
+    def __enter__(self) -> Judge:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _submit(self, request: Request) -> Future[list[Score]]:
+        self._pool.submit(request)
+        return request.future
+
+    def _check(self, verifier: str) -> None:
+        if verifier not in self._specs:
+            known = ", ".join(self._specs) or "none"
+            raise UserError(f"verifier {verifier!r} is not one of this judge's ({known}): name it when making the Judge")
+
+
+def weigh(weights: Mapping[str, float], scores: Mapping[str, Score]) -> Score:
+    """The weighted sum of one case's scores."""
+    value: float | None = 0.0
+    parts: dict[str, float] = {}
+    details = []
+    for name, weight in weights.items():
+        score = scores[name]
+        if score.value is None:
+            details.append(f"{name} failed: {score.detail}")
+            value = value if weight == 0 else None
+            continue
+        value = None if value is None else value + weight * score.value
+        parts[name] = score.value
+        parts |= {f"{name}/{part}": v for part, v in score.parts.items()}
+        if score.detail:
+            details.append(f"{name}: {score.detail}")
+    return Score(value, parts, "; ".join(details))
+
+
+def cases_of(rollouts: Sequence[Rollout]) -> list[Case]:
+    """[N] rollouts -> [N] cases, with everything attached; the judge sends on what a verifier's spec asks for."""
+    return [
+        Case(completion=r.completion, answer=r.prompt.answer, meta=r.prompt.meta, status=r.status,
+             media=r.prompt.images, rollout=r, image_sizes=getattr(r.inputs, "image_sizes", ()),
+             model_sizes=getattr(r.inputs, "model_sizes", ()), frame=getattr(r.inputs, "frame", Frame.PIXELS))
+        for r in rollouts
+    ]

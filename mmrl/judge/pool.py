@@ -1,0 +1,297 @@
+"""Worker processes and their deadlines: one thread hands out chunks of cases, reads replies and replaces workers.
+
+Each worker shares two numbers with the engine, the case it is on and since when, so a deadline costs nothing while it is kept.
+When it is missed, or the worker dies, one case is blamed and the worker's whole process group is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import pickle
+import selectors
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from mmrl.errors import UserError
+from mmrl.judge.process import Worker
+from mmrl.specs import VerifierSpec
+from mmrl.targets import PluginError
+from mmrl.types import Case, Score, replace
+
+START_S = 120.0
+"""Seconds that a worker has to import its plugins."""
+TICK_S = 0.25
+"""How often a worker is looked after whose death the pipes can't tell, since a child of it keeps them open."""
+CHUNK = 256
+HEAVY_CHUNK = 8
+"""Cases per message, at most; fewer where cases carry images."""
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """Cases to run through verifiers."""
+
+    cases: Sequence[Case]
+    wanted: Mapping[str, Sequence[int]]
+    """Verifier id -> the indices of the cases that it scores."""
+    finish: Callable[[Mapping[str, Mapping[int, Score]]], Any]
+    """Makes the future's result of verifier id -> case index -> score."""
+    future: Future[Any] = field(default_factory=Future)
+    scores: dict[str, dict[int, Score]] = field(default_factory=dict)
+    missing: int = 0
+
+    def put(self, verifier: str, index: int, score: Score) -> None:
+        self.scores[verifier][index] = score
+        self.missing -= 1
+
+
+@dataclass(eq=False, slots=True)
+class Chunk:
+    """Cases of one request for one verifier, which one worker gets in one message."""
+
+    request: Request
+    verifier: str
+    indices: list[int]
+    """Those still without a score; the first ones are answered first."""
+    careful: bool = False
+    """Have each result sent at once, because a worker died and it is not known on which case."""
+
+
+class Pool:
+    """A fixed number of workers that are replaced when they hang or die."""
+
+    def __init__(self, specs: Mapping[str, VerifierSpec], deadlines: Mapping[str, float], processes: int,
+                 hire: Callable[[], Worker]) -> None:
+        self._specs, self._deadlines, self._processes = specs, deadlines, processes
+        self._hire_one = hire
+        self._workers: list[Worker] = []
+        self._requests: list[Request] = []
+        self._queue: deque[Chunk] = deque()
+        self._lock = threading.Lock()
+        self._inbox: deque[Request] = deque()
+        self._fault: BaseException | None = None
+        self._closing = False
+        self.loaded: Future[None] = Future()
+        """Done when a worker has imported every verifier, or has failed to."""
+        self._selector = selectors.DefaultSelector()
+        self._bell, self._button = os.pipe()
+        os.set_blocking(self._button, False)
+        self._selector.register(self._bell, selectors.EVENT_READ, lambda: os.read(self._bell, 4096))
+        # Linux kills a worker when the thread that started it ends, so one thread starts them all and outlives them.
+        self._thread = threading.Thread(target=self._drive, name="mmrl-judge", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: Request) -> None:
+        """Queue a request; its future gets the result, or the UserError of verifiers that can't be loaded."""
+        with self._lock:
+            if self._closing:
+                raise self._fault or RuntimeError("the judge is closed")
+            request.future.set_running_or_notify_cancel()
+            self._inbox.append(request)
+            self._ring()
+
+    def close(self) -> None:
+        """Kill the workers; unfinished requests are cancelled."""
+        with self._lock:
+            if not self._closing:
+                self._closing = True
+                self._ring()
+        self._thread.join()
+
+    def _ring(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # it rings already
+            os.write(self._button, b"!")
+
+    def _drive(self) -> None:
+        try:
+            while not self._closing:
+                self._accept()
+                self._hand_out()
+                for key, _ in self._selector.select(self._patience()):
+                    key.data()
+                self._look_after()
+        except BaseException as error:  # noqa: BLE001  whoever waits for a result must hear of it
+            self._fail(error)
+        for worker in self._workers:
+            worker.close()
+        with self._lock:
+            self._closing = True
+            for future in [self.loaded, *(r.future for r in [*self._requests, *self._inbox])]:
+                if not future.done():
+                    future.set_exception(CancelledError("the judge was closed"))
+            self._selector.close()
+            os.close(self._bell)
+            os.close(self._button)
+
+    def _accept(self) -> None:
+        """Cut new requests into chunks, small enough that all workers get some and slow cases even out."""
+        while self._inbox:
+            request = self._inbox.popleft()
+            if self._fault:
+                request.future.set_exception(self._fault)
+                continue
+            self._requests.append(request)
+            for name, indices in request.wanted.items():
+                request.scores[name] = {}
+                request.missing += len(indices)
+                most = HEAVY_CHUNK if self._specs[name].images or self._specs[name].rollout else CHUNK
+                size = min(most, math.ceil(len(indices) / (4 * self._processes)))
+                self._queue += [Chunk(request, name, list(indices[i : i + size])) for i in range(0, len(indices), size or 1)]
+            self._finish(request)
+
+    def _hand_out(self) -> None:
+        while len(self._workers) < self._processes and not self._fault:
+            self._hire()
+        for worker in self._workers:
+            while self._queue and worker.ready and not worker.chunk:
+                self._give(worker, self._queue.popleft())
+
+    def _hire(self) -> None:
+        try:
+            worker = self._hire_one()
+        except OSError as error:
+            self._fail(UserError(f"the judge can't start a worker process: {error}"))
+            return
+        self._workers.append(worker)
+        self._selector.register(worker.stdin, selectors.EVENT_WRITE, partial(self._write, worker))
+        self._selector.register(worker.stdout, selectors.EVENT_READ, partial(self._read, worker))
+        self._selector.register(worker.stderr, selectors.EVENT_READ, partial(self._listen, worker))
+
+    def _give(self, worker: Worker, chunk: Chunk) -> None:
+        spec, payloads, sent = self._specs[chunk.verifier], [], []
+        for i in chunk.indices:
+            try:
+                payloads.append(pickle.dumps(lighten(chunk.request.cases[i], spec)))
+                sent.append(i)
+            except Exception as error:  # noqa: BLE001  pickling runs the code of whatever the case holds
+                chunk.request.put(chunk.verifier, i, Score(None, {}, f"the case does not pickle: {error}"[:500]))
+        chunk.indices = sent
+        if sent:
+            worker.send(chunk, payloads)
+            self._selector.register(worker.stdin, selectors.EVENT_WRITE, partial(self._write, worker))
+        self._finish(chunk.request)
+
+    def _write(self, worker: Worker) -> None:
+        worker.write()
+        if not worker.outbox:
+            self._selector.unregister(worker.stdin)
+
+    def _listen(self, worker: Worker) -> None:
+        if not worker.listen():
+            self._selector.unregister(worker.stderr)
+
+    def _read(self, worker: Worker) -> None:
+        for kind, body in worker.read():
+            if kind == "ready":
+                worker.ready = True
+                if not self.loaded.done():
+                    self.loaded.set_result(None)
+            elif kind == "fault":
+                self._fail(_as_user_error(*body))
+            elif kind in ("scores", "done") and (chunk := worker.chunk):
+                rows, healthy = body if kind == "done" else (body, True)
+                for row in rows:
+                    chunk.request.put(chunk.verifier, chunk.indices.pop(0), Score(*row))
+                if kind == "done":
+                    worker.chunk, worker.spent = None, not healthy
+                    self._finish(chunk.request)
+
+    def _patience(self) -> float | None:
+        """Seconds until somebody must be looked after; None when nobody is busy."""
+        limits = [self._limit(w) for w in self._workers if w.chunk or not w.ready]
+        return max(0.0, min(TICK_S, min(limits) - time.monotonic())) if limits else None
+
+    def _limit(self, worker: Worker) -> float:
+        """When a busy worker is late."""
+        return worker.clock[1] + self._deadlines[worker.chunk.verifier] if worker.chunk else worker.born + START_S
+
+    def _look_after(self) -> None:
+        for worker in list(self._workers):
+            busy = worker.chunk is not None or not worker.ready
+            if worker.spent:
+                self._dismiss(worker)
+            elif worker.ended or worker.process.poll() is not None:
+                self._bury(worker)
+            elif busy and time.monotonic() > (limit := self._limit(worker)):
+                self._bury(worker, f"took longer than its deadline of {self._deadlines[worker.chunk.verifier]:g} s" if worker.chunk
+                           else f"importing the verifiers took longer than {START_S:g} s", limit)
+
+    def _bury(self, worker: Worker, late: str = "", limit: float = 0.0) -> None:
+        """Blame one case for a worker that died or is too late; the others go back to the queue.
+
+        The worker was on case `clock[0]`. If it was late, that is the culprit. If it died, it is surely so only when that was the
+        first one unanswered (what is answered later may be the work of a process in ruins, such as one whose pipe a case closed);
+        otherwise all are run again, with every result sent at once.
+        """
+        why = late or worker.cause_of_death()
+        worker.kill()
+        self._read(worker)
+        chunk = worker.chunk
+        if not worker.ready and not self._fault:
+            self._fail(UserError(f"the judge's worker could not start: {why}"))
+        if chunk:
+            running = int(worker.clock[0]) - (worker.sent - len(chunk.indices))
+            if late:
+                culprit = running if self._limit(worker) == limit and 0 <= running < len(chunk.indices) else None
+            else:
+                culprit = 0 if chunk.careful or running == 0 else None
+            if culprit is not None:
+                chunk.request.put(chunk.verifier, chunk.indices.pop(culprit), Score(None, {}, why[:500]))
+            if chunk.indices:
+                self._queue.appendleft(Chunk(chunk.request, chunk.verifier, chunk.indices, careful=culprit is None))
+            self._finish(chunk.request)
+        self._dismiss(worker)
+
+    def _dismiss(self, worker: Worker) -> None:
+        for pipe in (worker.stdin, worker.stdout, worker.stderr):
+            if pipe in self._selector.get_map():
+                self._selector.unregister(pipe)
+        worker.close()
+        self._workers.remove(worker)
+
+    def _finish(self, request: Request) -> None:
+        if not request.missing and request in self._requests:
+            self._requests.remove(request)
+            request.future.set_result(request.finish(request.scores))
+
+    def _fail(self, error: BaseException) -> None:
+        """Nothing can be run any more: all requests, and later ones, get this error."""
+        self._fault = error
+        self._queue.clear()
+        for future in [self.loaded, *(r.future for r in self._requests)]:
+            if not future.done():
+                future.set_exception(error)
+        self._requests.clear()
+
+
+def lighten(case: Case, spec: VerifierSpec) -> Case:
+    """What a verifier of this spec gets of a case: images and the episode only if it asks for them, never model inputs."""
+    changes: dict[str, Any] = {}
+    if case.media and not spec.images:
+        changes["media"] = ()
+    if case.rollout is not None:
+        changes["rollout"] = replace(case.rollout, inputs=None) if spec.rollout else None
+    return replace(case, **changes) if changes else case
+
+
+class WorkerTraceback(Exception):
+    """The traceback of an exception in a worker, as text."""
+
+    def __str__(self) -> str:
+        return f"in a worker of the judge:\n{self.args[0]}"
+
+
+def _as_user_error(message: str, trace: str) -> UserError:
+    if not trace:
+        return UserError(message)
+    error = PluginError(message)
+    error.__cause__ = WorkerTraceback(trace)
+    return error

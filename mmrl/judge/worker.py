@@ -1,0 +1,204 @@
+"""The process that runs verifiers. Jobs come in as pickles, replies go out as lines of JSON; nothing else gets out.
+
+The engine starts it (`mmrl.judge.process`); whatever a verifier does in here costs no more than its own case.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import math
+import mmap
+import os
+import pickle
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, BinaryIO
+
+from mmrl import plugins
+from mmrl.errors import UserError
+from mmrl.specs import VerifierSpec
+from mmrl.types import Case, Score
+
+FLUSH_S = 0.01
+"""Results are sent together, at least this often, so that a crash makes little work to do again."""
+REPLY_S = 10.0
+"""Seconds that the engine may take to read a reply; they don't count for a case."""
+DETAIL = 500
+"""Longest detail, in characters."""
+SLACK = 1e-6
+"""Rounding that a value may be outside its range by."""
+
+Row = tuple[float | None, dict[str, float], str]
+"""The fields of a Score as they travel."""
+
+
+def main(clock_fd: int, parent: int, memory_mb: int | None) -> None:
+    """Load the verifiers, then run chunks of cases until the engine closes the pipe or dies."""
+    jobs, replies = _take_pipes()
+    _die_with(parent)
+    faulthandler.enable()  # a crash in C code names its line on stderr
+    clock = memoryview(mmap.mmap(clock_fd, 16)).cast("d")
+    os.close(clock_fd)
+    verifiers = _load(pickle.load(jobs), replies)
+    if memory_mb is not None:
+        _limit_memory(memory_mb)
+    _reply(replies, "ready", None)
+    while True:
+        try:
+            name, careful, payloads = pickle.load(jobs)
+        except (EOFError, pickle.UnpicklingError):
+            os.killpg(os.getpid(), signal.SIGKILL)  # the engine is gone: take along what verifiers left running
+        _run(verifiers[name], payloads, careful, clock, replies)
+
+
+def _run(verifier: Verifier, payloads: list[bytes], careful: bool, clock: memoryview, replies: int) -> None:
+    """Score a chunk. `clock` tells the engine which case runs and since when, so that deadlines cost no message;
+    `careful` sends every result at once, so that a crash is blamed on the right case."""
+    rows: list[Row] = []
+    flushed = time.monotonic()
+    verifier.healthy = True
+    for i, payload in enumerate(payloads):
+        now = time.monotonic()
+        if rows and (careful or now - flushed > FLUSH_S):
+            clock[1] = now + REPLY_S
+            _reply(replies, "scores", rows)
+            rows, flushed = [], now
+        clock[0] = i
+        clock[1] = now
+        rows.append(verifier.score(payload))
+    clock[1] = time.monotonic() + REPLY_S
+    _reply(replies, "done", [rows, verifier.healthy and not _has_children()])
+
+
+class Verifier:
+    """One verifier and its contract."""
+
+    def __init__(self, function: Callable[[Case], Any], spec: VerifierSpec) -> None:
+        self.function, self.low, self.high = function, spec.low, spec.high
+        self.healthy = True
+        """False once memory ran out: what the verifier hoards goes away with its process."""
+        self._process = os.getpid()
+
+    def score(self, payload: bytes) -> Row:
+        """Run one case, unpickled afresh so that nothing it changes is seen again; any way to fail gives a failed row."""
+        try:
+            row = self._check(self.function(pickle.loads(payload)))
+        except BaseException as error:  # noqa: BLE001  SystemExit and KeyboardInterrupt of a verifier are failures too
+            self.healthy &= not isinstance(error, MemoryError)
+            row = (None, {}, describe(error))
+        if os.getpid() != self._process:  # a fork that came back from the verifier must not reply
+            os._exit(0)
+        return row
+
+    def _check(self, result: Any) -> Row:
+        score = result if isinstance(result, Score) else Score(result)
+        if isinstance(result, Score) and score.value is None:
+            return None, {}, one_line(score.detail) or "the verifier gave no value"
+        value = _number(score.value, "the value is")
+        if not self.low - SLACK <= value <= self.high + SLACK:
+            raise BadScore(f"the value is {value:g}, outside its range [{self.low:g}, {self.high:g}]")
+        parts = {str(k): _number(v, f"part {k!r} is") for k, v in score.parts.items()}
+        return value, parts, one_line(score.detail)
+
+
+class BadScore(Exception):
+    """A verifier returned what is not a score."""
+
+
+def _number(value: Any, what: str) -> float:
+    """Anything that is one finite number (bool, NumPy and torch scalars too) as a float."""
+    try:
+        number = math.nan if isinstance(value, str | bytes | bytearray) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if math.isfinite(number):
+        return number
+    raise BadScore(f"{what} {value if isinstance(value, float) else f'of type {type(value).__name__}'}, not a finite number")
+
+
+def describe(error: BaseException) -> str:
+    """`ValueError: message (file.py:12)`, in one line: the place is where it was raised."""
+    places = list(traceback.walk_tb(error.__traceback__))
+    frame, line = places[-1]
+    place = f" ({os.path.basename(frame.f_code.co_filename)}:{line})"
+    traceback.clear_frames(error.__traceback__)  # after a MemoryError, what the verifier held is needed here
+    if isinstance(error, BadScore):
+        return str(error)
+    try:
+        message = one_line(str(error))
+    except Exception as odd:  # noqa: BLE001  an exception may fail to print itself
+        message = f"(its message raised {type(odd).__name__})"
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return text[: DETAIL - len(place)] + place
+
+
+def one_line(text: Any) -> str:
+    """Short, without line breaks."""
+    return " ".join(str(text)[: 2 * DETAIL].split())[:DETAIL]
+
+
+def _load(wanted: Mapping[str, Mapping[str, Any]], replies: int) -> dict[str, Verifier]:
+    """The verifiers by id. A failure here is a fault of the set-up: the engine stops with it."""
+    try:
+        registry = plugins.registry()
+        return {name: Verifier(registry.make_verifier(name, options), registry.get("verifiers", name))
+                for name, options in wanted.items()}
+    except BaseException as error:  # noqa: BLE001  whatever it is, the engine reports it
+        text = str(error) if isinstance(error, UserError) else f"verifiers could not be loaded: {describe(error)}"
+        cause = error.__cause__ if isinstance(error, UserError) else error
+        _reply(replies, "fault", [text, "".join(traceback.format_exception(cause)) if cause else ""])
+        sys.exit(1)
+
+
+def _reply(replies: int, kind: str, body: Any) -> None:
+    data = json.dumps([kind, body]).encode() + b"\n"
+    try:
+        while data:
+            data = data[os.write(replies, data) :]
+    except OSError:  # a verifier closed it, or the engine is gone
+        os._exit(os.EX_IOERR)
+
+
+def _take_pipes() -> tuple[BinaryIO, int]:
+    """Keep stdin and stdout for jobs and replies; verifiers get an empty stdin, and their prints go to stderr."""
+    jobs, replies = os.fdopen(os.dup(0), "rb"), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    return jobs, replies
+
+
+def _die_with(parent: int) -> None:
+    """Be killed when the engine dies, even while a verifier hangs; elsewhere than on Linux the closed pipe has to do."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _limit_memory(megabytes: int) -> None:
+    """Let the cases take this much beyond what the imports took; more raises MemoryError. Linux only."""
+    if sys.platform == "linux":
+        import resource
+
+        with open("/proc/self/statm", encoding="ascii") as file:
+            taken = int(file.read().split()[5]) * mmap.PAGESIZE
+        limit = taken + megabytes * 2**20
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def _has_children() -> bool:
+    """Reap what exited; True if a process that a verifier started is still running."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True

@@ -1,0 +1,275 @@
+"""Find, load, check and list plugins. One broken plugin never hides the others.
+
+Switches, all environment variables so that child processes load the same plugins:
+`MMRL_PLUGINS=a,b` only these ('' for none), `MMRL_BLOCK=a,b` all but these (`-p no:a`),
+`MMRL_PLUGIN_FILES` local files (`--plugin ./my_task.py`), `MMRL_STRICT=1` any failure is fatal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+import pluggy
+
+import mmrl
+from mmrl import builtin, contract, hookspecs
+from mmrl.contract import CORE, KINDS, SINGULAR
+from mmrl.errors import UserError
+from mmrl.interfaces import Task
+from mmrl.specs import Spec
+from mmrl.targets import PluginError, check_options, explain_import, load_target, one_line, suggest
+from mmrl.types import Case, Score
+
+GROUP = "mmrl.plugins"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginInfo:
+    """One plugin that was found, whether it works or not."""
+
+    name: str
+    """The entry point's name, with which its ids begin; a local file's stem."""
+    dist: str | None
+    """The distribution that brings it; None for a local file."""
+    version: str | None
+    target: str
+    """The module that holds the hooks; a local file's path."""
+    specs: dict[str, list[str]] = field(default_factory=dict)
+    """Kind -> ids; empty for a plugin that failed."""
+    hooks: list[str] = field(default_factory=list)
+    error: str | None = None
+    """Why it is not usable, to be read after its name; None when it is."""
+    cause: BaseException | None = field(default=None, repr=False, compare=False)
+    """The exception behind `error`, with its traceback."""
+
+    @property
+    def label(self) -> str:
+        """`plugin 'jigsaw' (mmrl-jigsaw 0.1)`."""
+        return f"plugin {self.name!r} ({self.dist} {self.version})" if self.dist else f"plugin {self.name!r} ({self.target})"
+
+    def as_json(self) -> dict[str, Any]:
+        return {"name": self.name, "dist": self.dist, "version": self.version, "target": self.target,
+                "specs": self.specs, "hooks": self.hooks, "error": self.error}
+
+
+def registry() -> Registry:
+    """The registry that this process's environment asks for. It is loaded once; workers that call this load the same."""
+    env = os.environ.get
+    return _registry(env("MMRL_PLUGINS"), env("MMRL_BLOCK", ""), env("MMRL_PLUGIN_FILES", ""), env("MMRL_STRICT", ""))
+
+
+@functools.lru_cache
+def _registry(only: str | None, block: str, files: str, strict: str) -> Registry:
+    return Registry(only=None if only is None else _names(only), block=_names(block), strict=strict not in ("", "0"),
+                    files=[Path(f) for f in files.split(os.pathsep) if f])
+
+
+def _names(text: str) -> list[str]:
+    return [n.strip() for n in text.split(",") if n.strip()]
+
+
+class Registry:
+    """The plugins of one process and the specs that they bring, by kind and id.
+
+    `entry_points` is for tests; by default those of the installed distributions are taken.
+    """
+
+    def __init__(self, *, only: Iterable[str] | None = None, block: Iterable[str] = (), files: Iterable[Path] = (),
+                 strict: bool = False, entry_points: Iterable[EntryPoint] | None = None) -> None:
+        self.plugins: list[PluginInfo] = []
+        """Every plugin that was found, the core first; `error` tells those that failed."""
+        self._manager = pluggy.PluginManager("mmrl")
+        self._manager.add_hookspecs(hookspecs)
+        self._hooks = [n for n in vars(hookspecs) if n.startswith("mmrl_")]
+        self._specs: dict[str, dict[str, Spec]] = {kind: {} for kind in KINDS}
+        self._off: set[str] = set()
+
+        self.plugins.append(self._commit(PluginInfo(name=CORE, dist=CORE, version=mmrl.__version__, target=builtin.__name__), builtin))
+        self._load_entry_points(_installed() if entry_points is None else list(entry_points), only, set(block))
+        for path in files:
+            self._load_file(Path(path), set(block))
+        if strict:
+            for failed in self._failed():
+                raise PluginError(f"{failed.label} {failed.error} (MMRL_STRICT)") from failed.cause
+
+    @property
+    def hook(self) -> pluggy.HookRelay:
+        """pluggy's relay, to call a hook of all plugins at once."""
+        return self._manager.hook
+
+    def callers(self, hook: str) -> Iterator[tuple[str, pluggy.HookCaller]]:
+        """(plugin, caller) for each plugin that implements a hook, so that a failure has a name."""
+        for impl in getattr(self._manager.hook, hook).get_hookimpls():
+            others = [p for p in self._manager.get_plugins() if p is not impl.plugin]
+            yield impl.plugin_name, self._manager.subset_hook_caller(hook, remove_plugins=others)
+
+    def specs(self, kind: str) -> dict[str, Any]:
+        """Id -> spec of `tasks`, `verifiers`, `simulators`, `policies` or `algorithms`, sorted by id."""
+        return dict(sorted(self._specs[kind].items()))
+
+    def get(self, kind: str, id: str) -> Any:
+        """The spec of an id; an id without `-vN` means the highest version. UserError says what is wrong with an unknown one."""
+        known = self._specs[kind]
+        if id in known:
+            return known[id]
+        wanted = contract.parse_id(id)
+        if wanted and wanted.version is None:
+            versions = {i.version: spec for spec_id, spec in known.items()
+                        if (i := contract.parse_id(spec_id)) and (i.name, i.system) == (wanted.name, wanted.system)}
+            if versions:
+                return versions[max(v for v in versions if v is not None)]
+        raise self._unknown(kind, id)
+
+    def target(self, spec: Spec) -> Any:
+        """The object behind a spec, imported now. PluginError names a missing module and what to install."""
+        return load_target(spec.target, f"{self._kind_of(spec)} {spec.id!r}")
+
+    def make_task(self, id: str, options: Mapping[str, Any] | None = None) -> Task:
+        """The task of an id, built with its spec's options and then these."""
+        spec = self.get("tasks", id)
+        cls, merged = self.target(spec), {**spec.options, **(options or {})}
+        check_options(f"task {spec.id!r}", cls, merged)
+        task = cls(**merged)
+        if not isinstance(task, Task):
+            raise PluginError(f"task {spec.id!r}: its target {spec.target!r} is not a mmrl.Task but a {type(task).__name__}; subclass Task")
+        return task
+
+    def make_verifier(self, id: str, options: Mapping[str, Any] | None = None) -> Callable[[Case], float | Score]:
+        """The verifier of an id as a function of a case only: its spec's options and then these are bound. It pickles."""
+        spec = self.get("verifiers", id)
+        function, merged = self.target(spec), {**spec.options, **(options or {})}
+        if not callable(function):
+            raise PluginError(f"verifier {spec.id!r}: its target {spec.target!r} is not a function of a case")
+        check_options(f"verifier {spec.id!r}", function, merged, skip=1)
+        return functools.partial(function, **merged) if merged else function
+
+    def _load_entry_points(self, found: list[EntryPoint], only: Iterable[str] | None, block: set[str]) -> None:
+        wanted = None if only is None else set(only)
+        seen: set[tuple[str, str]] = set()
+        for ep in found:
+            if ep.name in block or (wanted is not None and ep.name not in wanted):
+                self._off.add(ep.name)
+            elif (ep.name, ep.value) not in seen:  # the bundled wheel and a plugin's own may both bring it
+                seen.add((ep.name, ep.value))
+                self._add(PluginInfo(name=ep.name, dist=ep.dist and ep.dist.name, version=ep.dist and ep.dist.version, target=ep.value),
+                          ep.load, ep)
+        for name in sorted((wanted or set()) - {ep.name for ep in found}):
+            cure = f": pip install mmrl-{name}" if contract.is_name(name) else ""
+            self.plugins.append(PluginInfo(name=name, dist=None, version=None, target="MMRL_PLUGINS", error=f"is not installed{cure}"))
+
+    def _load_file(self, path: Path, block: set[str]) -> None:
+        """A local file is asked for by name, so its failure is fatal."""
+        if path.stem in block:
+            self._off.add(path.stem)
+            return
+        if not path.is_file():
+            raise UserError(f"--plugin {path}: there is no such file")
+        self._add(PluginInfo(name=path.stem, dist=None, version=None, target=str(path.absolute())), lambda: _import_file(path))
+        if self.plugins[-1].error:
+            raise PluginError(f"{self.plugins[-1].label} {self.plugins[-1].error}") from self.plugins[-1].cause
+
+    def _add(self, info: PluginInfo, load: Callable[[], Any], ep: EntryPoint | None = None) -> None:
+        """List a plugin: committed whole, or with its error."""
+        try:
+            contract.check_name(info.name)
+            if taken := next((p for p in self.plugins if p.name == info.name), None):
+                raise contract.broken(f"the name {info.name!r} is taken by {taken.dist or taken.target} ({taken.target})")
+            if ep and ep.dist:
+                contract.check_core_version(ep.dist)
+            info = self._commit(info, load())
+        except UserError as error:
+            info = dataclasses.replace(info, error=str(error), cause=error.__cause__)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a plugin's import does, the others must live
+            reason = explain_import(error, info.target.partition(":")[0], info.dist)
+            info = dataclasses.replace(info, error=reason, cause=error)
+        self.plugins.append(info)
+
+    def _commit(self, info: PluginInfo, plugin: Any) -> PluginInfo:
+        """Register a plugin and take over its specs, all or nothing."""
+        try:
+            self._manager.register(plugin, name=info.name)
+        except (pluggy.PluginValidationError, ValueError) as error:
+            raise contract.broken(one_line(error)) from error
+        try:
+            implemented = [caller.name for caller in self._manager.get_hookcallers(plugin) or ()]
+            contract.check_hooks(plugin, implemented, self._hooks)
+            specs = {kind: self._ask(info.name, kind) for kind in KINDS if f"mmrl_{kind}" in implemented}
+        except BaseException:
+            self._manager.unregister(plugin)
+            raise
+        for kind, found in specs.items():
+            self._specs[kind].update(found)
+        return dataclasses.replace(info, hooks=sorted(implemented), specs={kind: sorted(found) for kind, found in specs.items()})
+
+    def _ask(self, name: str, kind: str) -> dict[str, Spec]:
+        """The specs of one kind that one plugin brings."""
+        caller = dict(self.callers(f"mmrl_{kind}"))[name]
+        try:
+            returned = caller()
+        except (Exception, SystemExit) as error:
+            raise contract.broken(f"mmrl_{kind}() raised {type(error).__name__}: {one_line(error)}") from error
+        return contract.check_specs(name, kind, returned[0] if returned else None)
+
+    def _failed(self) -> list[PluginInfo]:
+        return [p for p in self.plugins if p.error]
+
+    def _kind_of(self, spec: Spec) -> str:
+        return next(SINGULAR[kind] for kind, cls in KINDS.items() if isinstance(spec, cls))
+
+    def _unknown(self, kind: str, id: str) -> UserError:
+        """Why there is no such id: its plugin failed, is switched off, or isn't installed; or the id is misspelt."""
+        what, plugin = f"no {SINGULAR[kind]} {id!r}", id.partition("/")[0] if "/" in id else None
+        for failed in self._failed():
+            if failed.name == plugin:
+                error = PluginError(f"{what}: {failed.label} {failed.error}")
+                error.__cause__ = failed.cause
+                return error
+        for other, specs in self._specs.items():
+            if id in specs:
+                return UserError(f"{what}: that is one of the {other}")
+        if plugin in self._off:
+            return UserError(f"{what}: plugin {plugin!r} is switched off by MMRL_PLUGINS, MMRL_BLOCK or -p no:{plugin}")
+        names = [p.name for p in self.plugins]
+        if plugin and contract.is_name(plugin) and not suggest(plugin, names):
+            return UserError(f"{what}: is the package for {plugin!r} installed? Try: pip install mmrl-{plugin}")
+        hint = suggest(id, self._specs[kind])
+        return UserError(f"{what}.{hint}" if hint else f"{what}; `mmrl list {kind}` shows all")
+
+
+def _installed() -> list[EntryPoint]:
+    """The installed plugins in a fixed order; what the core bundles comes first, so that nobody takes its names."""
+    def order(ep: EntryPoint) -> tuple[str, bool, str]:
+        dist = ep.dist.name if ep.dist else ""
+        return ep.name, dist != CORE, dist
+
+    return sorted(entry_points(group=GROUP), key=order)
+
+
+def _import_file(path: Path) -> Any:
+    """Import a local file under its stem, so that "stem:Name" finds it in this process from now on."""
+    name, path = path.stem, path.resolve()
+    if not name.isidentifier():
+        raise contract.broken(f"the file's name {path.name!r} must be a Python name, as in my_task.py")
+    spec = importlib.util.find_spec(name)
+    if spec is not None and Path(spec.origin or "").resolve() != path:
+        raise contract.broken(f"a module named {name!r} exists already ({spec.origin}); rename the file")
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

@@ -1,0 +1,112 @@
+"""What differs between model families: positions, coordinate frame, forbidden ids, whether a group can share its prompt.
+
+`Family` itself serves any transformers image-text-to-text model, one completion a row and one prompt a prefill. A family that
+can share a prompt says so and gives positions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from mmrl.policies.attention import use_stacked_attention
+from mmrl.types import Frame
+
+_VISION_SETTING = re.compile(r"(image|video|vision|audio|boi|eoi|fake|global).*token.*(id|index)$")
+_VISION_TOKEN = re.compile(r"image|video|vision|audio|<img|</img|_img|patch", re.IGNORECASE)
+
+
+class Family:
+    """Any model: exact, and as fast as the model's own forward."""
+
+    shares_prefix = False
+    """Rows may hold `[prompt][completion 1]..[completion G]`, and prompts of one batch may be padded to each other."""
+    frame = Frame.PIXELS
+    """The frame in which the family writes coordinates."""
+
+    def __init__(self, model: Any, processor: Any) -> None:
+        self.model = model
+        self.processor = processor
+
+    def banned_ids(self) -> list[int]:
+        """Ids that must never be sampled: vision placeholders, and rows of the embedding that no token owns."""
+        tokenizer = self.processor.tokenizer
+        found = {v for config in (self.model.config, self.model.config.get_text_config()) for k, v in config.to_dict().items()
+                 if isinstance(v, int) and _VISION_SETTING.search(k)}
+        found |= {i for t, i in tokenizer.get_added_vocab().items() if _VISION_TOKEN.search(t)}
+        found |= set(range(len(tokenizer), self.model.get_output_embeddings().weight.shape[0]))
+        return sorted(i for i in found if i >= 0)
+
+    def positions(self, ids_S: torch.Tensor, encoded: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
+        """Rotary positions of a prompt, int64 [axes, S]; None lets the model count them itself."""
+        return None
+
+    def model_sizes(self, encoded: Mapping[str, torch.Tensor]) -> tuple[tuple[int, int], ...]:
+        """(width, height) of each image as the model sees it, in pixels."""
+        pixels = encoded.get("pixel_values")
+        return () if pixels is None or pixels.ndim < 4 else tuple((pixels.shape[-1], pixels.shape[-2]) for _ in range(pixels.shape[0]))
+
+    def logits(self, ids_BS: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor | None, media: Mapping[str, torch.Tensor],
+               source_L: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """What predicts the next token after each of L flat positions: (values, head); head(values) are the logits [L, V]."""
+        output = self.model(input_ids=ids_BS, attention_mask=mask, use_cache=False, **media)
+        return output.logits.flatten(0, 1)[source_L], torch.nn.Identity()
+
+    def step(self, ids_NS: torch.Tensor, mask: torch.Tensor | None, positions: torch.Tensor | None, media: Mapping[str, torch.Tensor],
+             cache: Any) -> torch.Tensor:
+        """Feed tokens to a cache; returns the logits [N, V] that follow the last one."""
+        return self.model(input_ids=ids_NS, attention_mask=mask, past_key_values=cache, use_cache=True, **media).logits[:, -1]
+
+
+class Qwen25VL(Family):
+    """Qwen2.5-VL: coordinates in pixels of the resized image."""
+
+    shares_prefix = True
+    frame = Frame.MODEL_PIXELS
+
+    def __init__(self, model: Any, processor: Any) -> None:
+        super().__init__(model, processor)
+        use_stacked_attention(model.model.visual)
+
+    def positions(self, ids_S: torch.Tensor, encoded: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        if "image_grid_thw" not in encoded:
+            return torch.arange(len(ids_S)).expand(3, -1)
+        grids = {k: encoded[k] for k in ("image_grid_thw", "mm_token_type_ids")}
+        return self.model.model.get_rope_index(ids_S[None], **grids)[0][:, 0]
+
+    def model_sizes(self, encoded: Mapping[str, torch.Tensor]) -> tuple[tuple[int, int], ...]:
+        patch = self.model.config.vision_config.patch_size
+        return tuple((w * patch, h * patch) for _, h, w in encoded["image_grid_thw"].tolist()) if "image_grid_thw" in encoded else ()
+
+    def logits(self, ids_BS: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor | None, media: Mapping[str, torch.Tensor],
+               source_L: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        hidden = self.model.model(input_ids=ids_BS, attention_mask=mask, position_ids=positions, use_cache=False, **media).last_hidden_state
+        return hidden.flatten(0, 1)[source_L], self.model.lm_head
+
+    def step(self, ids_NS: torch.Tensor, mask: torch.Tensor | None, positions: torch.Tensor | None, media: Mapping[str, torch.Tensor],
+             cache: Any) -> torch.Tensor:
+        output = self.model.model(input_ids=ids_NS, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True, **media)
+        return self.model.lm_head(output.last_hidden_state[:, -1])
+
+
+class Qwen2VL(Qwen25VL):
+    """Qwen2-VL: coordinates in thousandths."""
+
+    frame = Frame.THOUSANDTHS
+
+
+class Qwen3VL(Qwen25VL):
+    """Qwen3-VL: coordinates in thousandths."""
+
+    frame = Frame.THOUSANDTHS
+
+
+FAMILIES: dict[str, type[Family]] = {"qwen2_vl": Qwen2VL, "qwen2_5_vl": Qwen25VL, "qwen3_vl": Qwen3VL}
+
+
+def family_of(model: Any, processor: Any) -> Family:
+    """The adapter of a model, chosen by its config's `model_type`."""
+    return FAMILIES.get(model.config.model_type, Family)(model, processor)

@@ -1,0 +1,179 @@
+"""A vision-language model as a policy: prompts -> model inputs, token logprobs with gradients, saving."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from mmrl.compat import prepare_torchvision
+from mmrl.config import PolicyConfig
+from mmrl.errors import UserError
+from mmrl.media import load_image
+from mmrl.policies.families import Family, family_of
+from mmrl.types import Frame, MicroBatch, Prompt
+
+LOGIT_CHUNK = 2**25
+"""Logits are made for so many (token, vocabulary) pairs at a time: 128 MiB in float32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptInputs:
+    """A prompt as the model reads it, made once and shared by its group, its sampler and its update."""
+
+    ids: torch.Tensor
+    """int64 [S]."""
+    positions: torch.Tensor | None
+    """int64 [axes, S]; None where the model counts by itself."""
+    media: Mapping[str, torch.Tensor]
+    """Keyword arguments of the forward that don't run along the tokens: pixels, grids."""
+    token_types: Mapping[str, torch.Tensor]
+    """Keyword arguments [S] that do; a completion's tokens get 0."""
+    image_sizes: tuple[tuple[int, int], ...] = ()
+    model_sizes: tuple[tuple[int, int], ...] = ()
+    frame: Frame = Frame.PIXELS
+
+    @property
+    def next_position(self) -> int:
+        """The rotary position of the first completion token."""
+        return len(self.ids) if self.positions is None else int(self.positions.max()) + 1
+
+
+class VLM:
+    """Any `AutoModelForImageTextToText`.
+
+    The model stays in evaluation mode, also in updates: dropout would make the learner's log-probabilities differ from the
+    sampler's.
+    """
+
+    def __init__(self, config: PolicyConfig, *, device: str | torch.device = "cpu", seed: int = 0, source: Path | None = None) -> None:
+        """source: load from this folder (a checkpoint of the run) instead of `config.model`."""
+        self.device = torch.device(device)
+        model, self.processor = _load(config, str(source) if source else config.model, seed)
+        self.model = model.to(self.device).eval()
+        self.tokenizer = self.processor.tokenizer
+        self.family: Family = family_of(self.model, self.processor)
+        self.pixels = {k: v for k, v in (("shortest_edge", config.min_pixels), ("longest_edge", config.max_pixels)) if v}
+        self.banned = frozenset(self.family.banned_ids())
+        self.eos = frozenset(_eos_ids(self.model, self.tokenizer)) - self.banned
+        self.end_id: int = self.tokenizer.eos_token_id
+        vocabulary = self.model.get_output_embeddings().weight.shape[0]
+        self.bias_V = torch.zeros(vocabulary, device=self.device)
+        self.bias_V[list(self.banned)] = -torch.inf
+
+    # -- prompts and text ---------------------------------------------------------------------------------------------
+
+    def encode(self, prompt: Prompt) -> PromptInputs:
+        """Process one prompt's text and images. Raises UserError when an image or the template can't be used."""
+        images = [load_image(i) for i in prompt.images]
+        messages = _with_images(prompt.messages, iter(images))
+        size = {"size": {**dict(self.processor.image_processor.size), **self.pixels}} if self.pixels and images else {}
+        try:
+            encoded = self.processor.apply_chat_template(
+                [messages], tokenize=True, return_dict=True, return_tensors="pt", add_generation_prompt=True, processor_kwargs={"images_kwargs": size} if size else {})
+        except ValueError as err:
+            raise UserError(f"prompt {prompt.id!r} of task {prompt.task!r} can't be processed: {err}") from err
+        encoded = dict(encoded)
+        ids = encoded.pop("input_ids")[0]
+        encoded.pop("attention_mask", None)
+        positions = self.family.positions(ids, encoded)
+        per_token = {k for k, v in encoded.items() if v.ndim == 2 and tuple(v.shape) == (1, len(ids))}
+        return PromptInputs(
+            ids=ids, positions=positions, media={k: v for k, v in encoded.items() if k not in per_token},
+            token_types={} if positions is not None else {k: encoded[k][0] for k in sorted(per_token)},
+            image_sizes=tuple(i.size for i in images), model_sizes=self.family.model_sizes(encoded), frame=self.family.frame)
+
+    def encode_completion(self, text: str) -> list[int]:
+        """The ids of a completion written by a person, the end-of-turn token included."""
+        return [*self.tokenizer.encode(text, add_special_tokens=False), self.end_id]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+
+    # -- the model ----------------------------------------------------------------------------------------------------
+
+    def logprobs(self, micro: MicroBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """(logprobs_L with gradient, entropy_L without), float32, of the micro-batch's target tokens."""
+        mask = prefix_mask(micro.segment_BS, self.model.config.get_text_config()._attn_implementation, self.model.dtype) \
+            if micro.positions is not None else (micro.segment_BS >= 0).long()
+        values_L, head = self.family.logits(micro.ids_BS, mask, micro.positions, micro.media, micro.source_L)
+        step = max(1, LOGIT_CHUNK // len(self.bias_V))
+        if len(values_L) <= step:
+            return self._score(values_L, head, micro.target_L, temperature)
+        pieces = [checkpoint(self._score, v, head, t, temperature, use_reentrant=False)
+                  for v, t in zip(values_L.split(step), micro.target_L.split(step), strict=True)]
+        logprobs, entropy = zip(*pieces, strict=True)
+        return torch.cat(logprobs), torch.cat(entropy)
+
+    def _score(self, values_L: torch.Tensor, head: Any, target_L: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        logprobs_LV = self.distribution(head(values_L), temperature)
+        with torch.no_grad():
+            entropy_L = -(logprobs_LV.exp() * logprobs_LV.clamp_min(-1e4)).sum(-1)
+        return logprobs_LV.gather(-1, target_L[:, None])[:, 0], entropy_L
+
+    def distribution(self, logits_NV: torch.Tensor, temperature: float) -> torch.Tensor:
+        """Float32 log-probabilities that sampling follows: temperature applied, banned ids at minus infinity."""
+        return (logits_NV.float() / temperature + self.bias_V).log_softmax(-1)
+
+    def parameters(self) -> Iterable[tuple[str, torch.nn.Parameter]]:
+        return self.model.named_parameters()
+
+    def save(self, folder: Path) -> None:
+        """A folder that `AutoModelForImageTextToText.from_pretrained` and vLLM load."""
+        self.model.save_pretrained(folder)
+        self.processor.save_pretrained(folder)
+
+
+def prefix_mask(segment_BS: torch.Tensor, attention: str = "sdpa", dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """[B, 1, S, S]: a token sees, among those before it and itself, the prompt and its own completion.
+
+    Padding sees itself, so that no row of the softmax is empty. Boolean, or additive for eager attention.
+    """
+    segment_B1S1, segment_B11S = segment_BS[:, None, :, None], segment_BS[:, None, None, :]
+    causal = torch.ones(segment_BS.shape[1], segment_BS.shape[1], dtype=torch.bool, device=segment_BS.device).tril()
+    allowed = causal & ((segment_B11S == 0) & (segment_B1S1 >= 0) | (segment_B1S1 == segment_B11S))
+    if attention != "eager":
+        return allowed
+    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill(~allowed, torch.finfo(dtype).min)
+
+
+def concatenate(media: Sequence[Mapping[str, torch.Tensor]], device: torch.device) -> dict[str, torch.Tensor]:
+    """Join the media arguments of several prompts along their first axis; prompts without media add nothing."""
+    keys = sorted({k for m in media for k in m})
+    return {k: torch.cat([m[k] for m in media if k in m]).to(device, non_blocking=True) for k in keys}
+
+
+def _with_images(messages: Sequence[Mapping[str, Any]], images: Any) -> list[dict[str, Any]]:
+    def part(p: Mapping[str, Any]) -> dict[str, Any]:
+        return {"type": "image", "image": next(images)} if p["type"] == "image" else dict(p)
+
+    return [{**m, "content": [{"type": "text", "text": m["content"]}] if isinstance(m["content"], str) else [part(p) for p in m["content"]]}
+            for m in messages]
+
+
+def _eos_ids(model: Any, tokenizer: Any) -> set[int]:
+    declared = model.generation_config.eos_token_id
+    ids = set(declared if isinstance(declared, list) else [declared]) | {tokenizer.eos_token_id}
+    return {i for i in ids if i is not None}
+
+
+def _load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
+    prepare_torchvision()
+    dtype = getattr(torch, config.dtype)
+    if name.startswith("tiny:"):
+        from mmrl.policies import tiny
+
+        return tiny.build(dtype=dtype, **tiny.parse(name, seed))
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    options = dict(trust_remote_code=config.trust_remote_code)
+    try:
+        model = AutoModelForImageTextToText.from_pretrained(name, dtype=dtype, attn_implementation=config.attention, **options)
+        return model, AutoProcessor.from_pretrained(name, **options)
+    except (OSError, ValueError) as err:
+        first = str(err).strip().splitlines()[0]
+        raise UserError(f"policy.model {name!r} can't be loaded: {first} Give a folder with a transformers checkpoint, a hub name, or tiny:qwen2_5_vl") from err

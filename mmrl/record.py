@@ -1,0 +1,323 @@
+"""The run folder: the only code that writes one, and the code that reads it back. `docs/run-folder.md` describes every file.
+
+Files are either appended to by whole lines or written aside and renamed, so that a kill at any moment leaves at worst one
+torn last line, which readers leave out and `rewind` removes.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import time
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mmrl import files
+from mmrl.errors import UserError
+from mmrl.files import plain
+
+VIEW_PIXELS = 512
+"""Longest side of the pictures that are kept for viewing; larger ones are scaled down."""
+_STEP = re.compile(r"step-(\d{6,})(?:\.jsonl)?")
+
+
+class RunFolder:
+    """A run's folder, open for writing. Make one with `create` or `open`."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._zero = time.monotonic()
+
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], config: Mapping[str, Any], seed: int) -> RunFolder:
+        """A new run folder with `config.toml` and `manifest.json`. It appears whole or not at all.
+
+        Raises UserError when the folder holds anything already or can't be written.
+        """
+        from mmrl.manifest import manifest
+
+        path = Path(path)
+        _refuse_used(path)
+        aside = path.parent / f".{path.name}.{os.getpid()}"
+        try:
+            (aside / "rollouts" / "media").mkdir(parents=True)
+            (aside / "checkpoints").mkdir()
+            (aside / "config.toml").write_bytes(_toml(config).encode())
+            (aside / "manifest.json").write_bytes(files.pretty(manifest(seed)))
+            os.rename(aside, path)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):  # another process was quicker
+                _refuse_used(path)
+            raise UserError(f"cannot make the run folder {path}: {error.strerror}; choose another place or mend that") from error
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], config: Mapping[str, Any] | None = None) -> RunFolder:
+        """An existing run folder, its clock going on from the last row. With `config`, a different one is refused."""
+        run = cls(path)
+        _check_run(run.path)
+        if config is not None and (keys := run.same_config(config)):
+            raise UserError(f"{run.path} was made with other settings: {', '.join(keys)}; "
+                            "set them back or choose another name")
+        run._continue_clock()
+        return run
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The resolved run file."""
+        return _read_toml(self.path / "config.toml")
+
+    def same_config(self, config: Mapping[str, Any]) -> list[str]:
+        """The dotted keys in which `config` differs from this run's `config.toml`; empty when they are the same."""
+        return list(_differences(self.config, tomllib.loads(_toml(config)), ""))
+
+    # -- rows -----------------------------------------------------------------------------------------------------------
+
+    def metrics(self, step: int, stage: str, values: Mapping[str, Any]) -> None:
+        """One training step's flat metrics. `step` counts over the whole run, stages included, from 1."""
+        self._append("metrics.jsonl", {"step": step, "stage": stage, "time": self._seconds(), "metrics": values})
+
+    def evaluation(self, step: int, stage: str, task: str, split: str, metric: str, value: float, low: float, high: float,
+                   n: int, extra: Mapping[str, Any] | None = None) -> None:
+        """One evaluation: `value` within its 95% interval `low`..`high`, over `n` items. Before any training, `step` is 0."""
+        row = {"task": task, "split": split, "metric": metric, "value": value, "low": low, "high": high, "n": n,
+               "extra": extra or {}}
+        self._append("metrics.jsonl", {"step": step, "stage": stage, "time": self._seconds(), "eval": row})
+
+    def error(self, step: int | None, where: str, what: str) -> None:
+        """Something that went wrong and did not end the run, such as a failed verifier."""
+        self._append("errors.jsonl", {"step": step, "where": where, "what": what})
+
+    def rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
+        """All rollouts of a step that are kept, in one call. Images in `messages` (PIL images, arrays or paths) are stored once
+        each, as PNG of at most `VIEW_PIXELS` a side, and replaced by their path relative to `rollouts/`."""
+        stored: dict[int, str] = {}  # a group shares its image objects: encode each once; `rows` keeps their ids alive
+        lines = []
+        for row in (rows := list(rows)):
+            messages = [self._plain_message(message, stored) for message in row["messages"]]
+            lines.append(files.line({"step": step, **row, "messages": messages}))
+        files.replace(self.path / "rollouts" / f"step-{step:06d}.jsonl", b"".join(lines))
+
+    def summary(self, values: Mapping[str, Any]) -> None:
+        """`summary.json`, which closes the run."""
+        files.replace(self.path / "summary.json", files.pretty(values))
+
+    def report(self, page: str) -> Path:
+        """`report.html`, made by `mmrl.view.report`."""
+        path = self.path / "report.html"
+        files.replace(path, page.encode())
+        return path
+
+    # -- checkpoints and resume -----------------------------------------------------------------------------------------
+
+    def checkpoint_dir(self, step: int) -> Path:
+        """Where the checkpoint after `step` belongs; `mmrl.checkpoint` writes it aside and renames it there."""
+        return self.path / "checkpoints" / f"step-{step:06d}"
+
+    def checkpoints(self) -> list[Path]:
+        """Finished checkpoints, the earliest first."""
+        return [path for path in _by_step(self.path / "checkpoints") if path.is_dir()]
+
+    def rewind(self, step: int) -> None:
+        """Forget everything after `step`, to go on from its checkpoint: rows, rollouts, the summary, a torn last line."""
+        for name in ("metrics.jsonl", "errors.jsonl"):
+            path = self.path / name
+            if path.exists():
+                kept = [row for row in read_rows(path) if row["step"] is None or row["step"] <= step]
+                files.replace(path, b"".join(map(files.line, kept)))
+        for path in _by_step(self.path / "rollouts"):
+            if step_of(path) > step:
+                path.unlink()
+        (self.path / "summary.json").unlink(missing_ok=True)
+        self._continue_clock()
+
+    # -- writing --------------------------------------------------------------------------------------------------------
+
+    def _seconds(self) -> float:
+        return round(time.monotonic() - self._zero, 3)
+
+    def _continue_clock(self) -> None:
+        rows = read_rows(self.path / "metrics.jsonl")
+        self._zero = time.monotonic() - (rows[-1]["time"] if rows else 0.0)
+
+    def _append(self, name: str, row: Mapping[str, Any]) -> None:
+        files.append(self.path / name, files.line(row))
+
+    def _plain_message(self, message: Mapping[str, Any], stored: dict[int, str]) -> dict[str, Any]:
+        content = message["content"]
+        if isinstance(content, str):
+            content = [{"type": "text", "text": content}]
+        return {"role": message["role"], "content": [self._plain_part(part, stored) for part in content]}
+
+    def _plain_part(self, part: Mapping[str, Any], stored: dict[int, str]) -> Mapping[str, Any]:
+        if part["type"] != "image" or "image" not in part:
+            return part
+        image = part["image"]
+        if id(image) not in stored:
+            name, png = view_png(image)
+            path = self.path / "rollouts" / name
+            if not path.exists():
+                files.replace(path, png)
+            stored[id(image)] = name
+        return {"type": "image", "path": stored[id(image)]}
+
+
+# -- reading ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunData:
+    """What a run folder holds, as plain data."""
+
+    path: Path
+    config: dict[str, Any]
+    """The resolved run file."""
+    manifest: dict[str, Any]
+    """Versions, plugins, git, machine, seed."""
+    steps: list[dict[str, Any]]
+    """`{"step", "stage", "time", "metrics"}`, in order."""
+    evals: list[dict[str, Any]]
+    """`{"step", "stage", "time", "eval"}`, in order."""
+    errors: list[dict[str, Any]]
+    """`{"step", "where", "what"}`, in order."""
+    summary: dict[str, Any] | None
+    """`summary.json`; None while the run is going, or when it was killed."""
+    rollout_files: list[Path]
+    """`rollouts/step-*.jsonl`, in order; `read_rows` reads one."""
+
+
+def read_run(path: str | os.PathLike[str]) -> RunData:
+    """A run folder's content, also of a run that is still going. Raises UserError when it is not a run folder or is damaged."""
+    path = Path(path)
+    _check_run(path)
+    rows = read_rows(path / "metrics.jsonl")
+    summary = path / "summary.json"
+    return RunData(
+        path=path, config=_read_toml(path / "config.toml"), manifest=_read_json(path / "manifest.json"),
+        steps=[row for row in rows if "metrics" in row], evals=[row for row in rows if "eval" in row],
+        errors=read_rows(path / "errors.jsonl"), summary=_read_json(summary) if summary.exists() else None,
+        rollout_files=_by_step(path / "rollouts"))
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a JSONL file; none when there is no file. A last line that was cut off by a kill is left out."""
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")
+    while lines and not lines[-1].strip():
+        lines.pop()
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            if number < len(lines):
+                raise UserError(f"{path} line {number} is not JSON: the file is damaged; remove that line") from error
+    return rows
+
+
+def step_of(path: Path) -> int:
+    """The step in the name of a rollout file or a checkpoint."""
+    match = _STEP.fullmatch(path.name)
+    if not match:
+        raise ValueError(f"{path.name} is not named step-000123")
+    return int(match[1])
+
+
+def _by_step(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted((path for path in folder.iterdir() if _STEP.fullmatch(path.name)), key=step_of)
+
+
+def _check_run(path: Path) -> None:
+    if not path.is_dir():
+        raise UserError(f"{path} is not a folder: give the folder of a run, such as runs/demo")
+    missing = [name for name in ("config.toml", "manifest.json") if not (path / name).is_file()]
+    if missing:
+        raise UserError(f"{path} is not a run folder: it has no {' and no '.join(missing)}")
+
+
+def _refuse_used(path: Path) -> None:
+    """UserError unless `path` is free: absent, or an empty folder."""
+    try:
+        held = sorted(entry.name for entry in path.iterdir())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UserError(f"cannot use {path} as a run folder: {error.strerror}; choose another name") from error
+    if "config.toml" in held or "metrics.jsonl" in held:
+        raise UserError(f"{path} already holds a run: choose another name, or --resume")
+    if held:
+        more = ", ..." if len(held) > 3 else ""
+        raise UserError(f"{path} is not empty (it holds {', '.join(held[:3])}{more}): choose another name for the run")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+
+
+# -- plain data ---------------------------------------------------------------------------------------------------------
+
+
+def view_png(image: Any) -> tuple[str, bytes]:
+    """("media/<sha>.png", its bytes) of a PIL image, a uint8 [H, W, 3] array or a path; the name is a hash of the pixels."""
+    import hashlib
+    import io
+
+    from PIL import Image
+
+    if isinstance(image, str | os.PathLike):
+        with Image.open(image) as opened:
+            return view_png(opened.copy())
+    if not isinstance(image, Image.Image):
+        image = Image.fromarray(image)
+    if image.has_transparency_data:
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+    if image.mode not in ("L", "RGB"):
+        image = image.convert("RGB")
+    if max(image.size) > VIEW_PIXELS:
+        image = image.copy()
+        image.thumbnail((VIEW_PIXELS, VIEW_PIXELS))
+    sha = hashlib.sha256(f"{image.mode}{image.size}".encode() + image.tobytes()).hexdigest()[:16]
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return f"media/{sha}.png", buffer.getvalue()
+
+
+def _toml(config: Mapping[str, Any]) -> str:
+    import tomli_w
+
+    return tomli_w.dumps(plain(config, toml=True))
+
+
+def _differences(old: Any, new: Any, key: str) -> Iterable[str]:
+    """Dotted keys under which two trees of plain data differ."""
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        old, new = dict(enumerate(old)), dict(enumerate(new))
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in sorted({*old, *new}, key=str):
+            yield from _differences(old.get(name), new.get(name), f"{key}.{name}" if key else str(name))
+    elif old != new:
+        yield key

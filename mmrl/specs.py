@@ -1,0 +1,79 @@
+"""Specs: what a plugin declares. An id, where the code is, and defaults; plain data, nothing is imported to list it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """An id and the "module:Name" of what it stands for."""
+
+    id: str
+    """`plugin/name`, with `-vN` when a change can move rewards and `@system` for published behaviour."""
+    target: str
+    """`module:Name`, imported only when the thing is used."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Default keyword arguments of the target; a run file may override them."""
+    summary: str = ""
+    """One line for `mmrl list`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpec(Spec):
+    """A task: the target is a `mmrl.Task` class, called with the options."""
+
+    verifiers: Mapping[str, float] = field(default_factory=dict)
+    """Verifier id -> weight; the reward is the weighted sum."""
+    metric: str = ""
+    """Verifier id that evaluations report; by default the first of `verifiers`."""
+
+    def __post_init__(self) -> None:
+        if not self.metric and self.verifiers:
+            object.__setattr__(self, "metric", next(iter(self.verifiers)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifierSpec(Spec):
+    """A verifier: the target is a pure function `(case, **options) -> float | Score`."""
+
+    low: float = 0.0
+    high: float = 1.0
+    """The range of values; a gold completion scores `high`."""
+    deadline_s: float = 5.0
+    """Seconds that one case may take before it is stopped and counted as failed."""
+    images: bool = False
+    """The function reads `case.images`; without this they are not sent to it."""
+    rollout: bool = False
+    """The function reads `case.rollout`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatorSpec(Spec):
+    """A world that is stepped: the target builds a `mmrl.Simulator`."""
+
+    cameras: tuple[str, ...] = ()
+    action_dims: int = 0
+    max_steps: int = 0
+    capabilities: frozenset[str] = frozenset()
+    """Of: `partial-reset`, `per-env-seed`, `snapshot`, `batched-gpu`, `render-gpu`, `render-cpu`, `needs-assets`."""
+    variants: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySpec(Spec):
+    """A kind of policy: the target is called as `target(config, device=..., **options)` and returns a `mmrl.interfaces.Policy`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgorithmSpec(Spec):
+    """A named composition: advantage (the target) + loss + normalisation; `options` are the settings' defaults."""
+
+    loss: str = "mmrl.algorithms.loss:clipped_surrogate"
+    """`module:function`; see `mmrl.algorithms.loss` for the signature."""
+    normalise: Literal["token", "sequence"] = "token"
+    """Average over all trained tokens, or over each rollout first and then over rollouts."""
+    paper: str = ""
+    """Authors, title, section."""

@@ -1,0 +1,190 @@
+"""Start a run: refuse what can be refused, make or open the run folder, load the policy, go, and close the folder."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mmrl import checkpoint, plugins
+from mmrl.algorithms.presets import load_algorithm
+from mmrl.config import RlStage, RunConfig, as_data
+from mmrl.data.seeds import derive
+from mmrl.data.source import prompts_of
+from mmrl.collect.turns import TurnCollector
+from mmrl.errors import UserError
+from mmrl.evaluate import Evaluation, evaluate_task
+from mmrl.generate.local import LocalGenerator
+from mmrl.interfaces import Task
+from mmrl.judge import Judge
+from mmrl.policies.vlm import VLM
+from mmrl.record import RunFolder, step_of
+from mmrl.run import Position, Progress, Run, task_weights
+
+
+def train(config: RunConfig, progress: Progress, *, resume: bool = False, overwrite: bool = False) -> RunFolder:
+    """Train as the run file says, into `runs/<name>`; see `docs/run-files.md`.
+
+    Whatever can be refused is refused before the run folder is made. If the run stops for any reason, what the finished steps
+    learned is kept in a checkpoint, and `resume=True` goes on as if nothing had happened.
+    """
+    path = Path(config.runs) / config.name
+    tasks = check_config(config)
+    folder = RunFolder.open(path, as_data(config)) if resume and (path / "config.toml").exists() else None
+    if folder is None and path.exists() and any(path.iterdir()) and not overwrite:
+        RunFolder.create(path, {}, config.seed)  # says what is in the way
+    if config.train.threads:
+        torch.set_num_threads(config.train.threads)
+    found = newest(folder)
+    policy = load_policy(config, found / checkpoint.POLICY if found else None)
+    check_packing(config, policy, progress)
+    if folder is None:
+        if overwrite and (path / "config.toml").exists():
+            shutil.rmtree(path)
+        folder = RunFolder.create(path, as_data(config), config.seed)
+    with Judge(verifier_ids(config), config.judge.processes, config.judge.deadline_s) as judge:
+        run = Run(config, tasks, folder, policy, judge, progress)
+        if resume:
+            restore(run, found)
+        with stopping_gently(run):
+            finish(run)
+    return folder
+
+
+@contextlib.contextmanager
+def stopping_gently(run: Run) -> Iterator[None]:
+    """Ctrl-C and a termination signal end the run after the step under way; a second Ctrl-C at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ask(number: int, frame: Any) -> None:
+        run.stop = True
+        run.progress.note("stopping after this step; Ctrl-C again to stop at once")
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def finish(run: Run) -> None:
+    """Go, then close the run folder; on the way out keep what was learned."""
+    run.observe("mmrl_run_started", run=run.folder, config=as_data(run.config))
+    status = "failed"
+    try:
+        run.go()
+        status = "finished"
+    except KeyboardInterrupt:
+        status = "stopped"
+        raise
+    finally:
+        if status != "finished" and run.consistent and run.at.stage_step and not run.folder.checkpoint_dir(run.at.step).exists():
+            with contextlib.suppress(UserError):  # the fault that ended the run is already on its way to the person
+                run.save()
+        if status == "finished":
+            run.folder.summary(run.summary())
+        run.observe("mmrl_run_finished", run=run.folder, status=status)
+
+
+def newest(folder: RunFolder | None) -> Path | None:
+    if folder is None:
+        return None
+    checkpoint.clean(folder.path / "checkpoints")
+    found = folder.checkpoints()
+    return found[-1] if found else None
+
+
+def restore(run: Run, path: Path | None) -> None:
+    """Put a run where its newest checkpoint left it; without one it begins again."""
+    if path is None:
+        run.folder.rewind(-1)
+        run.progress.note("no checkpoint to resume from: the run begins at its first step")
+        return
+    state, tensors = checkpoint.load(path)
+    run.at = Position(**state)
+    run.folder.rewind(run.at.step)
+    run.progress.note(f"resumed after step {run.at.step}")
+    run.resume = (path, tensors)
+
+
+def check_config(config: RunConfig) -> dict[str, Task]:
+    """The tasks of a run file. Raises UserError for whatever is wrong with ids, options, splits and settings."""
+    registry = plugins.registry()
+    registry.get("policies", config.policy.kind)
+    tasks = {entry.id: registry.make_task(entry.id, entry.options) for entry in config.tasks}
+    for name in verifier_ids(config):
+        registry.make_verifier(name)
+    for stage in config.stages:
+        if isinstance(stage, RlStage):
+            load_algorithm(stage.algorithm, stage.settings)
+        for name, task in tasks.items():
+            prompts_of(name, task, stage.split, config.seed)
+    if config.evaluate.n:
+        for name, task in tasks.items():
+            prompts_of(name, task, config.evaluate.split, config.seed)
+    return tasks
+
+
+def verifier_ids(config: RunConfig) -> dict[str, dict[str, Any]]:
+    """Every verifier that the run calls, for rewards or for evaluation."""
+    metrics = [plugins.registry().get("tasks", t.id).metric for t in config.tasks]
+    return {name: {} for name in [*(v for w in task_weights(config).values() for v in w), *metrics]}
+
+
+def load_policy(config: RunConfig, source: Path | None) -> VLM:
+    registry = plugins.registry()
+    spec = registry.get("policies", config.policy.kind)
+    device = config.policy.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise UserError(f"policy.device = {device!r}, but torch sees no GPU: use \"cpu\" or \"auto\", and see mmrl doctor")
+    return registry.target(spec)(config.policy, device=device, seed=derive(config.seed, "weights"), source=source, **spec.options)
+
+
+def check_packing(config: RunConfig, policy: VLM, progress: Progress) -> None:
+    if policy.family.shares_prefix:
+        return
+    kind = policy.model.config.model_type
+    if config.train.packing == "shared-prefix":
+        raise UserError(f"train.packing = \"shared-prefix\", but mmrl doesn't know how a {kind} model could share a prompt: use \"auto\"")
+    if config.train.packing == "auto":
+        progress.note(f"model family {kind!r} has no adapter: every completion is computed with its own copy of the prompt, which is exact but several times slower "
+                      "(set train.packing = \"per-completion\" to accept that in silence)")
+
+
+def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Evaluation]:
+    """The figures of a run file's policy, or of a checkpoint (`best`, `last` or a step) of a run folder."""
+    if not config.evaluate.n:
+        raise UserError("evaluate.n = 0 switches evaluation off: give -n")
+    tasks = check_config(config)
+    source = find_checkpoint(RunFolder.open(folder), which) / checkpoint.POLICY if folder else None
+    policy = load_policy(config, source)
+    collector = TurnCollector(policy, LocalGenerator(policy, config.generate.batch_size))
+    with Judge(verifier_ids(config), config.judge.processes, config.judge.deadline_s) as judge:
+        return [evaluate_task(name, task, config, collector, judge)[0] for name, task in tasks.items()]
+
+
+def find_checkpoint(folder: RunFolder, which: str) -> Path:
+    """`best`, `last` or a step number -> the checkpoint's folder."""
+    found = folder.checkpoints()
+    if not found:
+        raise UserError(f"{folder.path} has no checkpoint yet: wait for the first, or set checkpoint.every")
+    if which == "last":
+        return found[-1]
+    if which == "best":
+        best = checkpoint.load(found[-1])[0]["best_step"]
+        return folder.checkpoint_dir(best) if best is not None and folder.checkpoint_dir(best).exists() else found[-1]
+    if which.isdigit() and folder.checkpoint_dir(int(which)) in found:
+        return folder.checkpoint_dir(int(which))
+    raise UserError(f"{folder.path} has no checkpoint {which!r}: give best, last or one of {', '.join(str(step_of(p)) for p in found)}")

@@ -1,0 +1,16 @@
+"""The conformance kit: what a task or a verifier must keep to, as small named checks. `mmrl check ID` runs it.
+
+A plugin's test file::
+
+    from mmrl.testing import check_plugin
+
+    def test_conformance():
+        check_plugin("flags")
+"""
+
+from mmrl.testing.checks import CheckResult, Report
+from mmrl.testing.kit import check_id, check_plugin
+from mmrl.testing.tasks import check_task
+from mmrl.testing.verifiers import check_verifier
+
+__all__ = ["CheckResult", "Report", "check_id", "check_plugin", "check_task", "check_verifier"]

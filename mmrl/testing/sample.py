@@ -1,0 +1,137 @@
+"""What the checks look at: rows of a task, their fingerprints, the global random states, a time limit."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import json
+import pickle
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mmrl.interfaces import Task
+from mmrl.types import Prompt
+
+
+def take(task: Task, split: str, limit: int, seed: int = 0) -> list[Prompt]:
+    """At most `limit` rows of a split: spread evenly over a sequence, the first ones of any other iterable."""
+    rows: Any = task.prompts(split, seed)
+    if hasattr(rows, "__len__") and hasattr(rows, "__getitem__"):
+        count = min(limit, len(rows))
+        return [rows[i * (len(rows) - 1) // max(count - 1, 1)] for i in range(count)]
+    return list(itertools.islice(rows, limit))
+
+
+def fingerprint(prompt: Prompt) -> str:
+    """A hash of everything a prompt holds, its images' content included."""
+    fields = {f.name: getattr(prompt, f.name) for f in dataclasses.fields(prompt) if f.name != "messages"}
+    return _hash((canonical(fields), shown(prompt)))
+
+
+def shown(prompt: Prompt) -> str:
+    """A hash of what the policy sees: roles, texts and the images' content."""
+    parts = []
+    for message in prompt.messages:
+        content = message["content"]
+        for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
+            parts.append((message["role"], part["type"], _image(part["image"]) if part["type"] == "image" else canonical(part)))
+    return _hash(parts)
+
+
+def canonical(value: Any) -> Any:
+    """Nested tuples of plain values, equal where the contents are equal."""
+    if value is None or isinstance(value, bool | int | str | bytes):
+        return value
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return ("map", tuple(sorted(((repr(k), canonical(v)) for k, v in value.items()), key=lambda item: item[0])))
+    if isinstance(value, list | tuple):
+        return tuple(canonical(v) for v in value)
+    if isinstance(value, set | frozenset):
+        return ("set", tuple(sorted(repr(canonical(v)) for v in value)))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return tuple((f.name, canonical(getattr(value, f.name))) for f in dataclasses.fields(value))
+    if hasattr(value, "tobytes"):  # a PIL image, a numpy array or scalar
+        return (type(value).__name__, str(getattr(value, "size", "")), hashlib.sha256(value.tobytes()).hexdigest())
+    return hashlib.sha256(pickle.dumps(value)).hexdigest()
+
+
+def _image(image: Any) -> Any:
+    return hashlib.sha256(Path(image).read_bytes()).hexdigest() if isinstance(image, str | Path) else canonical(image)
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(repr(value).encode(errors="surrogatepass")).hexdigest()
+
+
+def print_fingerprints(request: str) -> None:
+    """What a second process says of a task, for `same_in_another_process`. `request` is JSON: id, options, splits, limit."""
+    from mmrl import plugins
+
+    asked = json.loads(request)
+    task = plugins.registry().make_task(asked["id"], asked["options"])
+    print(json.dumps({split: [fingerprint(p) for p in take(task, split, asked["limit"])] for split in asked["splits"]}))
+
+
+def random_states() -> dict[str, bytes]:
+    """The state of each global random generator whose library is loaded."""
+    states = {"random": pickle.dumps(random.getstate())}
+    if numpy := sys.modules.get("numpy"):
+        states["numpy.random"] = pickle.dumps(numpy.random.get_state())
+    if torch := sys.modules.get("torch"):
+        states["torch"] = torch.get_rng_state().numpy().tobytes()
+    return states
+
+
+@contextlib.contextmanager
+def other_random_states(seed: int) -> Iterator[None]:
+    """The global generators elsewhere than they were, and put back at the end."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    before = random.getstate(), numpy and numpy.random.get_state(), torch and torch.get_rng_state()
+    random.seed(seed)
+    if numpy:
+        numpy.random.seed(seed)
+    if torch:
+        torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        if numpy:
+            numpy.random.set_state(before[1])
+        if torch:
+            torch.set_rng_state(before[2])
+
+
+class TimeIsUp(BaseException):
+    """Not an Exception, so that a verifier's own `except Exception` does not catch it."""
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeIsUp in the block after some seconds. Only Unix's main thread can; elsewhere the block runs on."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: Any) -> None:
+        raise TimeIsUp
+
+    handler = signal.signal(signal.SIGALRM, stop)
+    outer, start = signal.setitimer(signal.ITIMER_REAL, seconds)[0], time.monotonic()
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        if outer:  # somebody else's timer, such as a test's: set it to what is left
+            signal.setitimer(signal.ITIMER_REAL, max(outer - (time.monotonic() - start), 0.001))

@@ -1,0 +1,287 @@
+"""The rules for tasks. Every check looks at rows of every split; its docstring is the rule."""
+
+from __future__ import annotations
+
+import json
+import numbers
+import os
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mmrl.errors import UserError
+from mmrl.interfaces import Task
+from mmrl.specs import TaskSpec
+from mmrl.testing.checks import Fault, Report, run_checks
+from mmrl.testing.sample import fingerprint, other_random_states, random_states, shown, take
+from mmrl.testing.verifiers import check_gold
+from mmrl.types import Prompt
+
+OVERLAP_ROWS = 1000
+"""Rows of each split that are compared with those of the others."""
+
+
+@dataclass
+class TaskSubject:
+    """A task under test, and its rows."""
+
+    spec: TaskSpec
+    make: Callable[[], Task]
+    """A fresh task, as a run would build it."""
+    n: int
+    options: Mapping[str, Any]
+    registered: bool
+    """Another process finds the task by its id."""
+    rows: dict[str, list[Prompt]] = field(default_factory=dict)
+    """Split -> at most n rows, filled by the first check."""
+
+    def all_rows(self) -> list[tuple[str, Prompt]]:
+        return [(split, p) for split, rows in self.rows.items() for p in rows]
+
+
+def check_task(spec: TaskSpec, make: Callable[[], Task] | None = None, n: int = 32,
+               options: Mapping[str, Any] | None = None) -> Report:
+    """Check a task on n rows of each split. `make` is for tasks that are not installed; by default the registry builds it."""
+    from mmrl import plugins
+
+    registered, wanted = make is None, dict(options or {})
+    build = make or (lambda: plugins.registry().make_task(spec.id, wanted))
+    build()  # what is wrong with the options or the target is the caller's UserError, not a finding
+    subject = TaskSubject(spec, build, n, wanted, registered)
+    return Report(spec.id, "task", run_checks(subject, [every_split_has_rows, messages_are_well_formed], CHECKS))
+
+
+def every_split_has_rows(subject: TaskSubject) -> None:
+    """Each name in `splits` gives at least one Prompt."""
+    task = subject.make()
+    if not task.splits:
+        raise Fault("the class names no splits: set splits = (\"train\", \"test\")")
+    for split in task.splits:
+        rows = take(task, split, subject.n)
+        if not rows:
+            raise Fault(f"split {split!r} is empty: return rows for it, or take it out of `splits`")
+        for row in rows:
+            if not isinstance(row, Prompt):
+                raise Fault(f"split {split!r} holds a {type(row).__name__}: yield mmrl.Prompt objects")
+        subject.rows[split] = rows
+
+
+def messages_are_well_formed(subject: TaskSubject) -> None:
+    """Messages are roles with text or image parts, and somebody asks something."""
+    for split, row in subject.all_rows():
+        where = f"row {row.id!r} of {split!r}"
+        if not row.messages:
+            raise Fault(f"{where} has no messages: use messages=[user(\"...\", image)]")
+        for message in row.messages:
+            if message.get("role") not in ("system", "user", "assistant"):
+                raise Fault(f"{where} has the role {message.get('role')!r}: use system, user or assistant")
+            content = message.get("content")
+            if isinstance(content, str):
+                continue
+            for part in content if isinstance(content, list | tuple) else [content]:
+                kind = part.get("type") if isinstance(part, Mapping) else None
+                if kind not in ("text", "image") or kind not in part:
+                    raise Fault(f"{where} has the part {part!r:.80}: write {{'type': 'text', 'text': ...}} or {{'type': 'image', 'image': ...}}")
+        if row.messages[-1]["role"] != "user":
+            raise Fault(f"{where} ends with a message of {row.messages[-1]['role']!r}: the last one must be the user's")
+
+
+def ids_are_unique(subject: TaskSubject) -> None:
+    """Every row has an id, and no two rows of a split have the same."""
+    for split in subject.rows:
+        seen: set[str] = set()
+        for row in take(subject.make(), split, OVERLAP_ROWS):
+            if not isinstance(row.id, str) or not row.id:
+                raise Fault(f"a row of {split!r} has the id {row.id!r}: give each row an id that is the same on every machine")
+            if row.id in seen:
+                raise Fault(f"two rows of {split!r} have the id {row.id!r}: make it unique, such as a running number or the file's name")
+            seen.add(row.id)
+
+
+def same_seed_gives_same_rows(subject: TaskSubject) -> None:
+    """The same split and seed give the same rows: from one task asked twice, and from a fresh one while the global
+    random generators stand elsewhere."""
+    for split, rows in subject.rows.items():
+        first = [fingerprint(p) for p in rows]
+        task = subject.make()
+        take(task, split, subject.n)
+        for seed, whose in ((1, "a fresh task"), (2, "the same task asked again")):
+            with other_random_states(seed):
+                again = take(task if seed == 2 else subject.make(), split, subject.n)
+            _compare(split, rows, first, [fingerprint(p) for p in again], whose,
+                     "draw from random.Random(seed) or numpy.random.default_rng(seed), made inside prompts()")
+
+
+def same_in_another_process(subject: TaskSubject) -> str | None:
+    """Another process, with another hash seed, gives the same rows."""
+    if not subject.registered:
+        return "skipped: another process does not find this task by its id"
+    request = json.dumps({"id": subject.spec.id, "options": dict(subject.options), "splits": list(subject.rows), "limit": subject.n})
+    hash_seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    program = "import sys; from mmrl.testing.sample import print_fingerprints; print_fingerprints(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", program, request], capture_output=True, text=True, check=False,
+                          env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)})
+    if done.returncode:
+        raise Fault(f"another process can't make the rows: {(done.stderr.strip().splitlines() or ['it died'])[-1]}")
+    theirs = json.loads(done.stdout.splitlines()[-1])
+    for split, rows in subject.rows.items():
+        _compare(split, rows, [fingerprint(p) for p in rows], theirs[split], "another process",
+                 "the order of a set or of a folder's listing is not fixed: sort it")
+    return None
+
+
+def global_random_state_is_untouched(subject: TaskSubject) -> None:
+    """Making rows neither draws from nor seeds the global random generators."""
+    before = random_states()
+    for split in subject.rows:
+        take(subject.make(), split, subject.n)
+    for library, state in random_states().items():
+        if library in before and before[library] != state:
+            raise Fault(f"prompts() changed the global generator of {library}: draw from one of your own, "
+                        "random.Random(seed) or numpy.random.default_rng(seed)")
+
+
+def splits_do_not_overlap(subject: TaskSubject) -> None:
+    """No row of one split is in another, by its id or by what it shows."""
+    seen: dict[str, tuple[str, str]] = {}
+    for split in subject.rows:
+        for row in take(subject.make(), split, OVERLAP_ROWS):
+            for key, what in ((f"id {row.id}", "the id"), (shown(row), "image and text")):
+                other, other_id = seen.setdefault(key, (split, row.id))
+                if other != split:
+                    raise Fault(f"row {row.id!r} of {split!r} has {what} of row {other_id!r} of {other!r}: "
+                                "an evaluation on it would measure memory; split the items before making prompts, and name the split in the id")
+
+
+def images_decode(subject: TaskSubject) -> str | None:
+    """Every image loads."""
+    from mmrl.media import load_image
+
+    count = 0
+    for split, row in subject.all_rows():
+        for image in row.images:
+            try:
+                load_image(image)
+            except UserError as error:
+                raise Fault(f"an image of row {row.id!r} of {split!r} does not load: {error}") from error
+            count += 1
+    return None if count else "no row has an image"
+
+
+def prompts_pickle(subject: TaskSubject) -> None:
+    """A prompt travels to other processes and arrives as it was."""
+    for split, row in subject.all_rows():
+        where = f"row {row.id!r} of {split!r}"
+        try:
+            arrived = pickle.loads(pickle.dumps(row))
+        except Exception as error:
+            raise Fault(f"{where} does not pickle ({type(error).__name__}: {error}): keep plain data in meta and answer, "
+                        "no open files, lambdas or generators") from error
+        if fingerprint(arrived) != fingerprint(row):
+            raise Fault(f"{where} is another one after pickling: keep plain data in meta and answer")
+
+
+def gold_is_text(subject: TaskSubject) -> None:
+    """`gold` gives a completion for every row."""
+    task = subject.make()
+    for split, row in subject.all_rows():
+        gold = task.gold(row)
+        if not isinstance(gold, str) or not gold.strip():
+            raise Fault(f"gold of row {row.id!r} of {split!r} is {gold!r:.60}: define gold(prompt) to return the text that scores highest")
+
+
+def answer_is_not_shown(subject: TaskSubject) -> str | None:
+    """The messages don't hold the answer. Offering all answers to choose from is fine: a label list, or choices in meta."""
+    task = subject.make()
+    answers = {_words(str(p.answer)) for _, p in subject.all_rows()} - {""}
+    shown_in = [(split, p) for split, p in subject.all_rows()
+                if _gives_away(p, _words(str(p.answer)), answers) or (len(task.gold(p)) > 20 and _words(task.gold(p)) in _words(p.text))]
+    if not shown_in:
+        return None
+    if 2 * len(shown_in) > len(subject.all_rows()):
+        split, p = shown_in[0]
+        raise Fault(f"the answer {str(p.answer)!r:.60} stands in the text of row {p.id!r} of {split!r}, as in {len(shown_in)} of "
+                    f"{len(subject.all_rows())} rows: take it out; if it is one of the choices offered, put their list into meta")
+    return f"the text of {len(shown_in)} rows holds their answer, as of {shown_in[0][1].id!r}"
+
+
+def boxes_are_in_their_image(subject: TaskSubject) -> str | None:
+    """Boxes in meta are (x1, y1, x2, y2) in the pixels of the image, and come back from every coordinate frame."""
+    from mmrl.media import convert_box, load_image
+    from mmrl.types import Frame
+
+    count = 0
+    for split, row in subject.all_rows():
+        boxes = row.meta.get("boxes", [row.meta["box"]] if "box" in row.meta else [])
+        if not len(boxes) or not row.images:
+            continue
+        width, height = size = load_image(row.images[0]).size
+        for box in boxes:
+            x1, y1, x2, y2 = (float(v) for v in box)
+            if not (0 <= x1 < x2 <= width and 0 <= y1 < y2 <= height):
+                raise Fault(f"row {row.id!r} of {split!r} has the box {tuple(box)} in an image of {width} x {height}: "
+                            "boxes in meta are (x1, y1, x2, y2) in the pixels of the image as the task gives it")
+            for frame in Frame:
+                there = convert_box((x1, y1, x2, y2), Frame.PIXELS, frame, size, (width // 2 + 1, height // 2 + 1))
+                back = convert_box(there, frame, Frame.PIXELS, size, (width // 2 + 1, height // 2 + 1))
+                if max(abs(a - b) for a, b in zip(back, (x1, y1, x2, y2), strict=True)) >= 1:
+                    raise Fault(f"the box {tuple(box)} of row {row.id!r} comes back from frame {frame} as {back}")
+            count += 1
+    return None if count else "no row has boxes in meta"
+
+
+def verifiers_score_gold_highest(subject: TaskSubject) -> str | None:
+    """Every verifier that the spec names exists, and gives its highest value to gold."""
+    from mmrl import plugins
+
+    if not subject.spec.verifiers:
+        return "the spec names no verifiers: a run file must"
+    named = dict.fromkeys((*subject.spec.verifiers, subject.spec.metric))
+    for verifier in named:
+        try:
+            spec, verify = plugins.registry().get("verifiers", verifier), plugins.registry().make_verifier(verifier)
+        except UserError as error:
+            raise Fault(str(error)) from error
+        check_gold(spec, verify, [(subject.make(), p) for _, p in subject.all_rows()])
+    return None
+
+
+def summary_is_numbers(subject: TaskSubject) -> None:
+    """`summarise` gives names to finite numbers."""
+    rows = [(p, float(i % 2)) for i, (_, p) in enumerate(subject.all_rows())]
+    for name, value in subject.make().summarise(rows).items():
+        if not isinstance(name, str) or not isinstance(value, numbers.Real) or not abs(value) < float("inf"):
+            raise Fault(f"summarise gives {name!r}: {value!r}: return a dict of finite floats, and guard divisions by zero")
+
+
+CHECKS = (ids_are_unique, same_seed_gives_same_rows, same_in_another_process, global_random_state_is_untouched, splits_do_not_overlap,
+          images_decode, prompts_pickle, gold_is_text, answer_is_not_shown, boxes_are_in_their_image, verifiers_score_gold_highest,
+          summary_is_numbers)
+
+
+def _compare(split: str, rows: list[Prompt], first: list[str], again: list[str], whose: str, cure: str) -> None:
+    if len(first) != len(again):
+        raise Fault(f"split {split!r} gave {len(first)} rows, then {len(again)} from {whose}: {cure}")
+    for row, a, b in zip(rows, first, again, strict=True):
+        if a != b:
+            raise Fault(f"row {row.id!r} of {split!r} is another one from {whose}: {cure}")
+
+
+def _words(text: str) -> str:
+    """Lower-case words between single spaces, so that whole words can be looked for."""
+    words = re.findall(r"[^\W_]+", text.lower())
+    return f" {' '.join(words)} " if words else ""
+
+
+def _gives_away(prompt: Prompt, answer: str, answers: set[str]) -> bool:
+    """The text holds the answer, but no other answer of the sample, and not as one of the choices listed in meta."""
+    text = _words(prompt.text)
+    if not answer or answer not in text or len(answers) < 2 or any(a in text for a in answers - {answer}):
+        return False
+    lists = [v for v in prompt.meta.values() if isinstance(v, list | tuple) and len(v) > 1]
+    return not any(answer in (words := [_words(str(v)) for v in choices]) and all(w in text for w in words) for choices in lists)
+

@@ -1,0 +1,255 @@
+"""The rules for verifiers: gold scores highest, everything hostile or empty scores low, nothing raises.
+
+Published `@system` verifiers reproduce their system, quirks included: what they give too much to is a note, no fault.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mmrl.errors import UserError
+from mmrl.interfaces import Task
+from mmrl.specs import VerifierSpec
+from mmrl.testing.checks import Fault, Report, run_checks
+from mmrl.testing.sample import TimeIsUp, canonical, other_random_states, random_states, time_limit
+from mmrl.types import Case, Prompt, Rollout, Score, Status, Turn, replace
+
+Verify = Callable[[Case], Any]
+
+MEGABYTE = 1_000_000
+HUGE = ("a" * MEGABYTE, "(" * MEGABYTE, "<answer>" * (MEGABYTE // 8), "1," * (MEGABYTE // 2), "{\"a\":" * (MEGABYTE // 5), " \n" * (MEGABYTE // 2))
+"""Long runs on which backtracking patterns, recursive parsers and quadratic loops give up."""
+NON_ASCII = "答案是 ²³ ①½ \N{ROBOT FACE} naïve \N{RIGHT-TO-LEFT OVERRIDE}\N{ZERO WIDTH SPACE}\N{REPLACEMENT CHARACTER}"
+"""Among it are signs that `str.isdigit` takes for digits and `int` does not."""
+
+
+@dataclass
+class VerifierSubject:
+    """A verifier under test, and rows of tasks that use it."""
+
+    spec: VerifierSpec
+    verify: Verify
+    rows: Sequence[tuple[Task, Prompt]]
+    is_metric: bool = True
+    """Some task is evaluated by it, so it must tell right from wrong; a format reward need not."""
+    cases: list[tuple[Case, str]] = field(default_factory=list)
+    """(case without a completion, gold) per row, filled by the first check."""
+
+    @property
+    def published(self) -> bool:
+        return "@" in self.spec.id
+
+
+def check_verifier(spec: VerifierSpec, rows: Sequence[tuple[Task, Prompt]], verify: Verify | None = None, is_metric: bool = True) -> Report:
+    """Check a verifier on rows of tasks. `verify` is for functions that are not installed; by default the registry's."""
+    from mmrl import plugins
+
+    if not rows:
+        raise UserError(f"no rows to check verifier {spec.id!r} on: name a task that uses it")
+    subject = VerifierSubject(spec, verify or plugins.registry().make_verifier(spec.id), rows, is_metric)
+    return Report(spec.id, "verifier", run_checks(subject, [gold_scores_highest], CHECKS))
+
+
+def check_gold(spec: VerifierSpec, verify: Verify, rows: Sequence[tuple[Task, Prompt]]) -> list[tuple[Case, str]]:
+    """Gold gets `spec.high` on every row, or Fault. Returns (case, gold) per row."""
+    cases = []
+    for task, prompt in rows:
+        case, gold = _case(spec, prompt), task.gold(prompt)
+        value = _score(spec, verify, case, gold, f"the gold completion of row {prompt.id!r}")
+        if not math.isclose(value, spec.high, rel_tol=1e-6, abs_tol=1e-9):
+            raise Fault(f"{spec.id} gives {value:g} to the gold completion {gold!r:.80} of row {prompt.id!r} and not high={spec.high:g}: the parser "
+                        "misses the form of the answer, gold(prompt) of the task is not what the verifier wants, or the spec's high is wrong")
+        cases.append((case, gold))
+    return cases
+
+
+def gold_scores_highest(subject: VerifierSubject) -> None:
+    """The completion that deserves the most gets the spec's `high`, on every row."""
+    subject.cases = check_gold(subject.spec, subject.verify, subject.rows)
+
+
+def empty_scores_low(subject: VerifierSubject) -> str | None:
+    """Nothing, or only white space, is no answer."""
+    return _low(subject, "an empty completion", lambda i: ["", " \n\t"], "nothing was answered; look for a test like `x in y` that '' passes")
+
+
+def wrong_answer_scores_low(subject: VerifierSubject) -> str | None:
+    """The gold of rows with another answer scores below this row's gold, but for one in ten (tolerances, synonyms)."""
+    scored, high, example = 0, 0, ""
+    draw = random.Random(0)
+    for i, (case, gold) in enumerate(subject.cases):
+        others = sorted({g for c, g in subject.cases if g != gold and canonical(c.answer) != canonical(case.answer)})
+        for wrong in draw.sample(others, min(3, len(others))):
+            scored += 1
+            if _score(subject.spec, subject.verify, case, wrong, "the gold completion of another row") >= subject.spec.high - 1e-9:
+                high += 1
+                example = example or f"row {subject.rows[i][1].id!r}, whose answer is {str(case.answer)!r:.40}, takes {wrong!r:.80}"
+    if not scored:
+        return "all rows have the same answer: check on more rows"
+    if 10 * high <= scored:
+        return f"{high} of {scored} wrong answers score highest: {example}" if high else None
+    if not subject.is_metric:
+        return f"{high} of {scored} wrong answers score highest: fine for a format reward, which no task is evaluated by"
+    return _fault(subject, f"{high} of {scored} wrong answers score highest, such as {example}: compare the completion with case.answer")
+
+
+def prompt_echo_scores_low(subject: VerifierSubject) -> str | None:
+    """Repeating the question is no answer, though all labels may stand in it."""
+    return _low(subject, "the prompt's text repeated", lambda i: [subject.rows[i][1].text],
+                "the label may stand in the question; look for the answer at its place only")
+
+
+def repeated_gold_scores_low(subject: VerifierSubject) -> str | None:
+    """The right answer many times over is a loop, not an answer."""
+    return _low(subject, "the gold completion 200 times", lambda i: ["\n".join([subject.cases[i][1]] * 200)],
+                "accept one answer; bound what stands around it")
+
+
+def listing_every_answer_scores_low(subject: VerifierSubject) -> str | None:
+    """All answers at once is a guess."""
+    every = sorted({gold for _, gold in subject.cases})
+    if len(every) < 2:
+        return "all rows have the same gold: check on more rows"
+
+    def listed(i: int) -> list[str]:  # the right one between others: who takes the first or the last of several is only guessing
+        gold = subject.cases[i][1]
+        others = [g for g in every if g != gold]
+        half = (len(others) + 1) // 2
+        items = [*others[:half], gold, *(others[half:] or others)]
+        return ["\n".join(items), " ".join(items)]
+
+    return _low(subject, "a list of every row's gold", listed, "accept one answer only, not any that is among several")
+
+
+def huge_scores_low(subject: VerifierSubject) -> str | None:
+    """A megabyte of rubbish is answered in time."""
+    return _low(subject, "a megabyte of rubbish", lambda i: list(HUGE), "bound the length before parsing", rows=2)
+
+
+def nul_scores_low(subject: VerifierSubject) -> str | None:
+    """NUL characters are no answer and break nothing."""
+    for case, gold in subject.cases[:4]:
+        _score(subject.spec, subject.verify, case, f"\0{gold}\0", "gold between NUL characters")
+    return _low(subject, "NUL characters", lambda i: ["\0" * 64], "they are no answer")
+
+
+def non_ascii_scores_low(subject: VerifierSubject) -> str | None:
+    """Other scripts are no answer and break nothing."""
+    return _low(subject, "non-ASCII text", lambda i: [NON_ASCII], "it is no answer")
+
+
+def same_case_gives_same_score(subject: VerifierSubject) -> None:
+    """A score depends on nothing but the case, whatever the global random generators are."""
+    for completion, name in _some(subject):
+        case = subject.cases[0][0]
+        values = []
+        for seed in range(3):
+            with other_random_states(seed):
+                values.append(_score(subject.spec, subject.verify, case, completion, name))
+        if len(set(values)) > 1:
+            raise Fault(f"{name} scores {values} in three calls: use no random numbers, no clock and no state kept between calls")
+
+
+def global_random_state_is_untouched(subject: VerifierSubject) -> None:
+    """Scoring neither draws from nor seeds the global random generators."""
+    before = random_states()
+    for completion, name in _some(subject):
+        _score(subject.spec, subject.verify, subject.cases[0][0], completion, name)
+    for library, state in random_states().items():
+        if before.get(library, state) != state:
+            raise Fault(f"scoring changed the global generator of {library}: a verifier is a pure function")
+
+
+def input_is_not_changed(subject: VerifierSubject) -> None:
+    """The case's answer and meta are as before after scoring."""
+    case = subject.cases[0][0]
+    for completion, name in _some(subject):
+        before = canonical((case.answer, case.meta))
+        _score(subject.spec, subject.verify, case, completion, name)
+        if canonical((case.answer, case.meta)) != before:
+            raise Fault(f"scoring {name} changed the case's answer or meta: copy what you sort, pop or extend")
+
+
+def prints_nothing(subject: VerifierSubject) -> None:
+    """Standard output belongs to the commands."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        for completion, name in _some(subject):
+            _score(subject.spec, subject.verify, subject.cases[0][0], completion, name)
+    if out.getvalue():
+        raise Fault(f"it printed {out.getvalue()!r:.60}: return Score(value, detail=\"...\") for what people should read")
+
+
+CHECKS = (empty_scores_low, wrong_answer_scores_low, prompt_echo_scores_low, repeated_gold_scores_low, listing_every_answer_scores_low,
+          huge_scores_low, nul_scores_low, non_ascii_scores_low, same_case_gives_same_score, global_random_state_is_untouched,
+          input_is_not_changed, prints_nothing)
+
+
+def _case(spec: VerifierSpec, prompt: Prompt) -> Case:
+    """What the judge would hand over for a model that sees images in their own size."""
+    from mmrl.media import load_image
+
+    sizes = tuple(load_image(i).size for i in prompt.images)
+    return Case(completion="", answer=prompt.answer, meta=prompt.meta, image_sizes=sizes, model_sizes=sizes,
+                media=prompt.images if spec.images else (), rollout=_rollout(prompt, "") if spec.rollout else None)
+
+
+def _rollout(prompt: Prompt, text: str) -> Rollout:
+    turn = Turn(observed_ids=(), token_ids=(), logprobs=(), text=text)
+    return Rollout(prompt=prompt, group=0, turns=(turn,), status=Status.FINISHED)
+
+
+def _score(spec: VerifierSpec, verify: Verify, case: Case, completion: str, name: str) -> float:
+    """The value for a completion; Fault if the verifier raises, takes too long, or returns no number of its range."""
+    rollout = case.rollout and _rollout(case.rollout.prompt, completion)
+    start = time.monotonic()
+    try:
+        with time_limit(spec.deadline_s):
+            returned = verify(replace(case, completion=completion, rollout=rollout))
+    except TimeIsUp:
+        raise Fault(f"{name} took longer than deadline_s={spec.deadline_s:g}: look for a backtracking pattern or a loop over pairs, and "
+                    "bound the length before parsing") from None
+    except Exception as error:
+        raise Fault(f"{name} raised {type(error).__name__}: {error}; what can't be parsed is a wrong answer: return {spec.low:g}") from error
+    took = time.monotonic() - start
+    if took > spec.deadline_s:
+        raise Fault(f"{name} took {took:.1f} s, longer than deadline_s={spec.deadline_s:g}: bound the length before parsing")
+    value = returned.value if isinstance(returned, Score) else returned
+    parts: Mapping[str, Any] = returned.parts if isinstance(returned, Score) else {}
+    for label, number in (("its value", value), *((f"its part {k!r}", v) for k, v in parts.items())):
+        if isinstance(number, str) or not hasattr(number, "__float__") or not math.isfinite(float(number)):
+            raise Fault(f"{name} gives {number!r:.40} as {label}: return a finite float, or Score(value, parts, detail)")
+    if not spec.low - 1e-9 <= float(value) <= spec.high + 1e-9:
+        raise Fault(f"{name} scores {float(value):g}, outside low={spec.low:g} and high={spec.high:g} of the spec: clip it or widen the spec")
+    return float(value)
+
+
+def _low(subject: VerifierSubject, name: str, completions: Callable[[int], list[str]], cure: str, rows: int | None = None) -> str | None:
+    """The completions for row i score below `high`, on every row or the first few."""
+    for i, (case, _) in enumerate(subject.cases[:rows]):
+        for completion in completions(i):
+            value = _score(subject.spec, subject.verify, case, completion, name)
+            if value >= subject.spec.high - 1e-9:
+                return _fault(subject, f"{name} scores {value:g}, as much as gold, on row {subject.rows[i][1].id!r}: {cure}")
+    return None
+
+
+def _fault(subject: VerifierSubject, message: str) -> str:
+    """A fault, or the note that it is in a published verifier."""
+    if subject.published:
+        return f"as published: {message}"
+    raise Fault(message)
+
+
+def _some(subject: VerifierSubject) -> list[tuple[str, str]]:
+    """(completion, what it is) for the first row: right, wrong, nothing."""
+    gold = subject.cases[0][1]
+    wrong = next((g for _, g in subject.cases if g != gold), "wrong")
+    return [(gold, "a gold completion"), (wrong, "a wrong answer"), ("", "an empty completion")]

@@ -1,0 +1,218 @@
+"""The nouns that flow through a run: Prompt -> Turn -> Rollout -> Case -> Score -> Batch.
+
+Shape legend, used in every file: P prompts, G group, N = P * G rollouts, T turns, B packed rows,
+S tokens in a row, L trained tokens, K action chunk, A action dims, V vocabulary, H hidden.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # torch and pillow would make `import mmrl` slow
+    import torch
+    from PIL.Image import Image
+
+Message = Mapping[str, Any]
+"""One chat message: `{"role": ..., "content": [part, ...]}`; a part is `{"type": "text", "text": ...}` or
+`{"type": "image", "image": PIL image or path}`."""
+
+
+def user(text: str, *images: Any) -> Message:
+    """A user message: the images (PIL images or paths), then the text."""
+    return {"role": "user", "content": [*({"type": "image", "image": i} for i in images), {"type": "text", "text": text}]}
+
+
+class Frame(enum.StrEnum):
+    """Which numbers a coordinate is written in."""
+
+    PIXELS = "pixels"
+    """Pixels of the original image."""
+    MODEL_PIXELS = "model-pixels"
+    """Pixels of the image after the processor resized it (Qwen2.5-VL)."""
+    THOUSANDTHS = "thousandths"
+    """0..1000 of width and height (Qwen2-VL, Qwen3-VL)."""
+    UNIT = "unit"
+    """0..1 of width and height."""
+
+
+class Status(enum.StrEnum):
+    """How an episode ended."""
+
+    FINISHED = "finished"
+    TRUNCATED_LENGTH = "truncated-length"
+    TRUNCATED_TURNS = "truncated-turns"
+    TRUNCATED_TIME = "truncated-time"
+    WORLD_ERROR = "world-error"
+
+    @property
+    def is_truncated(self) -> bool:
+        return self.value.startswith("truncated")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """One problem, as a task poses it."""
+
+    messages: Sequence[Message]
+    """What the policy is shown."""
+    answer: Any = None
+    """The truth. Verifiers see it, the policy never does."""
+    id: str = ""
+    """Unique and stable within the task; the same item has the same id on every machine."""
+    task: str = ""
+    """The task's id; the engine fills it in."""
+    seed: int = 0
+    """Fixes whatever the item's world draws at random."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """Anything verifiers or people need besides; plain data that pickles."""
+
+    @property
+    def images(self) -> tuple[Any, ...]:
+        """The images of all messages in order, as the task gave them (PIL images or paths)."""
+        return tuple(p["image"] for m in self.messages if not isinstance(m["content"], str)
+                     for p in m["content"] if p["type"] == "image")
+
+    @property
+    def text(self) -> str:
+        """The text of all messages, for people and for checks."""
+        return "\n".join(m["content"] if isinstance(m["content"], str) else
+                         "\n".join(p["text"] for p in m["content"] if p["type"] == "text") for m in self.messages)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One exchange: what was observed, what the policy sampled."""
+
+    observed_ids: tuple[int, ...]
+    """Token ids that the policy read before this turn; for turn 0 the whole encoded prompt."""
+    token_ids: tuple[int, ...]
+    """Token ids that the policy sampled, the end token included. Trained on as they are, never re-tokenised."""
+    logprobs: tuple[float, ...]
+    """Natural log-probability of each sampled id under the sampling distribution (temperature applied)."""
+    text: str
+    """The sampled ids decoded, without special tokens: what a verifier reads."""
+    reward: float = 0.0
+    """Reward that the world gave during this turn; 0 for single-answer tasks."""
+    terminated: bool = True
+    """The episode ended by itself."""
+    truncated: bool = False
+    """The episode was cut off by a limit."""
+    version: int = 0
+    """The number of updates that the sampling weights had seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """One episode: a prompt and the turns that followed."""
+
+    prompt: Prompt
+    group: int
+    """Rollouts with equal numbers answer the same prompt and are compared with each other."""
+    turns: tuple[Turn, ...]
+    status: Status
+    inputs: Any = None
+    """The prompt as the model reads it (`mmrl.policies`), shared by the whole group: media are processed once."""
+    frames: tuple[Any, ...] = ()
+    """Pictures of the episode for people, uint8 [H, W, 3]."""
+
+    @property
+    def completion(self) -> str:
+        """The text of the last turn."""
+        return self.turns[-1].text if self.turns else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What a verifier sees. It pickles: verifiers run in other processes."""
+
+    completion: str
+    answer: Any = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    status: Status = Status.FINISHED
+    """`TRUNCATED_LENGTH` when the completion was cut off."""
+    image_sizes: tuple[tuple[int, int], ...] = ()
+    """(width, height) of each original image, in pixels."""
+    model_sizes: tuple[tuple[int, int], ...] = ()
+    """(width, height) of each image as the model saw it, in pixels."""
+    frame: Frame = Frame.PIXELS
+    """The frame in which this model writes coordinates."""
+    media: tuple[Any, ...] = ()
+    """The images as the task gave them; filled only for verifiers whose spec says `images=True`."""
+    rollout: Rollout | None = None
+    """The whole episode; filled only for verifiers whose spec says `rollout=True`."""
+
+    @property
+    def images(self) -> list[Image]:
+        """The original images, decoded now."""
+        from mmrl.media import load_image
+
+        return [load_image(m) for m in self.media]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A verifier's verdict, or the judge's sum of several."""
+
+    value: float | None
+    """The reward; None when the verifier failed (raised, timed out, returned no finite number)."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Named contributions, unweighted; the judge adds one per verifier id."""
+    detail: str = ""
+    """One line for people: why this value, or what failed."""
+
+    @property
+    def failed(self) -> bool:
+        return self.value is None
+
+    def as_json(self) -> dict[str, Any]:
+        """`{"value", "parts", "status", "detail"}`, the format of `mmrl score` and of the run folder."""
+        return {"value": self.value, "parts": dict(self.parts), "status": "failed" if self.failed else "ok", "detail": self.detail}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """One forward pass: B rows of at most S tokens, and the L tokens in them that are trained.
+
+    A row is a group, `[prompt][completion 1]..[completion G]`, or one `[prompt][completion]`.
+    """
+
+    ids_BS: torch.Tensor
+    """int64 token ids; padding on the right."""
+    segment_BS: torch.Tensor
+    """int64: 0 prompt, 1..G the completion a token belongs to, -1 padding. A token sees the prompt and its own segment."""
+    positions: torch.Tensor | None
+    """int64 [axes, B, S] rotary positions, restarting after the prompt in every segment; None lets the model count."""
+    media: Mapping[str, torch.Tensor]
+    """Keyword arguments of the model's forward: pixels, grids; concatenated over the rows' prompts."""
+    source_L: torch.Tensor
+    """int64 index into the flattened [B * S] rows of the position that predicts each trained token."""
+    target_L: torch.Tensor
+    """int64 id that was sampled there."""
+    sampler_logprobs_L: torch.Tensor
+    """float32, as the sampler reported them."""
+    advantages_L: torch.Tensor
+    """float32 credit of each token."""
+    rollout_L: torch.Tensor
+    """int64 index of the rollout, 0..N-1 over the whole batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Everything one update needs; splitting it otherwise into micro-batches gives the same gradient."""
+
+    micro: tuple[MicroBatch, ...]
+    num_tokens: int
+    """Trained tokens over all micro-batches and ranks: the normaliser of token means."""
+    num_rollouts: int
+    """Trained rollouts over all micro-batches and ranks: the normaliser of sequence means."""
+    lengths_N: torch.Tensor
+    """int64 trained tokens per rollout."""
+
+
+def replace(thing: Any, **changes: Any) -> Any:
+    """A copy of one of these frozen nouns with some fields changed."""
+    return dataclasses.replace(thing, **changes)

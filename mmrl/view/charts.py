@@ -1,0 +1,219 @@
+"""Which curves a report shows, in which order and with which words, and how they are filled from a run's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import pairwise
+from typing import Any
+
+from mmrl.view.svg import Number, Series, limits, line_chart, number, stacked_chart
+from mmrl.view.text import esc
+
+MAX_SERIES = 8
+"""Lines in one chart; the page has as many colours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """One picture of the catalogue: the metrics that belong in it and how to read it."""
+
+    title: str
+    keys: tuple[str, ...]
+    """Patterns of metric keys; a metric is drawn by the first chart that names it."""
+    hint: str
+    unit: str = ""
+    zero: bool = False
+    spiky: bool = False
+    """Rare wild values may leave the picture, with a note."""
+    stacked: bool = False
+    per_stage: bool = False
+    """One chart for each stage, because the values can't be compared between stages."""
+    several: bool = False
+    """Say nothing when there is only one line: another chart shows it already."""
+
+
+SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
+    ("Learning", (
+        Chart(title="Reward", keys=("reward/mean",), zero=True,
+              hint="Mean over the sampled completions. It should rise; the bold line is smoothed."),
+        Chart(title="Reward by part", keys=("reward/[!s]*", "reward/s[!t]*"), zero=True, several=True,
+              hint="What each verifier gave, before weighting. One part rising alone can mean that it is being gamed."),
+        Chart(title="Reward by task", keys=("task/*/reward",), zero=True, several=True,
+              hint="A task that falls while others rise is paying for them."),
+        Chart(title="Spread of rewards", keys=("reward/std",), zero=True,
+              hint="Standard deviation. Groups learn from their differences; near zero there is little left to learn."),
+    )),
+    ("Behaviour", (
+        Chart(title="Completion length", keys=("length/mean", "length/max"), zero=True,
+              hint="Tokens. A steady climb without more reward is padding."),
+        Chart(title="Cut off by the length limit", keys=("length/truncated_share",), unit="%", zero=True,
+              hint="Share of completions. If it is high, allow more tokens."),
+        Chart(title="Entropy", keys=("entropy",), zero=True,
+              hint="How undecided the policy is, in nats per token. Near zero it has stopped exploring."),
+    )),
+    ("Optimisation", (
+        Chart(title="KL to the reference", keys=("kl",), zero=True, spiky=True,
+              hint="How far the policy has moved. A sudden climb often comes before a collapse."),
+        Chart(title="Clipped tokens", keys=("clip_share",), unit="%", zero=True,
+              hint="Share whose update was clipped. Above a fifth or so, steps are too large."),
+        Chart(title="Groups without spread", keys=("zero_spread_share",), unit="%", zero=True,
+              hint="All completions scored alike: nothing to learn from. Harder or easier prompts help."),
+        Chart(title="Loss", keys=("loss",), spiky=True, per_stage=True,
+              hint="In SFT the cross-entropy, which falls. In RL it hovers about zero; only jumps matter."),
+        Chart(title="Gradient norm", keys=("grad_norm",), zero=True, spiky=True, per_stage=True,
+              hint="Before clipping. Rare spikes are normal, a rising floor is not."),
+        Chart(title="Learning rate", keys=("learning_rate",), zero=True, per_stage=True, hint="As scheduled."),
+    )),
+    ("Health and speed", (
+        Chart(title="Sampler and learner disagree by", keys=("logprob_gap",), zero=True, spiky=True,
+              hint="Difference of their log-probabilities for the same tokens. It belongs near zero."),
+        Chart(title="Failed scores", keys=("judge/failed_share",), unit="%", zero=True,
+              hint="A verifier raised or ran out of time. Those rollouts are left out, not counted as zero."),
+        Chart(title="Seconds per step", keys=("time/[!s]*", "time/s[!t]*"), unit="s", stacked=True, hint="By part of the step."),
+    )),
+)
+PARTS = ("generate", "update", "judge", "process", "other")
+"""Parts of a step's time, in the order of their colours."""
+HIDDEN = ("time/step",)  # the sum of what the stacked chart shows
+
+Points = dict[str, list[tuple[float, Number]]]
+"""Stage -> (step, value) in order."""
+
+
+def table(steps: Sequence[Mapping[str, Any]]) -> dict[str, Points]:
+    """Metric key -> its points by stage. Values that are not numbers become gaps."""
+    found: dict[str, Points] = {}
+    for row in steps:
+        for key, value in row["metrics"].items():
+            y = float(value) if isinstance(value, int | float) else None
+            found.setdefault(key, {}).setdefault(row["stage"], []).append((row["step"], y))
+    return found
+
+
+def boundaries(steps: Sequence[Mapping[str, Any]]) -> list[tuple[float, str]]:
+    """(x, stage) wherever a stage follows another."""
+    return [(after["step"] - 0.5, after["stage"]) for before, after in pairwise(steps)
+            if before["stage"] != after["stage"]]
+
+
+def stages(steps: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
+    """(stage, number of steps) in the order they ran."""
+    found: list[tuple[str, int]] = []
+    for row in steps:
+        if found and found[-1][0] == row["stage"]:
+            found[-1] = (row["stage"], found[-1][1] + 1)
+        else:
+            found.append((row["stage"], 1))
+    return found
+
+
+def curves(steps: Sequence[Mapping[str, Any]]) -> str:
+    """All sections of charts that have data, as HTML; metrics outside the catalogue come last, each in a chart of its own."""
+    metrics, marks = table(steps), boundaries(steps)
+    left = [key for key in metrics if key not in HIDDEN]
+    sections = []
+    for title, charts in SECTIONS:
+        cards = []
+        for chart in charts:
+            keys = [key for pattern in chart.keys for key in left if fnmatchcase(key, pattern)]
+            if chart.stacked:
+                keys.sort(key=lambda key: PARTS.index(part) if (part := key.partition("/")[2]) in PARTS else len(PARTS))
+            left = [key for key in left if key not in keys]
+            if keys and not (chart.several and len(keys) == 1):
+                cards += _cards(chart, {key: metrics[key] for key in keys}, marks)
+        sections.append((title, cards))
+    cards = []
+    for key in sorted(left):
+        cards += _cards(Chart(title=key, keys=(key,), spiky=True, hint="Reported by a plugin."), {key: metrics[key]}, marks)
+    sections.append(("Also reported", cards))
+    return "".join(f'<section><h2>{title}</h2><div class="charts">{"".join(cards)}</div></section>'
+                   for title, cards in sections if cards)
+
+
+def evaluation_card(evals: Sequence[Mapping[str, Any]], marks: Sequence[tuple[float, str]]) -> str:
+    """The evaluations over steps with their intervals, as a card; nothing when there are none."""
+    by_name: dict[str, list[Mapping[str, Any]]] = {}
+    for row in evals:
+        one = row["eval"]
+        by_name.setdefault(f"{one['task']} {one['metric']} ({one['split']})", []).append({"step": row["step"], **one})
+    series = []
+    for name, rows in list(by_name.items())[:MAX_SERIES]:
+        low, high, ys = ([row.get(key) for row in rows] for key in ("low", "high", "value"))
+        series.append(Series(name=name, xs=[row["step"] for row in rows], ys=ys, low=low, high=high, color=len(series) + 1))
+    if not series:
+        return ""
+    values = [v for s in series for column in (s.ys, s.low, s.high) for v in column if v is not None]
+    unit = "%" if values and min(values) >= 0 and max(values) <= 1 else ""
+    svg = line_chart(series, unit=unit, height=240, boundaries=marks)
+    return _card("Evaluation", "Held-out items, greedy. The band is the 95% interval: overlapping bands are no progress yet.",
+                 series, unit, svg, [], len(by_name) - len(series))
+
+
+def _cards(chart: Chart, metrics: Mapping[str, Points], marks: Sequence[tuple[float, str]]) -> list[str]:
+    names = list(dict.fromkeys(stage for points in metrics.values() for stage in points))
+    if chart.per_stage and len(names) > 1:
+        return [_chart_card(chart, f"{chart.title} ({name})", _series(metrics, [name]), marks) for name in names]
+    return [_chart_card(chart, chart.title, _series(metrics, names), marks)]
+
+
+def _series(metrics: Mapping[str, Points], names: Sequence[str]) -> list[Series]:
+    found = []
+    for key, points in metrics.items():
+        rows = sorted((point for name in names for point in points.get(name, [])), key=lambda point: point[0])
+        if rows:
+            found.append(Series(name=_name(key, len(metrics) > 1), xs=[x for x, _ in rows], ys=[y for _, y in rows],
+                                color=len(found) % MAX_SERIES + 1))
+    return found
+
+
+def _chart_card(chart: Chart, title: str, series: list[Series], marks: Sequence[tuple[float, str]]) -> str:
+    shown = series if chart.stacked else series[:MAX_SERIES]
+    notes = []
+    gaps = sum(y is None for s in shown for y in s.ys)
+    if gaps:
+        notes.append(f"{gaps} {'value is' if gaps == 1 else 'values are'} not a number")
+    if chart.stacked:
+        svg = stacked_chart(_aligned(shown), unit=chart.unit, boundaries=marks)
+    else:
+        svg = line_chart(shown, unit=chart.unit, zero=chart.zero, spiky=chart.spiky, boundaries=marks)
+        values = [y for s in shown for y in s.ys if y is not None]
+        low, high = limits(values, spiky=chart.spiky)
+        if values and (max(values) > high or min(values) < low):
+            wild = max(values) if max(values) > high else min(values)
+            notes.append(f"reaches {number(wild, chart.unit)}, off the chart")
+    return _card(title, chart.hint, shown, chart.unit, svg, notes, len(series) - len(shown))
+
+
+def _aligned(series: Sequence[Series]) -> list[Series]:
+    """The series over the union of their steps."""
+    xs = sorted({x for s in series for x in s.xs})
+    found = []
+    for s in series:
+        known = dict(zip(s.xs, s.ys, strict=True))
+        found.append(Series(name=s.name, xs=xs, ys=[known.get(x) for x in xs], color=s.color))
+    return found
+
+
+def _card(title: str, hint: str, series: Sequence[Series], unit: str, svg: str, notes: Sequence[str], hidden: int) -> str:
+    last = [next((y for y in reversed(s.ys) if y is not None), None) for s in series]
+    figure, legend = "", ""
+    if len(series) == 1:
+        figure = f'<output title="latest value">{number(last[0], unit)}</output>'
+    else:
+        keys = "".join(f'<li><i class="key s{s.color}"></i><span>{esc(s.name)}</span><b>{number(y, unit)}</b></li>'
+                       for s, y in zip(series, last, strict=True))
+        more = f"<li>and {hidden} more, in metrics.jsonl</li>" if hidden > 0 else ""
+        legend = f'<ul class="legend">{keys}{more}</ul>'
+    note = "".join(f'<p class="note">{esc(text)}</p>' for text in notes)
+    return (f'<figure class="card chart-card"><figcaption><h3>{esc(title)}</h3>{figure}<p>{esc(hint)}</p></figcaption>'
+            f"{legend}{note}{svg}</figure>")
+
+
+def _name(key: str, several: bool) -> str:
+    """The part of a metric key that tells it from its neighbours in the same chart."""
+    if not several:
+        return key
+    head, _, rest = key.partition("/")
+    return rest.removesuffix("/reward") if head == "task" else rest or key

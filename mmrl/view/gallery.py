@@ -1,0 +1,183 @@
+"""Rollouts as pictures and text: for a few steps of a run, each prompt with the completions that it got and what they earned."""
+
+from __future__ import annotations
+
+import base64
+import re
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mmrl.record import RunData, read_rows, step_of
+from mmrl.view.svg import number
+from mmrl.view.text import count, esc
+
+STEPS = 7
+"""Steps shown, spread evenly from the first to the last."""
+GROUPS = 8
+"""Prompts shown per step."""
+ROWS = 8
+"""Different completions shown per prompt, the best and the worst among them."""
+BUDGET = 7_000_000
+"""Characters of HTML, the pictures included, for all steps together."""
+_PICTURE = re.compile(r"media/[0-9a-zA-Z_-]+\.png")
+_STATUS = {"truncated-length": "cut off: too long", "truncated-turns": "cut off: too many turns",
+           "truncated-time": "cut off: too slow", "world-error": "the world failed"}
+
+
+def gallery(run: RunData) -> str:
+    """The section of rollouts; nothing when none were kept."""
+    files = [path for path in _spread(run.rollout_files, STEPS)]
+    panels = [(step_of(path), panel) for path in files if (panel := _panel(read_rows(path), path.parent, BUDGET // len(files)))]
+    if not panels:
+        return ""
+    chosen = len(panels) - 1  # the last step: what the policy can do now
+    rules, radios, labels, bodies = [], [], [], []
+    for i, (step, panel) in enumerate(panels):
+        checked = " checked" if i == chosen else ""
+        rules.append(f"#r{i}:checked~#p{i}{{display:block}}"
+                     f"#r{i}:checked~.tabs [for=r{i}]{{background:var(--ink);color:var(--card)}}"
+                     f"#r{i}:focus-visible~.tabs [for=r{i}]{{outline:2px solid var(--c1);outline-offset:2px}}")
+        radios.append(f'<input type="radio" name="step" id="r{i}"{checked} aria-label="step {step}">')
+        labels.append(f'<label for="r{i}">{step}</label>')
+        bodies.append(f'<div class="panel" id="p{i}"><h3 class="panel-title">Step {step}</h3>{panel}</div>')
+    return (f'<section class="rollouts"><h2>Rollouts</h2><p class="hint">What the policy wrote and what it earned. Equal answers '
+            f"are counted together; the advantage says what the update encouraged (right) and discouraged (left).</p>"
+            f'<style>{"".join(rules)}</style>{"".join(radios)}'
+            f'<div class="tabs" aria-hidden="true"><span>Step</span>{"".join(labels)}</div>{"".join(bodies)}</section>')
+
+
+def _spread(items: Sequence[Any], n: int) -> list[Any]:
+    """At most `n` of the items, evenly, the first and the last included."""
+    if len(items) <= n:
+        return list(items)
+    return [items[round(i * (len(items) - 1) / (n - 1))] for i in range(n)]
+
+
+def _panel(rows: Sequence[Mapping[str, Any]], folder: Path, budget: int) -> str:
+    """One step: its first groups, as far as the budget goes."""
+    groups: dict[tuple[Any, Any], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row.get("task"), row.get("group")), []).append(row)
+    cards: list[str] = []
+    for members in list(groups.values())[:GROUPS]:
+        card = _group(members, folder, budget)
+        cards.append(card)
+        budget -= len(card)
+    hidden = len(groups) - len(cards)
+    more = f'<p class="hint">{count(hidden, "more prompt")} of this step in {esc(folder.name)}/.</p>' if hidden else ""
+    return f'<div class="groups">{"".join(cards)}</div>{more}' if cards else ""
+
+
+def _group(members: Sequence[Mapping[str, Any]], folder: Path, budget: int) -> str:
+    first = members[0]
+    kinds = _kinds(members)
+    shown = kinds if len(kinds) <= ROWS else [*kinds[: ROWS // 2], *kinds[-(ROWS // 2):]]
+    scale = max((abs(a) for a in map(_advantage, members) if a is not None), default=0.0)
+    values = [v for v in map(_value, members) if v is not None]
+    top = max([1.0, *map(abs, values)])
+    lines = [_line(row, times, scale, top) for row, times in shown]
+    if len(kinds) > len(shown):
+        lines.insert(ROWS // 2, f'<li class="more">{len(kinds) - len(shown)} others between these</li>')
+    flat = '<p class="flat">All scored alike: nothing to learn here.</p>' if len(values) > 1 and len(set(values)) == 1 else ""
+    return (f'<article class="card group"><div class="prompt">{_messages(first.get("messages") or [], folder, budget)}'
+            f'<p class="answer"><span>Answer</span> <b>{esc(first.get("answer"), 400)}</b></p>'
+            f'<p class="id">{esc(first.get("task", ""), 80)} {esc(first.get("prompt_id", ""), 80)}</p></div>'
+            f'<div class="answers"><ol>{"".join(lines)}</ol>{flat}</div></article>')
+
+
+def _kinds(members: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], int]]:
+    """(row, how many are alike), the best first, failures last."""
+    alike: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in members:
+        advantage = _advantage(row)
+        key = (row.get("completion"), _value(row), row.get("status"), None if advantage is None else round(advantage, 4))
+        alike.setdefault(key, []).append(row)
+    kinds = [(rows[0], len(rows)) for rows in alike.values()]
+    return sorted(kinds, key=lambda kind: (_value(kind[0]) is None, -(_value(kind[0]) or 0.0), -kind[1]))
+
+
+def _line(row: Mapping[str, Any], times: int, scale: float, top: float) -> str:
+    """One completion: its reward as a bar, the text, then parts, length, status and advantage."""
+    value, advantage, score = _value(row), _advantage(row), row.get("score") or {}
+    if value is None:
+        reward = '<div class="reward failed"><b>failed</b></div>'
+    else:
+        filled = min(max(value / top, 0.0), 1.0) * 100
+        reward = f'<div class="reward"><b>{_reward(value)}</b><i><u style="width:{filled:.0f}%"></u></i></div>'
+    text = str(row.get("completion") or "")
+    facts = [f"<span>{esc(name, 60)} <b>{_part(part)}</b></span>" for name, part in (score.get("parts") or {}).items()]
+    if isinstance(row.get("tokens"), int):
+        facts.append(f"<span>{count(row['tokens'], 'token')}</span>")
+    if row.get("status") in _STATUS:
+        facts.append(f'<span class="warn">{_STATUS[row["status"]]}</span>')
+    if score.get("detail"):
+        facts.append(f'<span class="{"warn" if value is None else "detail"}">{esc(score["detail"], 300)}</span>')
+    body = esc(text, 3000) if text.strip() else "<em>nothing</em>"
+    many = f'<span class="times" title="written {times} times">&times;{times}</span>' if times > 1 else ""
+    return (f'<li>{reward}<div class="wrote"><pre tabindex="0">{body}</pre><p class="facts">{"".join(facts)}</p></div>'
+            f'<div class="side">{many}{_arrow(advantage, scale)}</div></li>')
+
+
+def _arrow(advantage: float | None, scale: float) -> str:
+    if advantage is None:
+        return ""
+    half = abs(advantage) / scale * 50 if scale else 0.0
+    side = f"left:50%;width:{half:.0f}%" if advantage >= 0 else f"right:50%;width:{half:.0f}%"
+    return (f'<div class="advantage" title="advantage"><b>{advantage:+.2f}</b>'
+            f'<i><u class="{"up" if advantage >= 0 else "down"}" style="{side}"></u></i></div>')
+
+
+def _messages(messages: Sequence[Mapping[str, Any]], folder: Path, budget: int) -> str:
+    pictures: list[str] = []
+    texts: list[str] = []
+    for message in messages:
+        content = message.get("content") or []
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        said = "\n".join(str(part.get("text", "")) for part in parts if part.get("type") == "text")
+        for part in parts:
+            if part.get("type") == "image":
+                pictures.append(_picture(str(part.get("path", "")), folder, budget))
+                budget -= len(pictures[-1])
+        role = message.get("role")
+        who = "" if role == "user" and len(messages) == 1 else f"<b>{esc(role)}</b> "
+        if said:
+            texts.append(f'<div class="said" tabindex="0">{who}{esc(said, 1500)}</div>')
+    return (f'<div class="pictures">{"".join(pictures)}</div>' if pictures else "") + "".join(texts)
+
+
+def _picture(path: str, folder: Path, budget: int) -> str:
+    """An image of the run folder as a data URI; only names that `record` makes are followed."""
+    file = folder / path
+    if not _PICTURE.fullmatch(path) or not file.is_file():
+        return '<span class="no-picture">picture is missing</span>'
+    data = file.read_bytes()
+    if data[:8] != b"\x89PNG\r\n\x1a\n" or len(data) < 24:
+        return '<span class="no-picture">not a PNG</span>'
+    if len(data) * 4 / 3 > budget:
+        return f'<span class="no-picture">left out for size: {esc(path)}</span>'
+    width, height = struct.unpack(">II", data[16:24])
+    shown = width * max(1, 112 // max(width, 1))  # digits of 8 pixels are for people, too
+    css = ' class="pixels"' if width < 100 else ""
+    return (f'<button type="button" class="picture" aria-label="enlarge the picture">'
+            f'<img{css} width="{min(shown, 224)}" alt="picture of the prompt, {width} by {height} pixels" '
+            f'src="data:image/png;base64,{base64.b64encode(data).decode()}"></button>')
+
+
+def _value(row: Mapping[str, Any]) -> float | None:
+    value = (row.get("score") or {}).get("value")
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _advantage(row: Mapping[str, Any]) -> float | None:
+    value = row.get("advantage")
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _part(value: Any) -> str:
+    return _reward(float(value)) if isinstance(value, int | float) else "failed"
+
+
+def _reward(value: float) -> str:
+    return f"{value:.2f}" if 0.005 <= abs(value) < 1000 or value == 0 else number(value)

@@ -1,0 +1,93 @@
+"""A run as it goes: a live panel in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+BARS = " ▁▂▃▄▅▆▇█"
+SHOWN = {
+    "sft": (("loss", "loss"), ("grad_norm", "gradient norm"), ("time/step", "s/step")),
+    "rl": (("reward/mean", "reward"), ("length/mean", "length"), ("entropy", "entropy"), ("zero_spread_share", "no spread"), ("logprob_gap", "logprob gap"), ("time/step", "s/step")),
+}
+
+
+class Show:
+    """Watches a run for a person. Use as a context manager."""
+
+    def __init__(self, name: str, console: Console | None = None) -> None:
+        self.name = name
+        self.console = console or Console()
+        self.live = Live(console=self.console, auto_refresh=False, transient=True) if self.console.is_terminal else None
+        self.title, self.kind, self.done, self.steps = "", "sft", 0, 1
+        self.history: deque[float] = deque(maxlen=60)
+        self.values: Mapping[str, float] = {}
+        self.started, self.drawn, self.first = time.monotonic(), 0.0, 0
+
+    def __enter__(self) -> Show:
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self.live:
+            self.live.stop()
+
+    def stage_started(self, number: int, count: int, stage: Any, done: int) -> None:
+        self.title, self.kind, self.done, self.first, self.steps = f"stage {number + 1} of {count}: {stage.kind}", stage.kind, done, done, stage.steps
+        self.history.clear()
+        self.started = time.monotonic()
+        self.console.print(f"[bold]{self.title}[/], {stage.steps} steps")
+
+    def step_finished(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.done, self.values = self.done + 1, metrics
+        self.history.append(metrics[SHOWN[self.kind][0][0]])
+        if self.live:
+            if time.monotonic() - self.drawn > 0.1:  # drawing costs a few milliseconds
+                self.live.update(self._panel(), refresh=True)
+                self.drawn = time.monotonic()
+        elif self.done == self.steps or self.done % max(1, self.steps // 10) == 0:
+            self.console.print(f"  step {self.done}/{self.steps}  " + "  ".join(f"{label} {metrics[key]:.3g}" for key, label in SHOWN[self.kind] if key in metrics), highlight=False)
+
+    def evaluated(self, step: int, figures: Sequence[Any]) -> None:
+        for figure in figures:
+            self.console.print(f"  after {step} steps  {figure.task}  {figure.metric} [bold]{figure.value:.3f}[/] ({figure.low:.3f} to {figure.high:.3f}, n={figure.n})", highlight=False)
+
+    def note(self, text: str) -> None:
+        self.console.print(f"  note: {text}", style="yellow", highlight=False, markup=False)
+
+    def _panel(self) -> Panel:
+        elapsed = time.monotonic() - self.started
+        left = elapsed / max(1, self.done - self.first) * (self.steps - self.done)
+        head = Table.grid(expand=True, padding=(0, 1))
+        head.add_column(ratio=1)
+        head.add_column(justify="right")
+        head.add_row(ProgressBar(total=self.steps, completed=self.done), f"{self.done}/{self.steps}  {_clock(elapsed)}, {_clock(left)} left")
+        figures = Table.grid(padding=(0, 3))
+        shown = [(key, label) for key, label in SHOWN[self.kind] if key in self.values]
+        figures.add_row(*(Text(label, style="dim") for _, label in shown))
+        figures.add_row(*(Text(f"{self.values[key]:.3g}", style="bold") for key, _ in shown))
+        return Panel(Group(head, "", figures, Text(f"{SHOWN[self.kind][0][1]} {sparkline(self.history)}", style="cyan")), title=f"{self.name}: {self.title}", border_style="dim")
+
+
+def sparkline(values: Sequence[float] | deque[float]) -> str:
+    """The values as a row of bars, lowest to highest."""
+    known = [v for v in values if v == v]
+    if not known:
+        return ""
+    low, span = min(known), (max(known) - min(known)) or 1.0
+    return "".join(" " if v != v else BARS[1 + round((v - low) / span * (len(BARS) - 2))] for v in values)
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes}:{seconds:02d}"

@@ -1,0 +1,35 @@
+"""Text of any origin as HTML. What models write is hostile: everything on a page goes through `esc`."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from typing import Any
+
+_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+
+
+def esc(value: Any, limit: int = 0) -> str:
+    """Text as HTML, safe between tags and in a quoted attribute. Control characters, direction marks and lone surrogates
+    are shown as their code; of more than `limit` characters (0: no limit) the middle is left out."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    if limit and len(text) > limit:
+        head, tail = text[: limit * 2 // 3], text[-limit // 3 :]
+        return f"{esc(head)}<em>&nbsp;... {len(text) - len(head) - len(tail):,} characters left out ...&nbsp;</em>{esc(tail)}"
+    return html.escape(_UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text.replace("\r\n", "\n")))
+
+
+def count(n: int, noun: str) -> str:
+    """`1 step`, `1,200 steps`."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
+def duration(seconds: float) -> str:
+    """`42 s`, `3 min 05 s`, `2 h 10 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

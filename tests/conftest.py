@@ -1,0 +1,55 @@
+"""Fixtures that several test folders use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Make distributions that look installed: `site("mmrl-x", {"mmrl_x.py": source}, entry={"x": "mmrl_x"}, requires=[...])`.
+
+    The folder is on sys.path here and in child processes until the test ends.
+    """
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
+    for name in ("MMRL_PLUGINS", "MMRL_BLOCK", "MMRL_PLUGIN_FILES", "MMRL_STRICT"):
+        monkeypatch.delenv(name, raising=False)
+    loaded = set(sys.modules)
+
+    def install(dist: str, files: Mapping[str, str], entry: Mapping[str, str], requires: Sequence[str] = (), version: str = "0.1") -> Path:
+        for name, source in files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(textwrap.dedent(source), "utf-8")
+        info = folder / f"{dist.replace('-', '_')}-{version}.dist-info"
+        info.mkdir()
+        lines = ["Metadata-Version: 2.1", f"Name: {dist}", f"Version: {version}", *(f"Requires-Dist: {r}" for r in requires)]
+        (info / "METADATA").write_text("\n".join(lines) + "\n", "utf-8")
+        (info / "entry_points.txt").write_text("[mmrl.plugins]\n" + "\n".join(f"{k} = {v}" for k, v in entry.items()) + "\n", "utf-8")
+        return folder
+
+    yield install
+    for name in set(sys.modules) - loaded:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def mmrl(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the command line in a process of its own, in a folder of its own: `mmrl("list", "--json")`."""
+
+    def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-m", "mmrl", *args], capture_output=True, text=True, timeout=120, check=False,
+                              cwd=tmp_path, env={**os.environ, **env})
+
+    return run

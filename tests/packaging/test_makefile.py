@@ -1,0 +1,149 @@
+"""The Makefile and .ci/run, with stand-ins for python and make that write down how they were called."""
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from mmrl.config import load_config
+
+ROOT = Path(__file__).parents[2]
+MAKE = shutil.which("make")
+INSTALL = '-m pip install -c constraints.txt -e .[train,classification,test,dev]'
+
+pytestmark = pytest.mark.skipif(MAKE is None, reason="make is not installed")
+
+# Answers like a Python of the environment's choice; `-m venv` makes a .venv whose python is this script again.
+FAKE_PYTHON = """#!/bin/sh
+echo "$(basename "$0") $*" >> "$LOG"
+case "$*" in
+  *version_info*) exit $TOO_OLD ;;
+  *ensurepip*) exit $NO_ENSUREPIP ;;
+  *"-m venv"*) mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
+esac
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A folder with a space in its name that holds what the Makefile reads, and pythons before all others."""
+    folder = tmp_path / "a clone"
+    (folder / "plugins" / "flags").mkdir(parents=True)
+    shutil.copy(ROOT / "Makefile", folder)
+    for name in ("pyproject.toml", "constraints.txt", "plugins/flags/pyproject.toml"):
+        (folder / name).touch()
+    (tmp_path / "bin").mkdir()
+    for name in ("python3", "python3.11", "python3.12", "python3.13"):
+        (tmp_path / "bin" / name).write_text(FAKE_PYTHON)
+        (tmp_path / "bin" / name).chmod(0o755)
+    return folder
+
+
+def make(folder, *arguments, too_old=0, no_ensurepip=0):
+    """Run make; (finished process, calls of python)."""
+    log = folder.parent / "log"
+    log.write_text("")
+    env = {"PATH": f"{folder.parent / 'bin'}{os.pathsep}/usr/bin{os.pathsep}/bin", "LOG": str(log), "TOO_OLD": str(too_old),
+           "NO_ENSUREPIP": str(no_ensurepip)}
+    done = subprocess.run([MAKE, *arguments], cwd=folder, env=env, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    return done, log.read_text().splitlines()
+
+
+def test_setup_from_nothing(project):
+    done, calls = make(project, "setup")
+    assert done.returncode == 0, done.stderr
+    assert "python3 -m venv --clear .venv" in calls
+    assert calls[-2:] == [f"python {INSTALL}", "python -m mmrl.compat --install-pth"]
+
+
+def test_a_second_setup_does_nothing_until_something_changed(project):
+    make(project, "setup")
+    start = time.perf_counter()
+    assert make(project, "setup")[1] == []
+    assert time.perf_counter() - start < 2
+    for name in ("pyproject.toml", "constraints.txt", "plugins/flags/pyproject.toml"):
+        os.utime(project / ".venv" / "setup-done", (0, 0))
+        for other in ("Makefile", "pyproject.toml", "constraints.txt", "plugins/flags/pyproject.toml"):
+            os.utime(project / other, (0, 0) if other != name else None)
+        _, calls = make(project, "setup")
+        assert f"python {INSTALL}" in calls, name
+        assert not any("-m venv" in call for call in calls)  # the environment itself is kept
+
+
+def test_a_failed_install_is_tried_again(project):
+    script = FAKE_PYTHON.replace("esac", '  *"pip install"*) echo "ERROR: no network" >&2; exit 1 ;;\nesac')
+    (project.parent / "bin" / "python3").write_text(script)
+    done, _ = make(project, "test")
+    assert done.returncode != 0
+    assert "ERROR: no network" in done.stderr
+    assert "pytest" not in done.stdout
+    assert not (project / ".venv" / "setup-done").exists()
+
+
+def test_a_python_without_ensurepip_lends_its_pip(project):
+    _, calls = make(project, "setup", no_ensurepip=1)
+    venv = calls.index("python3 -m venv --clear --without-pip .venv")
+    assert calls[venv + 1] == "python3 -m pip --python .venv/bin/python install pip"
+    assert f"python {INSTALL}" in calls
+
+
+def test_no_python_that_is_new_enough(project):
+    done, calls = make(project, "setup", too_old=1)
+    assert done.returncode == 2
+    assert "mmrl needs Python 3.11 or later; tried: python3 python3.13 python3.12 python3.11." in done.stderr
+    assert [call.split()[0] for call in calls] == ["python3", "python3.13", "python3.12", "python3.11"]
+    assert not (project / ".venv").exists()
+
+
+def test_python_of_ones_own_choice(project):
+    mine = project.parent / "my python"
+    shutil.copy(project.parent / "bin" / "python3", mine)
+    _, calls = make(project, "setup", f"PYTHON={mine}")
+    assert "my python -m venv --clear .venv" in calls
+    done, calls = make(project, "-B", "setup", f"PYTHON={mine}", too_old=1)
+    assert "tried: " in done.stderr
+    assert [call.split(" -c")[0] for call in calls] == ["my python"]  # no other is taken in its place
+
+
+def test_parallel_targets_install_once(project):
+    _, calls = make(project, "-j", "4", "demo", "test")
+    assert calls.count(f"python {INSTALL}") == 1
+    demo, tests = "python -m mmrl train configs/demo/digits.toml", "python -m pytest -n 2 -m not slow and not gpu"
+    assert sorted(call.startswith(demo) or 2 * call.startswith(tests) for call in calls[-2:]) == [1, 2]
+
+
+def test_help_names_every_target(project):
+    done, _ = make(project)
+    targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
+    assert re.findall(r"^  make ([a-z-]+) +\S", done.stdout, re.MULTILINE) == targets
+
+
+def test_the_demo_is_there():
+    command = re.search(r"mmrl train (\S+)", (ROOT / "Makefile").read_text())
+    assert load_config(ROOT / command[1]).stages[-1].kind == "rl"
+
+
+def test_benchmarks_are_listed_with_what_they_measure(project):
+    make(project, "setup")
+    (project / "benchmarks").mkdir()
+    (project / "benchmarks" / "speed.py").write_text('"""How fast it is.\n\nMore words."""\n')
+    (project / "benchmarks" / "_shared.py").touch()
+    listed = [line.split() for line in make(project, "bench")[0].stdout.splitlines()]
+    assert listed == [["make", "bench", "NAME=speed", "How", "fast", "it", "is."]]
+    assert make(project, "bench", "NAME=speed")[1] == ["python benchmarks/speed.py"]
+
+
+@pytest.mark.parametrize(("fails", "ran"), [("none", ["lint", "test", "test-slow"]), ("test", ["lint", "test"]), ("lint", ["lint"])])
+def test_ci_runs_the_commands_of_the_readme_and_stops_at_the_first_failure(tmp_path, fails, ran):
+    fake = tmp_path / "make"
+    fake.write_text('#!/bin/sh\necho "$* CI=$CI" >> "$LOG"\ncat\n[ "$*" != "$FAILS" ]\n')
+    fake.chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "LOG": str(tmp_path / "log"), "FAILS": fails}
+    done = subprocess.run([ROOT / ".ci" / "run"], cwd=tmp_path, env=env, input="not for CI", capture_output=True, text=True, timeout=60)
+    assert (done.returncode == 0) == (fails == "none")
+    assert done.stdout == ""  # standard input is closed
+    assert (tmp_path / "log").read_text().splitlines() == [f"{target} CI=true" for target in ran]

@@ -1,0 +1,66 @@
+"""pyproject.toml's ranges, constraints.txt's pins and the plugins' own pyprojects say the same."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from mmrl.facts import canonical
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+PLUGINS = {path.parent.name: tomllib.loads(path.read_text())["project"] for path in sorted(ROOT.glob("plugins/*/pyproject.toml"))}
+
+
+def pins() -> dict[str, Requirement]:
+    lines = [line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines()]
+    found = [Requirement(line) for line in lines if line]
+    assert len({canonical(r.name) for r in found}) == len(found), "a package is pinned twice"
+    return {canonical(r.name): r for r in found}
+
+
+def version(name: str) -> str:
+    clauses = list(pins()[name].specifier)
+    assert len(clauses) == 1 and clauses[0].operator == "==", f"{name} is not pinned to one version"
+    return clauses[0].version
+
+
+def test_make_setup_installs_every_extra_that_the_pins_are_for():
+    installed = re.search(r"-e \"\.\[(.+)\]\"", (ROOT / "Makefile").read_text())[1].split(",")
+    assert installed == ["train", "classification", "test", "dev"]
+    assert set(installed) <= set(EXTRAS)
+
+
+@pytest.mark.parametrize("extra", ["core", "train", "classification", "test", "dev"])
+def test_what_is_asked_for_is_pinned_within_its_range(extra):
+    wanted = [Requirement(r) for r in (PROJECT["dependencies"] if extra == "core" else EXTRAS[extra])]
+    assert wanted
+    for r in wanted:
+        if r.name != "mmrl":
+            assert r.specifier.contains(version(canonical(r.name))), f"{r} against {version(canonical(r.name))}"
+
+
+def test_torchvision_is_the_one_for_torch():
+    torch, torchvision = version("torch").split("."), version("torchvision").split(".")
+    assert torch[0] == "2" and torchvision[:2] == ["0", str(int(torch[1]) + 15)]
+
+
+def test_nothing_that_breaks_beside_cpu_torch_is_pinned():
+    assert not {"torchaudio", "torchcodec", "opencv-python"} & set(pins())
+    assert not [name for name in pins() if name.startswith(("nvidia-", "triton"))]
+
+
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_the_core_wheel_asks_for_what_its_bundled_plugin_asks_for(plugin):
+    """`mmrl[train,PLUGIN]` brings at least what the plugin's own distribution would."""
+    ours = {canonical(r.name): r for r in map(Requirement, [*PROJECT["dependencies"], *EXTRAS["train"], *EXTRAS.get(plugin, [])])}
+    for theirs in map(Requirement, PLUGINS[plugin].get("dependencies", [])):
+        name = canonical(theirs.name)
+        if name == "mmrl":
+            continue
+        assert name in ours, f"plugins/{plugin} needs {theirs}: add it to the extra {plugin!r} of the root pyproject.toml"
+        assert theirs.extras <= ours[name].extras
+        assert set(theirs.specifier) <= set(ours[name].specifier), f"{theirs} there, {ours[name]} here"

@@ -1,0 +1,273 @@
+"""Every check of `mmrl doctor` against a planted fault, and against a healthy machine."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from mmrl import doctor, facts
+from mmrl.plugins import PluginInfo
+
+HAVE = {"mmrl": "0.1.0", "torch": "2.13.0+cpu", "torchvision": "0.28.0", "transformers": "5.19.0", "qwen-vl-utils": "0.0.14"}
+TRIED = {"torch": {"build": "cpu", "gpus": []}, "torchvision": {"compiled": False}, "transformers": {}}
+TRAIN = [Requirement(r) for r in ("torch>=2.11", "transformers>=5.16,<5.20", "qwen-vl-utils>=0.0.14", "numpy>=1.26")]
+
+
+def base(have=HAVE, tried=TRIED, pth=True):
+    return {f.name: f for f in doctor.check_base(have, tried, pth=pth)}
+
+
+def test_a_healthy_base():
+    found = base()
+    assert list(found) == ["mmrl", "torch", "torchvision", "transformers"]
+    assert {f.state for f in found.values()} == {"ok"}
+    assert found["torch"].detail == "2.13.0+cpu (CPU build)"
+
+
+@pytest.mark.parametrize(("version", "state"), [((3, 10, 4), "broken"), ((3, 11, 0), "ok"), ((3, 13, 1), "ok")])
+def test_python(version, state):
+    finding = doctor.check_python(version)
+    assert finding.state == state
+    assert finding.detail.startswith(".".join(map(str, version)))
+
+
+def test_mmrl_that_is_not_installed():
+    have = {name: version for name, version in HAVE.items() if name != "mmrl"}
+    assert (base(have)["mmrl"].state, base(have)["mmrl"].cure) == ("broken", "pip install -e . in its folder")
+
+
+def test_a_core_without_training_is_not_broken():
+    found = doctor.check_base({"mmrl": "0.1.0"}, {}, pth=False)
+    assert [(f.name, f.state) for f in found] == [("mmrl", "ok"), ("torch", "missing")]
+    assert doctor.is_healthy(found)
+
+
+@pytest.mark.parametrize(("torch", "torchvision", "wants"), [
+    ("2.13.0+cpu", "0.27.1", "0.28"), ("2.13.0", "0.29.0+cu130", "0.28"), ("2.11.0+cu130", "0.28.0", "0.26"),
+])
+def test_torchvision_of_another_torch(torch, torchvision, wants):
+    finding = base({**HAVE, "torch": torch, "torchvision": torchvision})["torchvision"]
+    assert (finding.state, finding.needed) == ("broken", True)
+    assert finding.cure == f'pip install --no-deps "torchvision=={wants}.*"'
+
+
+def test_torchvision_that_fits_by_version_only():
+    """Operators that don't load are harmless beside CPU torch, where mmrl declares them, and a fault beside CUDA torch."""
+    assert base()["torchvision"].state == "ok"
+    note = base(pth=False)["torchvision"]
+    assert (note.state, note.cure) == ("note", "python -m mmrl.compat --install-pth")
+    cuda = {**TRIED, "torch": {"build": "13.0", "gpus": ["H200"]}}
+    finding = base({**HAVE, "torch": "2.13.0+cu130"}, cuda)["torchvision"]
+    assert finding.state == "broken"
+    assert "(nms) do not load" in finding.detail
+    assert base(tried={**cuda, "torchvision": {"compiled": True}})["torchvision"].state == "ok"
+
+
+@pytest.mark.parametrize("name", ["torch", "torchvision", "transformers"])
+def test_a_library_that_does_not_import(name):
+    error = "RuntimeError: operator torchvision::nms does not exist"
+    finding = base(tried={**TRIED, name: {"error": error}})[name]
+    assert (finding.state, finding.needed) == ("broken", True)
+    assert error in finding.detail
+    assert finding.cure == f"pip install --force-reinstall --no-deps {name}=={HAVE[name].partition('+')[0]}"
+
+
+@pytest.mark.parametrize("name", ["torchvision", "transformers"])
+def test_a_library_that_was_left_out(name):
+    finding = base({n: v for n, v in HAVE.items() if n != name})[name]
+    assert (finding.state, finding.cure) == ("broken", 'pip install "mmrl[train]"')
+
+
+@pytest.mark.parametrize("version", ["5.15.2", "5.20.0", "4.57.0"])
+def test_transformers_out_of_range(version):
+    finding = doctor.check_extra("train", TRAIN, {**HAVE, "numpy": "2.4.6", "transformers": version})
+    assert (finding.state, finding.needed) == ("broken", True)
+    assert finding.detail == f"transformers {version} is outside <5.20,>=5.16"
+    assert finding.cure == 'pip install "transformers<5.20,>=5.16"'
+
+
+def test_extras():
+    have = {**HAVE, "numpy": "2.4.6"}
+    whole = doctor.check_extra("train", TRAIN, have)
+    assert whole.state == "ok"
+    assert whole.detail == "torch 2.13.0+cpu, transformers 5.19.0, qwen-vl-utils 0.0.14, numpy 2.4.6"
+    del have["qwen-vl-utils"]
+    half = doctor.check_extra("train", TRAIN, have)
+    assert (half.state, half.detail, half.cure) == ("broken", "not installed: qwen-vl-utils", 'pip install "mmrl[train]"')
+    none = doctor.check_extra("train", TRAIN, {})
+    assert (none.state, none.detail) == ("missing", "would add: torch, transformers, qwen-vl-utils, numpy")
+    other = doctor.check_extra("vllm", [Requirement("vllm>=0.30")], have)
+    assert (other.state, other.detail, other.cure) == ("missing", "would add: vllm", 'pip install "mmrl[vllm]"')
+
+
+def test_requirements_of_an_extra_are_its_own(monkeypatch):
+    class Declared(dict):
+        def get_all(self, name):
+            return self.get(name)
+
+    declared = Declared({"Provides-Extra": ["train", "vllm"], "Requires-Dist": [
+        "click>=8.1", "torch>=2.11; extra == 'train'", "vllm>=0.30; extra == 'vllm'", "colorama; sys_platform == 'win32'"]})
+    monkeypatch.setattr(facts.metadata, "metadata", lambda dist: declared)
+    found = {extra: [r.name for r in wanted] for extra, wanted in facts.extras().items()}
+    assert found == {"train": ["torch"], "vllm": ["vllm"]}
+
+
+def test_extras_of_what_is_not_installed():
+    assert facts.extras("mmrl-that-nobody-installed") == {}
+
+
+def test_both_opencvs():
+    finding = doctor.check_opencv({"opencv-python": "4.9.0", "opencv-python-headless": "5.0.0"})
+    assert (finding.state, finding.needed) == ("broken", True)
+    assert finding.cure == "pip uninstall -y opencv-python opencv-python-headless && pip install opencv-python-headless"
+    assert doctor.check_opencv({"opencv-python-headless": "5.0.0"}).state == "ok"
+    assert doctor.check_opencv({}).state == "missing"
+
+
+def test_plugins():
+    good = PluginInfo(name="good", dist="mmrl-good", version="1.2", target="mmrl_good")
+    bad = PluginInfo(name="bad", dist="mmrl-bad", version="0.1", target="mmrl_bad",
+                     error="failed to import: no module named 'skimage': pip install \"scikit-image>=0.2\"")
+    odd = PluginInfo(name="odd", dist="mmrl-odd", version="0.1", target="mmrl_odd", error="failed to import: ValueError: x")
+    found = [doctor.check_plugin(p) for p in (good, bad, odd)]
+    assert [f.state for f in found] == ["ok", "broken", "broken"]
+    assert found[0].detail == "mmrl-good 1.2"
+    assert found[1].cure == 'pip install "scikit-image>=0.2"'
+    assert found[2].cure == "mmrl plugins --errors shows the traceback"
+    assert doctor.is_healthy(found)  # the core trains without them
+
+
+@pytest.mark.parametrize(("torch", "smi", "state", "words"), [
+    ({"build": "13.0", "gpus": ["H200"]}, ["H200"], "ok", "H200"),
+    ({"build": "cpu", "gpus": []}, [], "missing", "CPU"),
+    ({"build": "cpu", "gpus": []}, ["RTX 4090"], "broken", "torch is a CPU build"),
+    ({"build": "13.0", "gpus": []}, ["RTX 4090"], "broken", "torch does not see it"),
+    ({"error": "crashed"}, [], "missing", "CPU"),
+])
+def test_gpu(torch, smi, state, words):
+    finding = doctor.check_gpu(torch, smi)
+    assert finding.state == state
+    assert words in finding.detail
+
+
+def test_nvidia_smi_is_asked(tmp_path, monkeypatch):
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho 'NVIDIA H200'\necho 'NVIDIA H200'\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert facts.nvidia_gpus() == ["NVIDIA H200", "NVIDIA H200"]
+    smi.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'\nexit 9\n")
+    assert facts.nvidia_gpus() == []
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert facts.nvidia_gpus() == []
+
+
+def test_vulkan(tmp_path):
+    icd = tmp_path / "lvp_icd.json"
+    icd.write_text("{}")
+    assert doctor.check_vulkan([icd], {"loader": True, "devices": 1}).state == "ok"
+    assert doctor.check_vulkan([], {"loader": False, "devices": 0}).detail == "no libvulkan.so.1: simulators can't render"
+    assert doctor.check_vulkan([], {"loader": True, "devices": 0}).state == "missing"
+    assert doctor.check_vulkan([icd], {"loader": True, "devices": 0}).detail == f"no device answers: {icd}"
+    assert doctor.check_vulkan([icd], {"error": "crashed with SIGSEGV"}).state == "broken"
+    gone = doctor.check_vulkan([tmp_path / "gone.json"], {"loader": True, "devices": 0})
+    assert gone.state == "broken"
+    assert "gone.json, which does not exist" in gone.detail
+    assert gone.cure.startswith("unset VK_ICD_FILENAMES")
+
+
+def test_vulkan_drivers(tmp_path):
+    folder = tmp_path / "icd.d"
+    folder.mkdir()
+    (folder / "b.json").touch(), (folder / "a.json").touch(), (folder / "readme.txt").touch()
+    assert facts.vulkan_drivers({}, [str(folder), str(tmp_path / "absent")]) == [folder / "a.json", folder / "b.json"]
+    named = {"VK_ICD_FILENAMES": f"/x.json{os.pathsep}/y.json"}
+    assert facts.vulkan_drivers(named, [str(folder)]) == [Path("/x.json"), Path("/y.json")]
+    assert facts.vulkan_drivers({**named, "VK_DRIVER_FILES": "/z.json"}, [str(folder)]) == [Path("/z.json")]
+
+
+def test_asking_vulkan_answers_on_any_machine():
+    """With or without the library and a driver: the structure that is passed is sound, so that nothing crashes."""
+    answer = facts.try_python(facts.TRY_VULKAN, 60.0)
+    assert answer == {"loader": False, "devices": 0} or (answer["loader"] is True and answer["devices"] >= 0)
+
+
+def test_chromium():
+    assert doctor.check_chromium("/usr/bin/chromium").detail == "/usr/bin/chromium"
+    assert (doctor.check_chromium(None).state, doctor.check_chromium(None).cure) == ("missing", "apt-get install chromium")
+
+
+def test_run_folder(tmp_path):
+    assert doctor.check_run_folder(tmp_path / "runs" / "deeper").state == "ok"
+    assert not (tmp_path / "runs").exists()
+    (tmp_path / "file").touch()
+    finding = doctor.check_run_folder(tmp_path / "file" / "runs")  # a folder without permission stops no root
+    assert (finding.state, finding.needed) == ("broken", True)
+    assert finding.detail == f"{tmp_path / 'file'}: Not a directory"
+
+
+def test_space(tmp_path):
+    assert doctor.check_space(tmp_path / "runs", 2 * 2**30).state == "ok"
+    finding = doctor.check_space(tmp_path / "runs", 2**30)
+    assert (finding.state, finding.needed, finding.detail) == ("broken", True, f"1.0 GiB free at {tmp_path}")
+    assert "GiB free" in doctor.check_space(tmp_path / "runs").detail  # the real disk is asked
+
+
+@pytest.mark.parametrize(("code", "answer"), [
+    ("print('noise'); print('{\"a\": 1}')", {"a": 1}),
+    ("raise ValueError('planted')", {"error": "ValueError: planted"}),
+    ("raise SystemExit(3)", {"error": "exit code 3"}),
+    ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", {"error": "crashed with SIGSEGV"}),
+])
+def test_code_is_tried_in_a_child_process(code, answer):
+    assert facts.try_python(code, 30.0) == answer
+
+
+def test_what_hangs_is_not_waited_for():
+    assert facts.try_python("import time; time.sleep(60)", 0.5) == {"error": "no answer within 0.5 s"}
+
+
+PLANTED = {
+    "torch/__init__.py": "class version:\n    cuda = hip = None\nclass cuda:\n    is_available = lambda: False",
+    "torchvision/__init__.py": "",
+    "torchvision/extension.py": "_has_ops = lambda: True",
+    "transformers/__init__.py": "AutoModelForImageTextToText = AutoProcessor = Qwen2_5_VLForConditionalGeneration = None",
+}
+
+
+def run_doctor(tmp_path, *arguments, **planted):
+    """`mmrl doctor` where libraries of one line, which import at once, stand before the real ones."""
+    for name, source in {**PLANTED, **{f"{name}/__init__.py": source for name, source in planted.items()}}.items():
+        path = tmp_path / "planted" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+    search = os.pathsep.join([str(tmp_path / "planted"), str(Path(doctor.__file__).parents[1])])
+    command = [sys.executable, "-m", "mmrl", "doctor", "--runs", str(tmp_path), *arguments]
+    env = {**os.environ, "PYTHONPATH": search}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=env)
+
+
+def test_json_is_a_contract(tmp_path):
+    done = run_doctor(tmp_path, "--json")
+    report = json.loads(done.stdout)
+    assert set(report) == {"ok", "findings"}
+    assert all(set(f) == {"group", "name", "state", "detail", "cure", "needed"} for f in report["findings"])
+    assert {f["state"] for f in report["findings"]} <= {"ok", "note", "missing", "broken"}
+    names = [(f["group"], f["name"]) for f in report["findings"]]
+    for expected in [("base", "python"), ("base", "torch"), ("extra", "train"), ("plugin", "mmrl"), ("machine", "gpu"),
+                     ("machine", "vulkan"), ("machine", "chromium"), ("machine", "run folder"), ("machine", "disk")]:
+        assert expected in names
+    assert report["ok"] == (done.returncode == 0)
+
+
+def test_a_torch_that_crashes_does_not_take_the_doctor_with_it(tmp_path):
+    done = run_doctor(tmp_path, torch="import os; os.abort()")
+    assert done.returncode == 1
+    assert "does not import: crashed with SIGABRT" in done.stdout
+    assert "torch                pip install --force-reinstall --no-deps torch==" in done.stdout
+    assert done.stderr == ""

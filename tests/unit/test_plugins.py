@@ -1,0 +1,346 @@
+"""Finding, loading and refusing plugins: each kind of failure and each switch."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+import pytest
+
+from mmrl import Case, TaskSpec, UserError, VerifierSpec
+from mmrl.plugins import GROUP, PluginInfo, Registry, registry
+from mmrl.targets import PluginError
+
+FLAGS = """
+    from mmrl import TaskSpec, VerifierSpec, hookimpl
+
+    @hookimpl
+    def mmrl_tasks():
+        return [TaskSpec(id="flags/country", target="mmrl_flags.task:Country", options={"size": 8}, verifiers={"flags/exact": 1.0})]
+
+    @hookimpl
+    def mmrl_verifiers():
+        return [VerifierSpec(id="flags/exact", target="mmrl_flags.task:exact")]
+"""
+TASK = """
+    from mmrl import Case, Prompt, Task, user
+
+    class Country(Task):
+        def __init__(self, size, colour="red"):
+            self.size, self.colour = size, colour
+
+        def prompts(self, split, seed):
+            return [Prompt(id="a", messages=[user("Which?")], answer="chad")]
+
+    def exact(case: Case, *, lower: bool = False) -> float:
+        return float((case.completion.lower() if lower else case.completion) == case.answer)
+"""
+GOOD = {"mmrl_flags/__init__.py": FLAGS, "mmrl_flags/task.py": TASK}
+
+
+def specs(id: str, hook: str = "mmrl_tasks", cls: str = "TaskSpec", extra: str = "") -> str:
+    """A plugin of one spec."""
+    return f'from mmrl import {cls}, hookimpl\n@hookimpl\ndef {hook}(): return [{cls}(id="{id}", target="m:T"{extra})]\n'
+
+
+def load(*names: str, **switches) -> Registry:
+    """A registry of the test's own plugins, whatever else is installed."""
+    return Registry(entry_points=[ep for name in names for ep in entry_points(group=GROUP, name=name)], **switches)
+
+
+def info(found: Registry, name: str) -> PluginInfo:
+    return next(p for p in found.plugins if p.name == name)
+
+
+def test_a_good_plugin_is_listed_and_used(site) -> None:
+    site("mmrl-flags", GOOD, {"flags": "mmrl_flags"}, version="0.3")
+    found = load("flags")
+    assert info(found, "flags") == PluginInfo(
+        name="flags", dist="mmrl-flags", version="0.3", target="mmrl_flags", hooks=["mmrl_tasks", "mmrl_verifiers"],
+        specs={"tasks": ["flags/country"], "verifiers": ["flags/exact"]}, error=None)
+    assert list(found.specs("tasks")) == ["flags/country"]
+    assert found.get("tasks", "flags/country").metric == "flags/exact"
+    assert found.make_task("flags/country").size == 8, "the spec's options are defaults"
+    assert found.make_task("flags/country", {"size": 9}).size == 9
+    exact, lenient = found.make_verifier("flags/exact"), found.make_verifier("flags/exact", {"lower": True})
+    case = Case(completion="Chad", answer="chad")
+    assert (exact(case), lenient(case)) == (0.0, 1.0)
+    assert pickle.loads(pickle.dumps(lenient))(case) == 1.0
+
+
+def test_the_core_brings_its_own_without_prefix() -> None:
+    found = Registry(entry_points=[])
+    assert [p.name for p in found.plugins] == ["mmrl"]
+    assert "grpo" in found.specs("algorithms") and "vlm" in found.specs("policies")
+
+
+BROKEN = {
+    "a missing module": ("import no_such_sim", "failed to import: no module named 'no_such_sim': install the package that has it"),
+    "its own missing part": ("import mmrl_bad.tsk", "failed to import: no module named 'mmrl_bad.tsk': a part of the plugin itself"),
+    "an extra of the core": ("import vllm.nothing", 'no module named \'vllm\': pip install "mmrl[vllm]"'),
+    "an exception": ("1 / 0", "failed to import: ZeroDivisionError: division by zero"),
+    "an exit": ("raise SystemExit(3)", "failed to import: SystemExit: 3"),
+    "a squatted id": (specs("flags/country"), "id 'flags/country' must start with 'bad/', the name of the plugin's entry point"),
+    "no prefix": (specs("country"), "id 'country' must start with 'bad/'"),
+    "a malformed id": (specs("bad/a/b"), "id 'bad/a/b' is not plugin/name[-vN][@system]"),
+    "an id with a space": (specs("bad/a b"), "id 'bad/a b' is not plugin/name[-vN][@system]"),
+    "an id with a line break": (specs("bad/a\\n"), "is not plugin/name[-vN][@system]"),
+    "a target that is none": (specs("bad/a").replace("m:T", "m.T"), "the target of 'bad/a' must be \"module:Name\", not 'm.T'"),
+    "a misspelt hook": (specs("bad/a", "mmrl_task"), "there is no hook 'mmrl_task'. Did you mean 'mmrl_tasks'?"),
+    "an unmarked hook": (specs("bad/a").replace("@hookimpl", ""), "mmrl_tasks lacks the decorator: put @hookimpl"),
+    "an unknown argument": ("from mmrl import hookimpl\n@hookimpl\ndef mmrl_tasks(config): return []", "{'config'} are declared in the hookimpl"),
+    "no return": ("from mmrl import hookimpl\n@hookimpl\ndef mmrl_tasks(): pass", "must return a list of TaskSpec, not NoneType; is the `return` missing?"),
+    "no list": ("from mmrl import hookimpl\n@hookimpl\ndef mmrl_tasks(): yield 1", "must return a list of TaskSpec, not generator"),
+    "another kind": (specs("bad/a", "mmrl_tasks", "VerifierSpec"), "mmrl_tasks() must return a list of TaskSpec; it holds a VerifierSpec"),
+    "a raising hook": ("from mmrl import hookimpl\n@hookimpl\ndef mmrl_tasks(): return {}['x']", "mmrl_tasks() raised KeyError: 'x'"),
+    "an id twice": (specs("bad/a").replace("return [", "return 2 * ["), "mmrl_tasks() returns the id 'bad/a' twice"),
+    "a range upside down": (specs("bad/a", "mmrl_verifiers", "VerifierSpec", ", low=1.0, high=0.0"), "needs finite low < high, not 1.0 and 0.0"),
+    "no time": (specs("bad/a", "mmrl_verifiers", "VerifierSpec", ", deadline_s=0.0"), "needs a deadline_s above 0"),
+    "a hidden old version": (specs("bad/a").replace("[", "[TaskSpec(id='bad/a-v2', target='m:T'), "), "'bad/a' stands for the highest version, 'bad/a-v2'"),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_plugin_is_listed_with_its_fault_and_hides_no_other(site, fault: str) -> None:
+    source, message = BROKEN[fault]
+    site("mmrl-flags", GOOD, {"flags": "mmrl_flags"})
+    site("mmrl-bad", {"mmrl_bad/__init__.py": source}, {"bad": "mmrl_bad"})
+    site("mmrl-zoo", {"mmrl_zoo.py": specs("zoo/animal")}, {"zoo": "mmrl_zoo"})
+    found = load("bad", "flags", "zoo")
+    assert list(found.specs("tasks")) == ["flags/country", "zoo/animal"] and "bad/a" not in found.specs("verifiers")
+    bad = info(found, "bad")
+    assert bad.error and message in bad.error and "\n" not in bad.error
+    assert bad.specs == {} and bad.hooks == []
+    with pytest.raises(PluginError, match=r"no task 'bad/x': plugin 'bad' \(mmrl-bad 0.1\) ") as raised:
+        found.get("tasks", "bad/x")
+    assert message in str(raised.value)
+    with pytest.raises(PluginError, match=r"plugin 'bad' .*MMRL_STRICT"):
+        load("bad", "flags", "zoo", strict=True)
+
+
+def test_a_plugin_is_committed_whole_or_not_at_all(site) -> None:
+    source = specs("bad/fine") + specs("flags/squat", "mmrl_verifiers", "VerifierSpec")
+    site("mmrl-bad", {"mmrl_bad.py": source + "\n@hookimpl\ndef mmrl_run_finished(run, status): 1 / 0"}, {"bad": "mmrl_bad"})
+    found = load("bad")
+    assert found.specs("tasks") == {} and found.specs("verifiers") == {}
+    assert found.hook.mmrl_run_finished(run=None, status="finished") == []
+
+
+def test_the_traceback_of_the_one_asked_for_is_chained(site) -> None:
+    site("mmrl-bad", {"mmrl_bad.py": "import no_such_sim"}, {"bad": "mmrl_bad"})
+    with pytest.raises(PluginError) as raised:
+        load("bad").get("tasks", "bad/x")
+    assert isinstance(raised.value.__cause__, ModuleNotFoundError) and raised.value.__cause__.name == "no_such_sim"
+
+
+@pytest.mark.parametrize(("requires", "error"), [
+    (["mmrl>=0.1,<0.2"], None),
+    (["Mmrl"], None),
+    (["mmrl-flags>=9"], None),
+    (["mmrl>=9; extra == 'test'"], None),
+    (["mmrl>=9.0"], 'needs mmrl>=9.0 and 0.1.0 is running: upgrade the core: pip install "mmrl>=9.0"'),
+    (["mmrl[train]~=1.2"], 'needs mmrl~=1.2 and 0.1.0 is running: upgrade the core: pip install "mmrl~=1.2"'),
+    (["mmrl<0.1"], "needs mmrl<0.1 and 0.1.0 is running: upgrade the plugin: pip install -U mmrl-zoo"),
+    (["mmrl==0.0.*"], "needs mmrl==0.0.* and 0.1.0 is running: upgrade the plugin: pip install -U mmrl-zoo"),
+])
+def test_a_plugin_for_another_core_says_which_side_to_upgrade(site, requires: list[str], error: str | None) -> None:
+    site("mmrl-zoo", {"mmrl_zoo.py": specs("zoo/animal")}, {"zoo": "mmrl_zoo"}, requires=requires)
+    assert info(load("zoo"), "zoo").error == error
+
+
+def test_one_plugin_through_two_distributions_is_listed_once(site) -> None:
+    site("mmrl-flags", GOOD, {"flags": "mmrl_flags"})
+    site("bundle", {}, {"flags": "mmrl_flags"})
+    assert [(p.name, p.error) for p in load("flags").plugins[1:]] == [("flags", None)]
+
+
+def test_a_name_that_is_taken_is_an_error_for_the_later_one(site) -> None:
+    site("mmrl-flags", GOOD, {"flags": "mmrl_flags"})
+    site("mmrl-other", {"other.py": specs("flags/mine")}, {"flags": "other"})
+    first, second = (ep for d in ("mmrl-flags", "mmrl-other") for ep in entry_points(group=GROUP, name="flags") if ep.dist.name == d)
+    for order in ([first, second], [second, first]):
+        found = Registry(entry_points=order)
+        assert [p.error is None for p in found.plugins] == [True, True, False]
+        assert f"the name 'flags' is taken by {order[0].dist.name}" in found.plugins[2].error
+
+
+def test_nobody_takes_the_name_of_what_the_core_bundles(site) -> None:
+    site("aaa", {"aaa.py": specs("classification/digits")}, {"classification": "aaa"})
+    ours = [p for p in registry.__wrapped__().plugins if p.name == "classification"] if hasattr(registry, "__wrapped__") \
+        else [p for p in Registry().plugins if p.name == "classification"]
+    assert [p.dist for p in ours] == ["mmrl", "aaa"] and "is taken by mmrl" in ours[1].error
+
+
+@pytest.mark.parametrize("name", ["mmrl", "Flags", "fl ags", "fl/ags"])
+def test_entry_points_have_plain_names_and_not_the_core_s(name: str) -> None:
+    found = Registry(entry_points=[EntryPoint(name, "json", GROUP)])
+    assert "breaks the plugin contract" in found.plugins[1].error
+
+
+def test_mmrl_plugins_chooses(site) -> None:
+    site("mmrl-flags", GOOD, {"flags": "mmrl_flags"})
+    site("mmrl-zoo", {"mmrl_zoo.py": specs("zoo/animal")}, {"zoo": "mmrl_zoo"})
+    assert list(load("flags", "zoo", only=["zoo"]).specs("tasks")) == ["zoo/animal"]
+    none = load("flags", "zoo", only=[])
+    assert [p.name for p in none.plugins] == ["mmrl"]
+    with pytest.raises(UserError, match="plugin 'zoo' is switched off by MMRL_PLUGINS, MMRL_BLOCK or -p no:zoo"):
+        none.get("tasks", "zoo/animal")
+    missing = load("flags", "zoo", only=["zoo", "gone"])
+    assert info(missing, "gone").error == "is not installed: pip install mmrl-gone"
+
+
+def test_block_leaves_one_out(site) -> None:
+    site("mmrl-flags", GOOD, {"flags": "mmrl_flags"})
+    site("mmrl-bad", {"mmrl_bad.py": "1 / 0"}, {"bad": "mmrl_bad"})
+    found = load("flags", "bad", block=["bad"], strict=True)
+    assert [p.name for p in found.plugins] == ["mmrl", "flags"]
+
+
+def test_the_environment_decides_and_loading_is_idempotent(site, monkeypatch) -> None:
+    site("mmrl-flags", GOOD, {"flags": "mmrl_flags"})
+    site("mmrl-zoo", {"mmrl_zoo.py": specs("zoo/animal")}, {"zoo": "mmrl_zoo"})
+    monkeypatch.setenv("MMRL_PLUGINS", "flags, zoo")
+    assert registry() is registry()
+    assert [p.name for p in registry().plugins] == ["mmrl", "flags", "zoo"]
+    monkeypatch.setenv("MMRL_BLOCK", "flags")
+    assert [p.name for p in registry().plugins] == ["mmrl", "zoo"]
+    monkeypatch.setenv("MMRL_PLUGINS", "")
+    assert [p.name for p in registry().plugins] == ["mmrl"]
+
+
+LOCAL = """
+    from mmrl import Case, Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
+
+    @hookimpl
+    def mmrl_tasks():
+        return [TaskSpec(id="my_task/one", target="my_task:One", verifiers={"my_task/exact": 1.0})]
+
+    @hookimpl
+    def mmrl_verifiers():
+        return [VerifierSpec(id="my_task/exact", target="my_task:exact")]
+
+    class One(Task):
+        def prompts(self, split, seed):
+            return [Prompt(id=f"{split}-1", messages=[user("1 + 1?" + split)], answer="2")]
+
+    def exact(case: Case) -> float:
+        return float(case.completion == case.answer)
+"""
+
+
+def write(path: Path, source: str) -> Path:
+    import textwrap
+
+    path.write_text(textwrap.dedent(source), "utf-8")
+    return path
+
+
+def test_a_local_file_is_a_plugin(site, tmp_path) -> None:
+    path = write(tmp_path / "my_task.py", LOCAL)
+    for _ in range(2):
+        found = Registry(files=[path], entry_points=[])
+        assert info(found, "my_task").target == str(path) and info(found, "my_task").dist is None
+        assert found.make_task("my_task/one").prompts("test", 0)[0].answer == "2"
+    assert found.make_verifier("my_task/exact")(Case(completion="2", answer="2")) == 1.0
+
+
+def test_a_local_file_reaches_child_processes(site, mmrl, tmp_path) -> None:
+    write(tmp_path / "my_task.py", LOCAL)
+    listed = mmrl("-p", "no:classification", "--plugin", "my_task.py", "list", "tasks", "--json")
+    assert [row["id"] for row in json.loads(listed.stdout)] == ["my_task/one"], listed.stderr
+    checked = mmrl("--plugin", "my_task.py", "check", "my_task/one", "--json")  # one check makes the rows in another process
+    results = {c["name"]: c for c in json.loads(checked.stdout)[0]["checks"]}
+    assert results["same_in_another_process"] == {"name": "same_in_another_process", "ok": True, "message": "", "note": ""}
+
+
+@pytest.mark.parametrize(("name", "source", "message"), [
+    ("my_task.py", "import no_such_sim", "failed to import: no module named 'no_such_sim'"),
+    ("my_task.py", specs("other/one"), "must start with 'my_task/'"),
+    ("json.py", LOCAL, "a module named 'json' exists already"),
+    ("my-task.py", LOCAL, "must be a Python name"),
+])
+def test_a_broken_local_file_is_fatal(site, tmp_path, name: str, source: str, message: str) -> None:
+    with pytest.raises(PluginError, match=message):
+        Registry(files=[write(tmp_path / name, source)], entry_points=[])
+
+
+def test_a_missing_local_file_is_fatal(tmp_path) -> None:
+    with pytest.raises(UserError, match="gone.py: there is no such file"):
+        Registry(files=[tmp_path / "gone.py"], entry_points=[])
+
+
+@pytest.mark.parametrize(("kind", "id", "message"), [
+    ("tasks", "flags/contry", "no task 'flags/contry'. Did you mean 'flags/country'?"),
+    ("tasks", "flag/country", "no task 'flag/country'. Did you mean 'flags/country'?"),
+    ("tasks", "gui/click", "no task 'gui/click': is the package for 'gui' installed? Try: pip install mmrl-gui"),
+    ("tasks", "flags/exact", "no task 'flags/exact': that is one of the verifiers"),
+    ("tasks", "what; rm -rf /", "no task 'what; rm -rf /'; `mmrl list tasks` shows all"),
+    ("algorithms", "grop", "no algorithm 'grop'. Did you mean 'grpo'?"),
+])
+def test_an_unknown_id_is_explained(site, kind: str, id: str, message: str) -> None:
+    site("mmrl-flags", GOOD, {"flags": "mmrl_flags"})
+    with pytest.raises(UserError) as raised:
+        load("flags").get(kind, id)
+    assert str(raised.value) == message
+
+
+def test_a_bare_id_is_the_highest_version(site) -> None:
+    many = ", ".join(f'VerifierSpec(id="zoo/{name}", target="m:T")' for name in ("e-v2", "e-v10", "e-v9", "e-v3@peer", "e-x-v11", "plain"))
+    site("mmrl-zoo", {"mmrl_zoo.py": f"from mmrl import VerifierSpec, hookimpl\n@hookimpl\ndef mmrl_verifiers(): return [{many}]"}, {"zoo": "mmrl_zoo"})
+    found = load("zoo")
+    for asked, got in {"zoo/e": "zoo/e-v10", "zoo/e-v2": "zoo/e-v2", "zoo/e@peer": "zoo/e-v3@peer", "zoo/e-x": "zoo/e-x-v11", "zoo/plain": "zoo/plain"}.items():
+        assert found.get("verifiers", asked).id == got
+    with pytest.raises(UserError, match="Did you mean 'zoo/e-v"):
+        found.get("verifiers", "zoo/e-v4")
+
+
+@pytest.mark.parametrize(("make", "options", "message"), [
+    ("make_task", {"sise": 3}, "task 'flags/country' has no option 'sise'. Did you mean 'size'? It accepts: size, colour"),
+    ("make_verifier", {"case": 3}, "verifier 'flags/exact' has no option 'case'. It accepts: lower"),
+])
+def test_unknown_options_are_refused(site, make: str, options: dict, message: str) -> None:
+    site("mmrl-flags", GOOD, {"flags": "mmrl_flags"})
+    with pytest.raises(UserError) as raised:
+        getattr(load("flags"), make)("flags/country" if make == "make_task" else "flags/exact", options)
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(("target", "source", "message"), [
+    ("mmrl_zoo:Animl", "class Animal: pass", "task 'zoo/animal': its target 'mmrl_zoo:Animl' does not exist, mmrl_zoo has no 'Animl'. Did you mean 'Animal'?"),
+    ("mmrl_zoo:Animal", "class Animal: pass", "is not a mmrl.Task but a Animal; subclass Task"),
+    ("mmrl_zoo:Animal", "class Animal:\n    def __init__(self, root): pass", "task 'zoo/animal' needs the option 'root'; it accepts: root"),
+    ("mmrl_far:Animal", "", "task 'zoo/animal' failed to import: no module named 'mmrl_far'"),
+    ("mmrl_zoo_heavy:Animal", "", 'task \'zoo/animal\' failed to import: no module named \'vllm\': pip install "mmrl[vllm]"'),
+    ("mmrl_zoo_crash:Animal", "", "task 'zoo/animal' failed to import: RuntimeError: operator torchvision::nms does not exist"),
+])
+def test_a_target_that_is_not_what_it_says(site, target: str, source: str, message: str) -> None:
+    crash = "raise RuntimeError('operator torchvision::nms\\n does not exist')"
+    site("mmrl-zoo", {"mmrl_zoo.py": specs("zoo/animal").replace("m:T", target) + source, "mmrl_zoo_heavy.py": "import vllm", "mmrl_zoo_crash.py": crash},
+         {"zoo": "mmrl_zoo"})
+    with pytest.raises(UserError) as raised:
+        load("zoo").make_task("zoo/animal")
+    assert message in str(raised.value)
+
+
+def test_specs_come_from_a_plugin_object_too(site) -> None:
+    source = "from mmrl import TaskSpec, hookimpl\nclass P:\n    @hookimpl\n    def mmrl_tasks(self): return [TaskSpec(id='zoo/a', target='m:T')]\np = P()"
+    site("mmrl-zoo", {"mmrl_zoo.py": source}, {"zoo": "mmrl_zoo:p", "ark": "mmrl_zoo:P"})
+    found = load("zoo", "ark")
+    assert list(found.specs("tasks")) == ["zoo/a"]
+    assert "mmrl_tasks() raised TypeError" in info(found, "ark").error, "a class was given where an instance is needed"
+
+
+def test_what_is_listed_is_plain_data(site) -> None:
+    site("mmrl-flags", GOOD, {"flags": "mmrl_flags"})
+    rows = json.loads(json.dumps([p.as_json() for p in load("flags").plugins]))
+    assert rows[1]["specs"] == {"tasks": ["flags/country"], "verifiers": ["flags/exact"]} and rows[1]["error"] is None
+
+
+def test_specs_are_frozen() -> None:
+    for spec in (TaskSpec(id="a/b", target="m:T"), VerifierSpec(id="a/b", target="m:T")):
+        with pytest.raises(AttributeError):
+            spec.id = "x"
+    assert os.pathsep  # files are joined with it, see mmrl.plugins
