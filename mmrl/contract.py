@@ -18,15 +18,16 @@ from mmrl.specs import AlgorithmSpec, PolicySpec, SimulatorSpec, Spec, TaskSpec,
 from mmrl.targets import suggest
 
 KINDS: dict[str, type[Spec]] = {
-    "tasks": TaskSpec, "verifiers": VerifierSpec, "simulators": SimulatorSpec, "policies": PolicySpec, "algorithms": AlgorithmSpec,
+    "tasks": TaskSpec, "verifiers": VerifierSpec, "simulators": SimulatorSpec, "policies": PolicySpec,
+    "algorithms": AlgorithmSpec,
 }
 SINGULAR = {"tasks": "task", "verifiers": "verifier", "simulators": "simulator", "policies": "policy", "algorithms": "algorithm"}
 CORE = "mmrl"
 """The name under which the core's own specs are registered; only these have ids without a plugin's name."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
-_ID = re.compile(r"(?P<name>(?:[a-z0-9][a-z0-9_.-]*/)?[A-Za-z0-9][\w.-]*?)(?:-v(?P<version>\d+))?(?:@(?P<system>[A-Za-z0-9][\w.-]*))?",
-                 re.ASCII)
+_ID = re.compile(r"(?P<name>(?:[a-z0-9][a-z0-9_.-]*/)?[A-Za-z0-9][\w.-]*?)"
+                 r"(?:-v(?P<version>\d+))?(?:@(?P<system>[A-Za-z0-9][\w.-]*))?", re.ASCII)
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 

@@ -48,7 +48,8 @@ def append(path: Path, data: bytes) -> None:
             if file.write(data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError:
-            file.truncate(size)
+            with contextlib.suppress(OSError):  # the first failure is the one to tell
+                file.truncate(size)
             raise
 
 

@@ -93,7 +93,8 @@ class Registry:
         self._specs: dict[str, dict[str, Spec]] = {kind: {} for kind in KINDS}
         self._off: set[str] = set()
 
-        self.plugins.append(self._commit(PluginInfo(name=CORE, dist=CORE, version=mmrl.__version__, target=builtin.__name__), builtin))
+        core = PluginInfo(name=CORE, dist=CORE, version=mmrl.__version__, target=builtin.__name__)
+        self.plugins.append(self._commit(core, builtin))
         self._load_entry_points(_installed() if entry_points is None else list(entry_points), only, set(block))
         for path in files:
             self._load_file(Path(path), set(block))
@@ -140,7 +141,8 @@ class Registry:
         check_options(f"task {spec.id!r}", cls, merged)
         task = cls(**merged)
         if not isinstance(task, Task):
-            raise PluginError(f"task {spec.id!r}: its target {spec.target!r} is not a mmrl.Task but a {type(task).__name__}; subclass Task")
+            raise PluginError(f"task {spec.id!r}: its target {spec.target!r} is not a mmrl.Task but a {type(task).__name__}; "
+                              "subclass Task")
         return task
 
     def make_verifier(self, id: str, options: Mapping[str, Any] | None = None) -> Callable[[Case], float | Score]:
@@ -160,11 +162,12 @@ class Registry:
                 self._off.add(ep.name)
             elif (ep.name, ep.value) not in seen:  # the bundled wheel and a plugin's own may both bring it
                 seen.add((ep.name, ep.value))
-                self._add(PluginInfo(name=ep.name, dist=ep.dist and ep.dist.name, version=ep.dist and ep.dist.version, target=ep.value),
-                          ep.load, ep)
+                dist, version = (ep.dist.name, ep.dist.version) if ep.dist else (None, None)
+                self._add(PluginInfo(name=ep.name, dist=dist, version=version, target=ep.value), ep.load, ep)
         for name in sorted((wanted or set()) - {ep.name for ep in found}):
             cure = f": pip install mmrl-{name}" if contract.is_name(name) else ""
-            self.plugins.append(PluginInfo(name=name, dist=None, version=None, target="MMRL_PLUGINS", error=f"is not installed{cure}"))
+            error = f"is not installed{cure}"
+            self.plugins.append(PluginInfo(name=name, dist=None, version=None, target="MMRL_PLUGINS", error=error))
 
     def _load_file(self, path: Path, block: set[str]) -> None:
         """A local file is asked for by name, so its failure is fatal."""

@@ -202,10 +202,12 @@ def read_run(path: str | os.PathLike[str]) -> RunData:
     path = Path(path)
     _check_run(path)
     rows = read_rows(path / "metrics.jsonl")
+    # a run that was killed between an evaluation and the next checkpoint evaluates again: the later row counts
+    evals = {(row["step"], *(row["eval"][key] for key in ("task", "split", "metric"))): row for row in rows if "eval" in row}
     summary = path / "summary.json"
     return RunData(
         path=path, config=_read_toml(path / "config.toml"), manifest=_read_json(path / "manifest.json"),
-        steps=[row for row in rows if "metrics" in row], evals=[row for row in rows if "eval" in row],
+        steps=[row for row in rows if "metrics" in row], evals=list(evals.values()),
         errors=read_rows(path / "errors.jsonl"), summary=_read_json(summary) if summary.exists() else None,
         rollout_files=_by_step(path / "rollouts"))
 
@@ -288,19 +290,13 @@ def view_png(image: Any) -> tuple[str, bytes]:
 
     from PIL import Image
 
-    if isinstance(image, str | os.PathLike):
-        with Image.open(image) as opened:
-            return view_png(opened.copy())
-    if not isinstance(image, Image.Image):
-        image = Image.fromarray(image)
-    if image.has_transparency_data:
-        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
-    if image.mode not in ("L", "RGB"):
-        image = image.convert("RGB")
+    from mmrl.media import load_image
+
+    image = Image.fromarray(image) if hasattr(image, "__array_interface__") and hasattr(image, "ndim") else load_image(image)
     if max(image.size) > VIEW_PIXELS:
         image = image.copy()
         image.thumbnail((VIEW_PIXELS, VIEW_PIXELS))
-    sha = hashlib.sha256(f"{image.mode}{image.size}".encode() + image.tobytes()).hexdigest()[:16]
+    sha = hashlib.sha256(f"{image.size}".encode() + image.tobytes()).hexdigest()[:16]
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     return f"media/{sha}.png", buffer.getvalue()

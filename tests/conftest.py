@@ -26,7 +26,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]
         monkeypatch.delenv(name, raising=False)
     loaded = set(sys.modules)
 
-    def install(dist: str, files: Mapping[str, str], entry: Mapping[str, str], requires: Sequence[str] = (), version: str = "0.1") -> Path:
+    def install(dist: str, files: Mapping[str, str], entry: Mapping[str, str], requires: Sequence[str] = (),
+                version: str = "0.1") -> Path:
         for name, source in files.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +36,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]
         info.mkdir()
         lines = ["Metadata-Version: 2.1", f"Name: {dist}", f"Version: {version}", *(f"Requires-Dist: {r}" for r in requires)]
         (info / "METADATA").write_text("\n".join(lines) + "\n", "utf-8")
-        (info / "entry_points.txt").write_text("[mmrl.plugins]\n" + "\n".join(f"{k} = {v}" for k, v in entry.items()) + "\n", "utf-8")
+        points = ["[mmrl.plugins]", *(f"{k} = {v}" for k, v in entry.items())]
+        (info / "entry_points.txt").write_text("\n".join(points) + "\n", "utf-8")
         return folder
 
     yield install

@@ -94,8 +94,8 @@ class Main(click.Group):
             error.show()
             sys.exit(2)
         except click.ClickException as error:
-            where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else ""
-            click.echo(f"mmrl: {' '.join(error.format_message().split())}" + (f" (see {where} --help)" if where else ""), err=True)
+            where = f" (see {error.ctx.command_path} --help)" if isinstance(error, click.UsageError) and error.ctx else ""
+            click.echo(f"mmrl: {' '.join(error.format_message().split())}{where}", err=True)
             sys.exit(2)
         except click.Abort as error:
             sys.exit(130 if isinstance(error.__cause__, KeyboardInterrupt) else 1)

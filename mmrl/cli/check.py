@@ -29,7 +29,7 @@ def command(id: str, n: int, task: str | None, settings: tuple[str, ...], as_jso
             print_table(f"{report.kind} {report.id}", ["check", "", "what was seen"], [
                 [r.name.replace("_", " "), "[green]ok[/green]" if r.ok else "[red]FAIL[/red]",
                  escape(r.message) if not r.ok else f"[dim]{escape(r.note)}[/dim]"] for r in report.results])
-            failed = sum(not r.ok for r in report.results)
-            click.echo(f"{failed} of {len(report.results)} checks fail\n" if failed else f"all {len(report.results)} checks pass\n")
+            failed, total = sum(not r.ok for r in report.results), len(report.results)
+            click.echo(f"{failed} of {total} checks fail\n" if failed else f"all {total} checks pass\n")
     if not all(r.ok for r in reports):
         raise click.exceptions.Exit(1)

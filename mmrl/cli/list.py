@@ -22,14 +22,16 @@ def command(kind: str | None, as_json: bool) -> None:
     registry = plugins.registry()
     kinds = [kind] if kind else list(KINDS)
     if as_json:
-        click.echo(json.dumps([_row(registry, k, spec) for k in kinds for spec in registry.specs(k).values()], indent=2, default=list))
+        rows = [_row(registry, k, spec) for k in kinds for spec in registry.specs(k).values()]
+        click.echo(json.dumps(rows, indent=2, default=list))
         return
 
     from mmrl.cli.table import escape, print_table
 
     for k in kinds:
         if specs := registry.specs(k):
-            print_table(k, ["id", "what it is", "details"], [[escape(i), escape(s.summary), escape(_details(s))] for i, s in specs.items()])
+            rows = [[escape(text) for text in (s.id, s.summary, _details(s))] for s in specs.values()]
+            print_table(k, ["id", "what it is", "details"], rows)
         elif kind:
             click.echo(f"There are no {kind} yet: see `mmrl plugins` for what is installed.")
     if failed := [p for p in registry.plugins if p.error]:

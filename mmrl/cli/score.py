@@ -14,8 +14,9 @@ from mmrl.judge import Judge
 from mmrl.targets import suggest
 from mmrl.types import Case, Status
 
-KEYS = {"completion": str, "answer": object, "meta": dict, "images": list, "status": str}
+KEYS: dict[str, Any] = {"completion": str, "answer": object, "meta": dict, "images": list, "status": str}
 """Key of an input line -> its type."""
+NAMES: dict[Any, str] = {str: "text", dict: "an object", list: "a list of paths"}
 
 
 @click.command
@@ -25,9 +26,9 @@ KEYS = {"completion": str, "answer": object, "meta": dict, "images": list, "stat
 def command(verifier: str, settings: tuple[str, ...], processes: int) -> None:
     """Score completions with VERIFIER, a line of JSON for a line of JSON.
 
-    stdin: {"completion": "...", "answer": ..., "meta": {...}, "images": ["PATH", ...], "status": "finished"}, of which only the
-    completion is needed. stdout, in the same order: {"value": 1.0, "parts": {}, "status": "ok", "detail": ""}, with value null and
-    status "failed" where the verifier raised, took too long or gave no finite number.
+    stdin: {"completion": "...", "answer": ..., "meta": {...}, "images": ["PATH", ...], "status": "finished"}, of which only
+    the completion is needed. stdout, in the same order: {"value": 1.0, "parts": {}, "status": "ok", "detail": ""}, with
+    value null and status "failed" where the verifier raised, took too long or gave no finite number.
     """
     with Judge({verifier: _options(settings)}, processes) as judge:
         judge.ready()
@@ -71,7 +72,7 @@ def _batches(stream: BinaryIO) -> Iterator[list[tuple[int, bytes]]]:
 
 def _case(line: bytes, where: str) -> Case:
     try:
-        row = json.loads(line)
+        row = json.loads(line.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where} is not JSON ({error}): write one object per line") from None
     if not isinstance(row, dict):
@@ -80,7 +81,7 @@ def _case(line: bytes, where: str) -> Case:
         if key not in KEYS:
             raise UserError(f"{where} has an unknown key {key!r}.{suggest(key, KEYS)} Known keys: {', '.join(KEYS)}")
         if not isinstance(value, KEYS[key]):
-            raise UserError(f"{where}: {key!r} must be {_JSON_NAMES[KEYS[key]]}, found {json.dumps(value)[:60]}")
+            raise UserError(f"{where}: {key!r} must be {NAMES[KEYS[key]]}, found {json.dumps(value)[:60]}")
     if "completion" not in row:
         raise UserError(f"{where} has no 'completion': add it")
     status = row.get("status", Status.FINISHED)
@@ -89,9 +90,6 @@ def _case(line: bytes, where: str) -> Case:
     images = row.get("images", [])
     return Case(completion=row["completion"], answer=row.get("answer"), meta=row.get("meta", {}), status=Status(status),
                 media=tuple(images), image_sizes=tuple(_size(path, where) for path in images))
-
-
-_JSON_NAMES = {str: "text", dict: "an object", list: "a list of paths"}
 
 
 def _size(path: Any, where: str) -> tuple[int, int]:

@@ -221,8 +221,10 @@ class Pool:
             elif worker.ended or worker.process.poll() is not None:
                 self._bury(worker)
             elif busy and time.monotonic() > (limit := self._limit(worker)):
-                self._bury(worker, f"took longer than its deadline of {self._deadlines[worker.chunk.verifier]:g} s" if worker.chunk
-                           else f"importing the verifiers took longer than {START_S:g} s", limit)
+                why = f"importing the verifiers took longer than {START_S:g} s"
+                if worker.chunk:
+                    why = f"took longer than its deadline of {self._deadlines[worker.chunk.verifier]:g} s"
+                self._bury(worker, why, limit)
 
     def _bury(self, worker: Worker, late: str = "", limit: float = 0.0) -> None:
         """Blame one case for a worker that died or is too late; the others go back to the queue.

@@ -55,7 +55,7 @@ def main(clock_fd: int, parent: int, memory_mb: int | None) -> None:
         _run(verifiers[name], payloads, careful, clock, replies)
 
 
-def _run(verifier: Verifier, payloads: list[bytes], careful: bool, clock: memoryview, replies: int) -> None:
+def _run(verifier: Verifier, payloads: list[bytes], careful: bool, clock: memoryview[float], replies: int) -> None:
     """Score a chunk. `clock` tells the engine which case runs and since when, so that deadlines cost no message;
     `careful` sends every result at once, so that a crash is blamed on the right case."""
     rows: list[Row] = []
@@ -122,12 +122,10 @@ def _number(value: Any, what: str) -> float:
 
 def describe(error: BaseException) -> str:
     """`ValueError: message (file.py:12)`, in one line: the place is where it was raised."""
-    places = list(traceback.walk_tb(error.__traceback__))
-    frame, line = places[-1]
-    place = f" ({os.path.basename(frame.f_code.co_filename)}:{line})"
-    traceback.clear_frames(error.__traceback__)  # after a MemoryError, what the verifier held is needed here
     if isinstance(error, BadScore):
         return str(error)
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    place = f" ({os.path.basename(frame.f_code.co_filename)}:{line})"
     try:
         message = one_line(str(error))
     except Exception as odd:  # noqa: BLE001  an exception may fail to print itself

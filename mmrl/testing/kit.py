@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import difflib
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from mmrl.errors import UserError
 from mmrl.interfaces import Task
-from mmrl.specs import TaskSpec
-from mmrl.targets import suggest
+from mmrl.specs import TaskSpec, VerifierSpec
 from mmrl.testing.checks import CheckResult, Report
 from mmrl.testing.sample import take
 from mmrl.testing.tasks import check_task
@@ -28,26 +28,28 @@ def check_id(id: str, n: int = 32, options: Options | None = None, task: str | N
     registry = plugins.registry()
     kinds = [kind for kind in ("tasks", "verifiers") if _find(kind, id)]
     if not kinds:
-        verifier = suggest(id, registry.specs("verifiers")) and not suggest(id, registry.specs("tasks"))
-        registry.get("verifiers" if verifier else "tasks", id)  # raises what is known about it
+        near = difflib.get_close_matches(id, [*registry.specs("tasks"), *registry.specs("verifiers")], n=1)
+        kind = "verifiers" if near and near[0] in registry.specs("verifiers") else "tasks"
+        registry.get(kind, id)  # raises what is known about it
     reports = []
     if "tasks" in kinds:
         reports.append(check_task(registry.get("tasks", id), n=n, options=options))
     if "verifiers" in kinds:
         spec = registry.get("verifiers", id)
         users = [registry.get("tasks", task)] if task else _users(spec.id)
-        if not users:
-            raise UserError(f"no installed task names verifier {spec.id!r}: say on which to check it with --task TASK")
-        rows = _rows(users, n, {t.id: options or {} for t in users})
-        reports.append(check_verifier(spec, rows, is_metric=_is_metric(spec.id, users)))
+        rows, left_out = _rows(users, n, {t.id: options or {} for t in users})
+        if not rows:
+            why = next(iter(left_out.values()), f"no installed task names verifier {spec.id!r}")
+            raise UserError(f"{why}: say on which task to check it with --task TASK, and its options with --set KEY=VALUE")
+        reports.append(_check_verifier(spec, users, rows, left_out))
     return reports
 
 
-def check_plugin(name: str, n: int = 32, options: Mapping[str, Options] | None = None) -> list[Report]:
+def check_plugin(name: str, n: int = 32, options: Mapping[str, Options] | None = None, skip: Collection[str] = ()) -> list[Report]:
     """Check every task and verifier of a plugin; AssertionError names each rule that is broken and the cure.
 
-    `options` are for tasks that need some: `{"flags/folder": {"root": "tests/pictures"}}`. A verifier is checked on the
-    tasks that name it; one that no task names can't be, and its report says so.
+    `options` are for tasks that need some: `{"flags/folder": {"root": "tests/pictures"}}`; `skip` holds ids to leave out.
+    A verifier is checked on the tasks that name it and can be built; where there are none, its report has a note.
     """
     from mmrl import plugins
 
@@ -57,15 +59,31 @@ def check_plugin(name: str, n: int = 32, options: Mapping[str, Options] | None =
         raise AssertionError(f"plugin {name!r} is not installed: run `pip install -e .` in its folder")
     if info.error:
         raise AssertionError(f"{info.label} {info.error}") from info.cause
-    reports = [check_task(registry.get("tasks", id), n=n, options=options.get(id)) for id in info.specs.get("tasks", ())]
+    reports, failed = [], []
+    for id in info.specs.get("tasks", ()):
+        if id not in skip:
+            try:
+                reports.append(check_task(registry.get("tasks", id), n=n, options=options.get(id)))
+            except UserError as error:
+                failed.append(f"task {id!r} can't be built: {error}. Give check_plugin options={{{id!r}: {{...}}}} or skip=[{id!r}]")
     for id in info.specs.get("verifiers", ()):
-        if users := _users(id):
-            reports.append(check_verifier(registry.get("verifiers", id), _rows(users, n, options), is_metric=_is_metric(id, users)))
-        else:
-            reports.append(Report(id, "verifier", (CheckResult("is_used", True, note="no task names it: there is nothing to score"),)))
-    if failed := [str(r) for r in reports if not r.ok]:
+        if id not in skip:
+            users = _users(id)
+            reports.append(_check_verifier(registry.get("verifiers", id), users, *_rows(users, n, options)))
+    failed += [str(r) for r in reports if not r.ok]
+    if failed:
         raise AssertionError("\n".join(failed))
     return reports
+
+
+def _check_verifier(spec: VerifierSpec, users: Iterable[TaskSpec], rows: list[tuple[Task, Prompt]],
+                    left_out: Mapping[str, str]) -> Report:
+    """Check a verifier on rows of the tasks that could be built, and say which could not."""
+    note = f"without {', '.join(left_out)}, which can't be built with no options" if left_out else ""
+    if not rows:
+        note = "no task that names it can be built with no options: there was nothing to score"
+    report = check_verifier(spec, rows, is_metric=_is_metric(spec.id, users)) if rows else Report(spec.id, "verifier", ())
+    return Report(spec.id, "verifier", (CheckResult("rows_to_score_are_found", True, note=note), *report.results))
 
 
 def _find(kind: str, id: str) -> Any:
@@ -95,9 +113,16 @@ def _is_metric(verifier: str, users: Iterable[TaskSpec]) -> bool:
     return any(verifier in _resolved([t.metric]) or verifier not in _resolved(t.verifiers) for t in users)
 
 
-def _rows(tasks: Iterable[TaskSpec], n: int, options: Mapping[str, Options]) -> list[tuple[Task, Prompt]]:
-    """n rows of the first split of each task."""
+def _rows(tasks: Iterable[TaskSpec], n: int, options: Mapping[str, Options]) -> tuple[list[tuple[Task, Prompt]], dict[str, str]]:
+    """n rows of the first split of each task; id -> why, for tasks that could not be built."""
     from mmrl import plugins
 
-    made = [plugins.registry().make_task(t.id, options.get(t.id)) for t in tasks]
-    return [(task, prompt) for task in made for prompt in take(task, task.splits[0], n)]
+    rows: list[tuple[Task, Prompt]] = []
+    left_out: dict[str, str] = {}
+    for spec in tasks:
+        try:
+            task = plugins.registry().make_task(spec.id, options.get(spec.id))
+            rows += [(task, prompt) for prompt in take(task, task.splits[0], n)]
+        except UserError as error:
+            left_out[spec.id] = str(error)
+    return rows, left_out

@@ -38,12 +38,12 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
     ("Learning", (
         Chart(title="Reward", keys=("reward/mean",), zero=True,
               hint="Mean over the sampled completions. It should rise; the bold line is smoothed."),
-        Chart(title="Reward by part", keys=("reward/[!s]*", "reward/s[!t]*"), zero=True, several=True,
+        Chart(title="Spread of rewards", keys=("reward/std",), zero=True,
+              hint="Standard deviation. Groups learn from their differences; near zero there is little left to learn."),
+        Chart(title="Reward by part", keys=("reward/*",), zero=True, several=True,
               hint="What each verifier gave, before weighting. One part rising alone can mean that it is being gamed."),
         Chart(title="Reward by task", keys=("task/*/reward",), zero=True, several=True,
               hint="A task that falls while others rise is paying for them."),
-        Chart(title="Spread of rewards", keys=("reward/std",), zero=True,
-              hint="Standard deviation. Groups learn from their differences; near zero there is little left to learn."),
     )),
     ("Behaviour", (
         Chart(title="Completion length", keys=("length/mean", "length/max"), zero=True,
@@ -71,11 +71,11 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
               hint="Difference of their log-probabilities for the same tokens. It belongs near zero."),
         Chart(title="Failed scores", keys=("judge/failed_share",), unit="%", zero=True,
               hint="A verifier raised or ran out of time. Those rollouts are left out, not counted as zero."),
-        Chart(title="Seconds per step", keys=("time/[!s]*", "time/s[!t]*"), unit="s", stacked=True, hint="By part of the step."),
+        Chart(title="Seconds per step", keys=("time/*",), unit="s", stacked=True, hint="By part of the step."),
     )),
 )
-PARTS = ("generate", "update", "judge", "process", "other")
-"""Parts of a step's time, in the order of their colours."""
+PARTS = ("generate", "update", "judge", "process", "other", "evaluate")
+"""Parts of the time, in the order of their colours."""
 HIDDEN = ("time/step",)  # the sum of what the stacked chart shows
 
 Points = dict[str, list[tuple[float, Number]]]
@@ -144,8 +144,7 @@ def evaluation_card(evals: Sequence[Mapping[str, Any]], marks: Sequence[tuple[fl
         series.append(Series(name=name, xs=[row["step"] for row in rows], ys=ys, low=low, high=high, color=len(series) + 1))
     if not series:
         return ""
-    values = [v for s in series for column in (s.ys, s.low, s.high) for v in column if v is not None]
-    unit = "%" if values and min(values) >= 0 and max(values) <= 1 else ""
+    unit = "%" if all(row["eval"]["metric"] == "accuracy" for row in evals) else ""
     svg = line_chart(series, unit=unit, height=240, boundaries=marks)
     return _card("Evaluation", "Held-out items, greedy. The band is the 95% interval: overlapping bands are no progress yet.",
                  series, unit, svg, [], len(by_name) - len(series))
@@ -208,7 +207,7 @@ def _card(title: str, hint: str, series: Sequence[Series], unit: str, svg: str, 
         legend = f'<ul class="legend">{keys}{more}</ul>'
     note = "".join(f'<p class="note">{esc(text)}</p>' for text in notes)
     return (f'<figure class="card chart-card"><figcaption><h3>{esc(title)}</h3>{figure}<p>{esc(hint)}</p></figcaption>'
-            f"{legend}{note}{svg}</figure>")
+            f"{svg}{legend}{note}</figure>")
 
 
 def _name(key: str, several: bool) -> str:

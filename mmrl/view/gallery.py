@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +20,13 @@ GROUPS = 8
 """Prompts shown per step."""
 ROWS = 8
 """Different completions shown per prompt, the best and the worst among them."""
+LONG, LONGEST = 300, 6000
+"""Characters of a completion that are shown at once, and when it is opened; the middle of longer ones is left out."""
 BUDGET = 7_000_000
 """Characters of HTML, the pictures included, for all steps together."""
+EMBEDDED = 30_000
+"""Bytes from which a picture is embedded as JPEG of at most `EMBEDDED_PIXELS` a side; smaller ones stay exact."""
+EMBEDDED_PIXELS = 448
 _PICTURE = re.compile(r"media/[0-9a-zA-Z_-]+\.png")
 _STATUS = {"truncated-length": "cut off: too long", "truncated-turns": "cut off: too many turns",
            "truncated-time": "cut off: too slow", "world-error": "the world failed"}
@@ -81,7 +87,8 @@ def _group(members: Sequence[Mapping[str, Any]], folder: Path, budget: int) -> s
     if len(kinds) > len(shown):
         lines.insert(ROWS // 2, f'<li class="more">{len(kinds) - len(shown)} others between these</li>')
     flat = '<p class="flat">All scored alike: nothing to learn here.</p>' if len(values) > 1 and len(set(values)) == 1 else ""
-    return (f'<article class="card group"><div class="prompt">{_messages(first.get("messages") or [], folder, budget)}'
+    wide = " wide" if max(len(str(row.get("completion"))) for row in members) > LONG // 2 else ""
+    return (f'<article class="card group{wide}"><div class="prompt">{_messages(first.get("messages") or [], folder, budget)}'
             f'<p class="answer"><span>Answer</span> <b>{esc(first.get("answer"), 400)}</b></p>'
             f'<p class="id">{esc(first.get("task", ""), 80)} {esc(first.get("prompt_id", ""), 80)}</p></div>'
             f'<div class="answers"><ol>{"".join(lines)}</ol>{flat}</div></article>')
@@ -114,9 +121,11 @@ def _line(row: Mapping[str, Any], times: int, scale: float, top: float) -> str:
         facts.append(f'<span class="warn">{_STATUS[row["status"]]}</span>')
     if score.get("detail"):
         facts.append(f'<span class="{"warn" if value is None else "detail"}">{esc(score["detail"], 300)}</span>')
-    body = esc(text, 3000) if text.strip() else "<em>nothing</em>"
+    body, full = esc(text, LONG) if text.strip() else "<em>nothing</em>", ""
+    if len(text) > LONG:
+        full = f'<details><summary>all {len(text):,} characters</summary><pre tabindex="0">{esc(text, LONGEST)}</pre></details>'
     many = f'<span class="times" title="written {times} times">&times;{times}</span>' if times > 1 else ""
-    return (f'<li>{reward}<div class="wrote"><pre tabindex="0">{body}</pre><p class="facts">{"".join(facts)}</p></div>'
+    return (f'<li>{reward}<div class="wrote"><pre>{body}</pre>{full}<p class="facts">{"".join(facts)}</p></div>'
             f'<div class="side">{many}{_arrow(advantage, scale)}</div></li>')
 
 
@@ -152,17 +161,29 @@ def _picture(path: str, folder: Path, budget: int) -> str:
     file = folder / path
     if not _PICTURE.fullmatch(path) or not file.is_file():
         return '<span class="no-picture">picture is missing</span>'
-    data = file.read_bytes()
+    kind, data = "png", file.read_bytes()
     if data[:8] != b"\x89PNG\r\n\x1a\n" or len(data) < 24:
         return '<span class="no-picture">not a PNG</span>'
+    width, height = struct.unpack(">II", data[16:24])
+    if len(data) > EMBEDDED:
+        kind, data = min((kind, data), ("jpeg", _jpeg(data)), key=lambda one: len(one[1]))
     if len(data) * 4 / 3 > budget:
         return f'<span class="no-picture">left out for size: {esc(path)}</span>'
-    width, height = struct.unpack(">II", data[16:24])
     shown = width * max(1, 112 // max(width, 1))  # digits of 8 pixels are for people, too
     css = ' class="pixels"' if width < 100 else ""
     return (f'<button type="button" class="picture" aria-label="enlarge the picture">'
             f'<img{css} width="{min(shown, 224)}" alt="picture of the prompt, {width} by {height} pixels" '
-            f'src="data:image/png;base64,{base64.b64encode(data).decode()}"></button>')
+            f'src="data:image/{kind};base64,{base64.b64encode(data).decode()}"></button>')
+
+
+def _jpeg(png: bytes) -> bytes:
+    from PIL import Image
+
+    with Image.open(io.BytesIO(png)) as image:
+        small = image.convert("RGB")
+    small.thumbnail((EMBEDDED_PIXELS, EMBEDDED_PIXELS))
+    small.save(out := io.BytesIO(), "JPEG", quality=82)
+    return out.getvalue()
 
 
 def _value(row: Mapping[str, Any]) -> float | None:

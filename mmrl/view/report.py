@@ -101,7 +101,7 @@ def _results(run: RunData) -> dict[str, list[tuple[str, Mapping[str, Any]]]]:
 def _intervals(task: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     """A card with one figure, and its values before, at best and at last as dots on their intervals."""
     bounds = [float(b) for _, r in rows for b in (r.get("low"), r["value"], r.get("high")) if b is not None]
-    unit = "%" if min(bounds) >= 0 and max(bounds) <= 1 else ""
+    unit = "%" if rows[-1][1].get("metric") == "accuracy" else ""
     low, high = min(bounds), max(bounds)
     room = (high - low) * 0.06 or abs(high) * 0.05 or 1.0
     low, high = low - room, high + room
@@ -138,8 +138,9 @@ def _tiles(run: RunData) -> str:
     if rewards:
         some = max(len(rewards) // 10, 1)
         tiles.append(("Reward, start to end", f"{_mean(rewards[:some]):.2f} &rarr; {_mean(rewards[-some:]):.2f}"))
-    if isinstance(summary.get("peak_memory_mb"), int | float):
-        tiles.append(("Peak memory", f"{summary['peak_memory_mb'] / 1024:.1f} GB"))
+    for key, name in (("peak_memory_mb", "Peak memory"), ("peak_gpu_memory_mb", "Peak GPU memory")):
+        if isinstance(summary.get(key), int | float):
+            tiles.append((name, f"{summary[key] / 1024:.1f} GB"))
     if run.errors:
         tiles.append(("Errors", f'<a href="#errors">{len(run.errors):,}</a>'))
     figures = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in tiles)

@@ -7,7 +7,8 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
+
+from mmrl.view.text import esc
 
 WIDTH, HEIGHT = 360, 176
 LEFT, RIGHT, TOP, BOTTOM = 42, 8, 10, 22
@@ -94,7 +95,7 @@ def number(value: Number, unit: str = "") -> str:
     if value is None:
         return "no number"
     if unit == "%":
-        return f"{value * 100:.1f}%" if abs(value) < 0.9995 or value % 1 else f"{value * 100:.0f}%"
+        return f"{value * 100:.1f}%"
     if value == 0:
         text = "0"
     elif abs(value) >= 1e6 or abs(value) < 1e-3:
@@ -218,9 +219,9 @@ def _svg(series: Sequence[Series], x_scale: Scale, y_scale: Scale, unit: str, bo
     hover = {"unit": unit, "dots": dots, "steps": steps, "x": [x_scale.low, x_scale.high, LEFT, WIDTH - RIGHT],
              "y": [y_scale.low, y_scale.high, y_scale.start, y_scale.stop],
              "series": [{"name": s.name, "color": s.color, "values": [_at(s, x) for x in steps]} for s in series]}
-    data = escape(json.dumps(hover, separators=(",", ":")))
+    data = esc(json.dumps(hover, separators=(",", ":")))
     return (f'<svg class="chart" viewBox="0 0 {WIDTH} {y_scale.start + BOTTOM}" role="img" '
-            f'aria-label="{escape("; ".join(spoken))}" data-chart="{data}">{"".join(body)}</svg>')
+            f'aria-label="{esc("; ".join(spoken))}" data-chart="{data}">{"".join(body)}</svg>')
 
 
 def _at(series: Series, x: float) -> Number:
@@ -248,7 +249,7 @@ def _boundaries(x_scale: Scale, y_scale: Scale, boundaries: Sequence[tuple[float
             at = x_scale(x)
             end = ' text-anchor="end"' if at > WIDTH - 70 else ""
             parts.append(f'<line class="stage" x1="{at}" x2="{at}" y1="{TOP}" y2="{y_scale.start}"/>'
-                         f'<text class="stage" x="{at - 4 if end else at + 4}" y="{TOP + 8}"{end}>{escape(label)}</text>')
+                         f'<text class="stage" x="{at - 4 if end else at + 4}" y="{TOP + 8}"{end}>{esc(label)}</text>')
     return "".join(parts)
 
 

@@ -15,7 +15,7 @@ def esc(value: Any, limit: int = 0) -> str:
     are shown as their code; of more than `limit` characters (0: no limit) the middle is left out."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     if limit and len(text) > limit:
-        head, tail = text[: limit * 2 // 3], text[-limit // 3 :]
+        head, tail = text[: limit // 2], text[-limit // 2 :]
         return f"{esc(head)}<em>&nbsp;... {len(text) - len(head) - len(tail):,} characters left out ...&nbsp;</em>{esc(tail)}"
     return html.escape(_UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text.replace("\r\n", "\n")))
 

@@ -47,9 +47,9 @@ def make(folder, *arguments, too_old=0, no_ensurepip=0):
     """Run make; (finished process, calls of python)."""
     log = folder.parent / "log"
     log.write_text("")
-    env = {"PATH": f"{folder.parent / 'bin'}{os.pathsep}/usr/bin{os.pathsep}/bin", "LOG": str(log), "TOO_OLD": str(too_old),
-           "NO_ENSUREPIP": str(no_ensurepip)}
-    done = subprocess.run([MAKE, *arguments], cwd=folder, env=env, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    path = os.pathsep.join([str(folder.parent / "bin"), "/usr/bin", "/bin"])
+    env = {"PATH": path, "LOG": str(log), "TOO_OLD": str(too_old), "NO_ENSUREPIP": str(no_ensurepip)}
+    done = subprocess.run([MAKE, *arguments], cwd=folder, env=env, capture_output=True, text=True, timeout=60)
     return done, log.read_text().splitlines()
 
 
@@ -137,13 +137,17 @@ def test_benchmarks_are_listed_with_what_they_measure(project):
     assert make(project, "bench", "NAME=speed")[1] == ["python benchmarks/speed.py"]
 
 
-@pytest.mark.parametrize(("fails", "ran"), [("none", ["lint", "test", "test-slow"]), ("test", ["lint", "test"]), ("lint", ["lint"])])
+@pytest.mark.parametrize(("fails", "ran"), [
+    ("none", ["lint", "test", "test-slow"]), ("test", ["lint", "test"]), ("lint", ["lint"]),
+])
 def test_ci_runs_the_commands_of_the_readme_and_stops_at_the_first_failure(tmp_path, fails, ran):
     fake = tmp_path / "make"
     fake.write_text('#!/bin/sh\necho "$* CI=$CI" >> "$LOG"\ncat\n[ "$*" != "$FAILS" ]\n')
     fake.chmod(0o755)
-    env = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "LOG": str(tmp_path / "log"), "FAILS": fails}
-    done = subprocess.run([ROOT / ".ci" / "run"], cwd=tmp_path, env=env, input="not for CI", capture_output=True, text=True, timeout=60)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "LOG": str(tmp_path / "log"), "FAILS": fails}
+    command = ROOT / ".ci" / "run"
+    done = subprocess.run([command], cwd=tmp_path, env=env, input="not for CI", capture_output=True, text=True, timeout=60)
     assert (done.returncode == 0) == (fails == "none")
     assert done.stdout == ""  # standard input is closed
     assert (tmp_path / "log").read_text().splitlines() == [f"{target} CI=true" for target in ran]

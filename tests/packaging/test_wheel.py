@@ -65,7 +65,8 @@ def test_the_core_wheel_holds_the_packages_and_nothing_else(wheel):
 
 
 def test_the_sdist_can_be_built_and_read(wheel):
-    names = {name.partition("/")[2] for name in tarfile.open(next(wheel.parent.glob("*.tar.gz"))).getnames()}
+    with tarfile.open(next(wheel.parent.glob("*.tar.gz"))) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
     assert {"pyproject.toml", "README.md", "LICENSE"} <= names
     assert not any(name.startswith((".venv", "runs", ".git/")) for name in names)
 
@@ -96,8 +97,9 @@ def installed_plugins(site: Path, wheels: list[Path]) -> list[dict]:
     """What `mmrl plugins --json` says where these wheels are installed."""
     run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", site, *wheels)
     env = {name: value for name, value in os.environ.items() if not name.startswith("MMRL_")} | {"PYTHONPATH": str(site)}
-    where = run(sys.executable, "-c", "import mmrl, mmrl_classification as c; print(mmrl.__file__, c.__file__)", cwd=site, env=env)
-    assert all(Path(path).is_relative_to(site) for path in where.split()), "the tree was imported, not the wheel"
+    code = "import mmrl, mmrl_classification; print(mmrl.__file__, mmrl_classification.__file__, sep='\\n')"
+    where = run(sys.executable, "-c", code, cwd=site, env=env).splitlines()
+    assert all(Path(path).is_relative_to(site) for path in where), "the tree was imported, not the wheel"
     found = json.loads(run(sys.executable, "-m", "mmrl", "plugins", "--json", cwd=site, env=env))
     return [p for p in found if p["name"] in PLUGINS]
 
@@ -113,7 +115,8 @@ def test_bundled_plugins_are_listed_once(tmp_path, wheel, plugin_wheels):
 
 def test_an_editable_install_exposes_the_packages_only(tmp_path):
     """dev-mode-exact: `import tests` or `import configs` must not work because mmrl is installed for development."""
-    run(sys.executable, "-c", "import sys; from hatchling.build import build_editable; build_editable(sys.argv[1])", tmp_path, cwd=ROOT)
+    code = "import sys; from hatchling.build import build_editable; build_editable(sys.argv[1])"
+    run(sys.executable, "-c", code, tmp_path, cwd=ROOT)
     archive = zipfile.ZipFile(next(tmp_path.glob("*.whl")))
     mapped = archive.read("_editable_impl_mmrl.py").decode()
     assert {line.split("'")[1] for line in mapped.splitlines() if line.startswith("F.map_module")} == {"mmrl"} | MODULES

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
+import re
+import subprocess
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pytest
+from click.testing import CliRunner
+
+from mmrl import UserError, files, user
+from mmrl.cli.report import command
 from mmrl.record import RunFolder
-from mmrl.types import user
+from mmrl.view import charts, gallery, svg, text
 from mmrl.view.report import write_report
 
 CONFIG = {"seed": 1, "tasks": [{"id": "classification/digits"}], "policy": {"model": "tiny:qwen2_5_vl"},
@@ -35,14 +44,15 @@ def fake_run(path: Path, sft: int = 60, rl: int = 250, seed: int = 1) -> RunFold
 
     def evaluate(step: int, stage: str, accuracy: float) -> dict[str, Any]:
         low, high = wilson(right := round(accuracy * 397), 397)
-        result = {"metric": "classification/exact", "value": right / 397, "low": low, "high": high, "n": 397}
+        result = {"metric": "accuracy", "value": right / 397, "low": low, "high": high, "n": 397}
         run.evaluation(step, stage, "classification/digits", "test", **result)
         results[step] = result
         return {"classification/digits": result}
 
     for step in range(1, sft + 1):
-        run.metrics(step, "sft", {"loss": 2.3 * math.exp(-step / 18) + 0.35 + draw.gauss(0, 0.05), "learning_rate": 1e-3 * min(step / 10, 1),
-                                  "grad_norm": 1.5 + draw.random(), "time/process": 0.02, "time/update": 0.11, "time/step": 0.13})
+        run.metrics(step, "sft", {
+            "loss": 2.3 * math.exp(-step / 18) + 0.35 + draw.gauss(0, 0.05), "learning_rate": 1e-3 * min(step / 10, 1),
+            "grad_norm": 1.5 + draw.random(), "time/process": 0.02, "time/update": 0.11, "time/step": 0.13})
     before = evaluate(sft, "sft", 0.766)
     for i in range(1, rl + 1):
         step, done = sft + i, 1 - math.exp(-i / 70)
@@ -50,14 +60,17 @@ def fake_run(path: Path, sft: int = 60, rl: int = 250, seed: int = 1) -> RunFold
         noise = draw.gauss(0, 0.035)
         run.metrics(step, "rl", {
             "reward/mean": min(skill * 1.1 + noise, 1.1), "reward/std": 0.42 - 0.25 * done + draw.gauss(0, 0.02),
-            "reward/classification/exact": min(skill + noise, 1.0), "reward/classification/answer": min(0.8 + 0.2 * done + noise / 3, 1.0),
+            "reward/classification/exact": min(skill + noise, 1.0),
+            "reward/classification/answer": min(0.8 + 0.2 * done + noise / 3, 1.0),
             "length/mean": 4.4 - 1.8 * done + draw.gauss(0, 0.1), "length/max": 12 - 5 * done + draw.choice([0, 1, 2]),
-            "length/truncated_share": max(0.04 * (1 - done) + draw.gauss(0, 0.004), 0), "entropy": 0.9 * math.exp(-i / 110) + 0.08 + abs(noise) / 4,
+            "length/truncated_share": max(0.04 * (1 - done) + draw.gauss(0, 0.004), 0),
+            "entropy": 0.9 * math.exp(-i / 110) + 0.08 + abs(noise) / 4,
             "kl": 0.03 * done + abs(draw.gauss(0, 0.002)), "clip_share": abs(draw.gauss(0.01, 0.006)),
             "zero_spread_share": min(0.3 + 0.45 * done + draw.gauss(0, 0.06), 1), "loss": draw.gauss(0, 0.02),
             "grad_norm": 0.8 + draw.random() * 0.5 + (25 if i == 140 else 0), "learning_rate": 3e-4,
             "logprob_gap": abs(draw.gauss(0, 3e-7)), "judge/failed_share": 0.0078 if i in (33, 90, 91) else 0.0,
-            "time/process": 0.012, "time/generate": 0.12 + draw.random() * 0.02, "time/judge": 0.012, "time/update": 0.21 + draw.random() * 0.03,
+            "time/process": 0.012, "time/generate": 0.12 + draw.random() * 0.02, "time/judge": 0.012,
+            "time/update": 0.21 + draw.random() * 0.03,
             "time/other": 0.01, "time/step": 0.38})
         if i in (33, 90, 91):
             run.error(step, "classification/answer", "TimeoutError: no verdict within 5 s")
@@ -88,10 +101,379 @@ def fake_rollouts(draw: random.Random, pictures: list[Any], targets: Any, skill:
         mean = sum(v for _, v, _ in values) / 8
         std = math.sqrt(sum((v - mean) ** 2 for _, v, _ in values) / 8)
         for text, value, parts in values:
-            rows.append({"task": "classification/digits", "prompt_id": f"digits-{item}", "group": group, "messages": [prompt], "answer": truth,
-                         "completion": text, "tokens": len(text) // 4, "status": "finished", "advantage": (value - mean) / (std + 1e-4),
+            rows.append({"task": "classification/digits", "prompt_id": f"digits-{item}", "group": group, "messages": [prompt],
+                         "answer": truth, "completion": text, "tokens": len(text) // 4, "status": "finished",
+                         "advantage": (value - mean) / (std + 1e-4),
                          "score": {"value": value, "parts": parts, "detail": "", "status": "ok"}})
     return rows
+
+
+# -- reading a page -----------------------------------------------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    """What a browser would make of a report: elements with attributes, text by element, and whether tags balance."""
+
+    VOID = {"meta", "link", "img", "input", "line", "circle"}
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.words: list[tuple[str, str]] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert len(dict(attrs)) == len(attrs), f"{tag} repeats an attribute: {attrs}"
+        self.elements.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append((self.open[-1] if self.open else "", data))
+
+    def texts(self, *tags: str) -> list[str]:
+        return [data for tag, data in self.words if tag in tags]
+
+    def count(self, tag: str, css: str = "") -> int:
+        return sum(t == tag and (not css or css in (a.get("class") or "").split()) for t, a in self.elements)
+
+
+def page_of(run: RunFolder) -> Page:
+    return Page(write_report(run.path).read_text(encoding="utf-8"))
+
+
+def assert_self_contained(page: Page) -> None:
+    """No element refers to anything outside of the page, and no script but the one that the policy names is in it."""
+    for tag, attrs in page.elements:
+        assert tag not in ("iframe", "object", "embed", "base", "form", "video", "audio")
+        assert not [name for name in attrs if name.startswith("on")], (tag, attrs)
+        for name in ("src", "href", "srcset", "action", "data", "poster", "xlink:href"):
+            value = attrs.get(name) or "#"
+            assert re.match(r"data:image/(png|jpeg);base64,|data:,$|#", value), (tag, value)
+    assert page.count("script") == 1
+    style = "".join(page.texts("style"))
+    assert "url(" not in style
+    assert "@import" not in style
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path / "run", CONFIG, 1)
+
+
+def rollout(completion: str = "7", value: float | None = 1.0, group: int = 0, **more: Any) -> dict[str, Any]:
+    score = {"value": value, "parts": {}, "detail": "", "status": "ok"}
+    return {"task": "t/a", "prompt_id": "p", "group": group, "messages": [user("which?")], "answer": "7",
+            "completion": completion, "tokens": 1, "status": "finished", "advantage": 0.0, "score": score} | more
+
+
+# -- whole reports ------------------------------------------------------------------------------------------------------
+
+
+def test_a_whole_run(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "digits run", sft=30, rl=60)
+    page = page_of(run)
+    assert_self_contained(page)
+    assert (run.path / "report.html").stat().st_size < 1_000_000
+    titles = page.texts("h3")
+    assert titles[:4] == ["classification/digits", "Evaluation", "Where the time went", "Reward"]
+    expected = ["Spread of rewards", "Reward by part", "Completion length", "Cut off by the length limit", "Entropy",
+                "KL to the reference", "Clipped tokens", "Groups without spread", "Loss (sft)", "Loss (rl)",
+                "Gradient norm (sft)", "Gradient norm (rl)", "Learning rate (sft)", "Learning rate (rl)",
+                "Sampler and learner disagree by", "Failed scores", "Seconds per step"]
+    assert titles[4:21] == expected
+    assert [t for t in titles if t.startswith("Step ")] == [f"Step {s}" for s in (31, 40, 50, 60, 70, 80, 90)]
+    assert "76.6%" in page.texts("b")  # 304 of 397 before
+    assert page.count("svg") == 1 + 1 + len(expected)
+    assert page.count("button", "picture") == 7 * 8
+    assert page.texts("td") == ["1", "63", "classification/answer"]  # of 33, 90, 91 after the warm start, only one was reached
+    assert "finished" in page.texts("span")
+
+
+def test_before_best_and_last_are_drawn_where_they_belong(run: RunFolder) -> None:
+    run.metrics(1, "rl", {"reward/mean": 0.5})
+    result = {"metric": "accuracy", "n": 100}
+    extra = {"harmonic_mean": 0.625, "worst": None}
+    run.summary({"status": "stopped", "before": {"t/a": {**result, "value": 0.5, "low": 0.4, "high": 0.6}},
+                 "best": {"t/a": {**result, "value": 0.9, "low": 0.8, "high": 0.95}},
+                 "last": {"t/a": {**result, "value": 0.8, "low": 0.7, "high": 0.9, "extra": extra}},
+                 "seconds": {"total": 125.0, "generate": 75.0, "update": 25.0}, "peak_memory_mb": 2048})
+    html = write_report(run.path).read_text()
+    page = Page(html)
+    assert "+30.0 points" in page.texts("span")
+    assert "stopped" in page.texts("span")
+    assert "80.0% " in page.texts("p")
+    # the axis spans 0.4..0.95 and 6% more on each side: 0.367..0.983
+    left = [style for tag, a in page.elements if tag == "u" and (style := a.get("style"))]
+    assert left[:3] == [f"left:{100 * (v - 0.367) / 0.616:.1f}%" for v in (0.5, 0.9, 0.8)]
+    bars = [style for tag, a in page.elements if tag == "i" and (style := a.get("style")) and "left" in style]
+    assert bars[0] == f"left:{100 * 0.033 / 0.616:.1f}%;width:{100 * 0.2 / 0.616:.1f}%"
+    grow = [style for tag, a in page.elements if tag == "i" and (style := a.get("style")) and "grow" in style]
+    assert grow == ["flex-grow:0.7500", "flex-grow:0.2500"]
+    assert {"2 min 05 s", "2.0 GB"} <= set(page.texts("dd"))
+    assert "harmonic mean " in page.texts("span")
+    assert "0.625" in page.texts("b")
+    assert "worst" not in html.split("Where the time went")[0].split("</style>")[-1]
+
+
+def test_a_run_that_is_still_going_takes_its_figures_from_the_rows(run: RunFolder) -> None:
+    run.evaluation(0, "rl", "t/a", "test", "accuracy", 0.5, 0.4, 0.6, 100)
+    for step, value in ((1, 0.9), (2, 0.7)):
+        run.metrics(step, "rl", {"reward/mean": value, "time/generate": 1.0, "time/update": 3.0, "time/step": 4.0})
+        run.evaluation(step, "rl", "t/a", "test", "accuracy", value, value - 0.1, value + 0.1, 100)
+    page = page_of(run)
+    assert "not finished" in page.texts("span")
+    assert [b for b in page.texts("b") if b.endswith("%")][:3] == ["50.0%", "90.0%", "70.0%"]
+    assert "+20.0 points" in page.texts("span")
+    assert [a["style"] for tag, a in page.elements if tag == "i" and "grow" in (a.get("style") or "")] == [
+        "flex-grow:0.2500", "flex-grow:0.7500"]
+
+
+def test_reports_of_runs_with_little_in_them(run: RunFolder) -> None:
+    page = page_of(run)
+    assert "No step was recorded yet." in page.texts("p")
+    assert page.count("svg") == 0
+    run.metrics(1, "sft", {"loss": 2.0, "learning_rate": 0.0})
+    page = page_of(run)
+    assert page.texts("h3")[:2] == ["Loss", "Learning rate"]  # no evaluation, no rollouts, no summary
+    assert "Rollouts" not in page.texts("h2")
+    assert page.count("svg") == 2
+    for _, attrs in page.elements:
+        assert "nan" not in (attrs.get("d") or "").lower()
+
+
+def test_several_tasks_and_metrics_of_plugins(run: RunFolder) -> None:
+    for step in (1, 2):
+        run.metrics(step, "rl", {"reward/mean": 1, "reward/std": 0, "reward/story/plot": 1, "reward/t/exact": 1,
+                                 "task/t/a/reward": 1, "task/t/b/reward": 0.5, "gripper/<force>": 3.0})
+        for task in ("t/a", "t/b"):
+            run.evaluation(step, "rl", task, "test", "accuracy", 0.5, 0.4, 0.6, 10)
+    page = page_of(run)
+    assert page.texts("h3") == ["t/a", "t/b", "Evaluation", "Reward", "Spread of rewards", "Reward by part", "Reward by task",
+                                "gripper/<force>"]
+    legend = [name for name in page.texts("span") if "/" in name]
+    assert legend[:6] == ["t/a accuracy (test)", "t/b accuracy (test)", "story/plot", "t/exact", "t/a", "t/b"]
+
+
+def test_values_that_are_not_numbers_are_gaps_with_a_note(run: RunFolder) -> None:
+    for step in range(1, 6):
+        run.metrics(step, "rl", {"loss": math.nan if step in (2, 3) else float(step), "kl": math.nan})
+    page = page_of(run)
+    assert page.texts("p").count("2 values are not a number") == 1
+    assert page.texts("p").count("5 values are not a number") == 1
+    paths = [a["d"] for tag, a in page.elements if tag == "path"]
+    assert [path.count("M") for path in paths if path] == [2]  # 1, then 4 to 5
+
+
+def test_thousands_of_steps_stay_small(run: RunFolder) -> None:
+    rows = (files.line({"step": s, "stage": "rl", "time": s, "metrics": {"reward/mean": s % 7, "time/update": 1.0}})
+            for s in range(1, 20_001))
+    (run.path / "metrics.jsonl").write_bytes(b"".join(rows))
+    page = page_of(run)
+    assert (run.path / "report.html").stat().st_size < 150_000
+    for tag, attrs in page.elements:
+        if tag == "path":
+            assert 100 < (attrs["d"] or "").count("L") <= svg.MAX_POINTS
+
+
+# -- hostile rollouts ---------------------------------------------------------------------------------------------------
+
+
+HOSTILE = [
+    "<script>alert(1)</script>", "</pre></li></ol><img src=x onerror=alert(1)>", "\"><svg onload=alert(1)>", "' onclick='x",
+    "<!--", "]]>", "</style><style>*{display:none}", "<base href=//evil.example>", "javascript:alert(1)", "&lt;b&gt; &amp;",
+    "\x00\x1b[31m\u202egnp.exe", "\ud800 lone", "{{7*7}} ${7*7}", "<a href=http://evil.example>x</a>", "Z" + "\u0300" * 500,
+    "</script><script src=//evil.example></script>"]
+
+
+def test_hostile_text_stays_text_wherever_it_comes_from(run: RunFolder) -> None:
+    for i, evil in enumerate(HOSTILE, 1):
+        run.metrics(i, evil, {evil: 1.0, f"reward/{evil}": 1.0, f"task/{evil}/reward": 1.0, "reward/x": 1.0, "task/x/reward": 1,
+                              f"time/{evil}": 1})
+        run.evaluation(i, evil, evil, evil, evil, 0.5, 0.4, 0.6, 10, {evil: 1.0})
+        run.error(i, evil, evil)
+        score = {"value": None, "parts": {evil: 1.0}, "detail": evil, "status": evil}
+        run.rollouts(i, [rollout(evil, answer={evil: evil}, task=evil, prompt_id=evil, status=evil, score=score,
+                                 messages=[{"role": evil, "content": evil}, user(evil)])])
+    result = {"value": 1.0, "metric": HOSTILE[1], "n": 1}
+    run.summary({"status": HOSTILE[0], "last": {HOSTILE[0]: result}, "seconds": {HOSTILE[1]: 1.0}})
+    config = (run.path / "config.toml")
+    config.write_text(config.read_text() + "\nevil = '</pre><script>alert(2)</script>'\n")
+    page = page_of(run)
+    assert_self_contained(page)
+    shown = gallery._spread(HOSTILE, gallery.STEPS)
+    codes = {"\x00": "\\u0000", "\x1b": "\\u001b", "\u202e": "\\u202e"}
+    assert page.texts("pre")[:-1] == ["".join(codes.get(c, c) for c in evil) for evil in shown]  # the last is the settings
+
+
+def test_hostile_text_survives_every_escape() -> None:
+    for evil in HOSTILE:
+        safe = text.esc(evil)
+        assert not set(safe) & set("<>\"'")
+        safe.encode()
+    assert text.esc("a\x00b\u202ec\ud800\n\t") == "a\\u0000b\\u202ec\\ud800\n\t"
+    assert text.esc({"k": ["é", 1]}) == "{&quot;k&quot;: [&quot;é&quot;, 1]}"
+    cut = text.esc("a" * 20 + "b" * 20 + "c" * 20, limit=8)
+    assert cut == "aaaa<em>&nbsp;... 52 characters left out ...&nbsp;</em>cccc"
+
+
+def test_huge_completions_are_cut_and_the_page_stays_within_its_budget(run: RunFolder) -> None:
+    from PIL import Image
+
+    noise = random.Random(0)
+    for step in range(1, 9):
+        pictures = [Image.frombytes("RGB", (512, 512), noise.randbytes(512 * 512 * 3)) for _ in range(3)]
+        run.rollouts(step, [rollout(f"{i}" * 200_000, group=g, messages=[user("which?", picture, picture, picture)])
+                            for g, picture in enumerate(pictures) for i in range(2)])
+    path = write_report(run.path)
+    assert 2_000_000 < path.stat().st_size < gallery.BUDGET + 1_000_000
+    page = Page(path.read_text())
+    assert max(map(len, page.texts("pre"))) == gallery.LONGEST // 2
+    assert any("194,000 characters left out" in words for words in page.texts("em"))
+    assert "all 200,000 characters" in page.texts("summary")
+    assert any("left out for size: media/" in words for words in page.texts("span"))
+
+
+def test_a_group_shows_its_best_and_worst_and_counts_equals(run: RunFolder) -> None:
+    rows = [rollout(f"answer {i}", value=i / 10, advantage=i - 4.5) for i in range(10)]
+    rows += [rollout("answer 9", value=0.9, advantage=4.5)] * 2 + [rollout("broken", value=None, advantage=None)]
+    run.rollouts(1, rows)
+    run.rollouts(2, [rollout("same", value=1.0), rollout("same too", value=1.0)])
+    page = page_of(run)
+    assert page.texts("pre")[:8] == [f"answer {i}" for i in (9, 8, 7, 6, 2, 1, 0)] + ["broken"]
+    assert "3 others between these" in page.texts("li")
+    assert "\u00d73" in page.texts("span")
+    assert "failed" in page.texts("b")
+    assert page.texts("p").count("All scored alike: nothing to learn here.") == 1
+    assert [b for b in page.texts("b") if b[0] in "+-"][:7] == ["+4.50", "+3.50", "+2.50", "+1.50", "-2.50", "-3.50", "-4.50"]
+
+
+def test_pictures_outside_of_the_run_are_not_read(run: RunFolder, tmp_path: Path) -> None:
+    (tmp_path / "secret.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"secret" * 9)
+    (run.path / "rollouts" / "media" / "fake.png").write_bytes(b"GIF89a")
+    names = ("../../secret.png", "media/../../../secret.png", "/etc/passwd", "media/gone.png", "media/fake.png")
+    for step, path in enumerate(names, 1):
+        run.rollouts(step, [rollout(messages=[{"role": "user", "content": [{"type": "image", "path": path}]}])])
+    page = page_of(run)
+    assert page.count("img") == 0
+    assert page.texts("span").count("picture is missing") == 4
+    assert page.texts("span").count("not a PNG") == 1
+
+
+# -- numbers and lines --------------------------------------------------------------------------------------------------
+
+
+def test_numbers_for_people() -> None:
+    assert [svg.number(v) for v in (0, 1, 0.123456, 99.96, 12345.6, 2.5e7, 0.00034, -0.5, None)] == [
+        "0", "1", "0.123", "100", "12,346", "2.5e7", "3.4e-4", "-0.5",
+        "no number"]
+    assert [svg.number(v, "%") for v in (0.0, 0.1234, 1.0)] == ["0.0%", "12.3%", "100.0%"]
+    assert [text.duration(s) for s in (0.04, 59.4, 61, 3599, 7265)] == [
+        "0.0 s", "59 s", "1 min 01 s", "59 min 59 s", "2 h 01 min"]
+
+
+@pytest.mark.parametrize(("low", "high", "ticks"), [
+    (0, 1, (0, 0.2, 0.4, 0.6, 0.8, 1)), (0.72, 0.97, (0.75, 0.8, 0.85, 0.9, 0.95)), (0, 26.2, (0, 10, 20)),
+    (-0.06, 0.05, (-0.05, -0.025, 0, 0.025, 0.05)), (1e-7, 9e-7, (2e-7, 4e-7, 6e-7, 8e-7))])
+def test_ticks_are_round(low: float, high: float, ticks: tuple[float, ...]) -> None:
+    assert svg.nice_ticks(low, high) == pytest.approx(ticks)
+
+
+def test_steps_have_whole_ticks() -> None:
+    assert svg.nice_ticks(1, 4, whole=True) == (1, 2, 3, 4)
+    assert svg.nice_ticks(61, 310, whole=True) == (100, 150, 200, 250, 300)
+
+
+def test_a_line_goes_where_its_values_are() -> None:
+    drawn = svg.line_chart([svg.Series(name="a", xs=[0, 5, 10], ys=[0.0, 0.5, 1.0])], zero=True)
+    # x: 42..352 over 0..10; y: 154..10 over 0..1, because shares end at 1
+    assert '<path class="line s1" d="M42.0 154.0L197.0 82.0L352.0 10.0"/>' in drawn
+    assert 'aria-label="a: 0 at step 0, 1 at step 10"' in drawn
+    band = svg.line_chart([svg.Series(name="a", xs=[0, 10], ys=[0.5, 0.5], low=[0.0, 0.25], high=[1.0, 0.75])])
+    assert 'points="42.0,10.0 352.0,46.0 352.0,118.0 42.0,154.0"' in band
+    alone = svg.line_chart([svg.Series(name="a", xs=[3], ys=[0.5])], zero=True)
+    assert 'd="M197.0 ' in alone
+    assert "h0" in alone
+
+
+def test_stacked_areas_add_up() -> None:
+    drawn = svg.stacked_chart([svg.Series(name="a", xs=[0, 1], ys=[1.0, None]),
+                               svg.Series(name="b", xs=[0, 1], ys=[1.0, 2.0], color=2)])
+    floor, top = 154.0, round(154 - 144 * 2 / 2.1, 1)  # two units, and 5% room
+    middle = round(154 - 144 / 2.1, 1)
+    assert f'class="area s1" points="42.0,{middle} 352.0,{floor} 352.0,{floor} 42.0,{floor}"' in drawn
+    assert f'class="area s2" points="42.0,{top} 352.0,{top} 352.0,{floor} 42.0,{middle}"' in drawn
+
+
+def test_thinning_keeps_the_extremes() -> None:
+    ys: list[float | None] = [0.0] * 10_000
+    ys[1234], ys[5678], ys[9999] = 9.0, -9.0, None
+    xs, kept = svg.thin(range(10_000), ys, 400)
+    assert len(xs) <= 400
+    assert (xs[kept.index(9.0)], xs[kept.index(-9.0)]) == (1234, 5678)
+    assert list(xs) == sorted(xs)
+    assert svg.thin([1, 2], [3.0, None], 400) == ([1, 2], [3.0, None])
+
+
+def test_smoothing_keeps_means_and_gaps() -> None:
+    assert svg.smooth([3.0] * 30) == pytest.approx([3.0] * 30)
+    smoothed = svg.smooth([0.0, 0.0, 9.0, 0.0, 0.0, None, 4.0])  # thrice a third of a third
+    assert smoothed[5] is None
+    assert smoothed[2] == pytest.approx(3.0)
+    assert smoothed[1] == pytest.approx((0 + 3 + 3) / 3)
+
+
+def test_spikes_leave_the_picture_with_a_note(run: RunFolder) -> None:
+    for step in range(1, 101):
+        wild = step == 50
+        run.metrics(step, "rl", {"grad_norm": 500.0 if wild else 1 + step % 3 / 10, "reward/mean": 5.0 if wild else 0.0})
+    page = page_of(run)
+    assert page.texts("p").count("reaches 500, off the chart") == 1  # the reward is drawn whole
+    assert svg.limits([1.0] * 50 + [2.0] * 49 + [500.0], spiky=True) == (1.0, 2.25)
+    assert svg.limits([1.0] * 50 + [2.0] * 49 + [5.0], spiky=True) == (1.0, 5.0)
+
+
+def test_hover_data_are_the_raw_values() -> None:
+    first, second = svg.Series(name="a<", xs=[1, 2], ys=[0.5, None]), svg.Series(name="b", xs=[2, 3], ys=[1, 2], color=2)
+    page = Page(svg.line_chart([first, second], unit="s"))
+    data = json.loads(page.elements[0][1]["data-chart"] or "")
+    assert data["steps"] == [1, 2, 3]
+    assert [(s["name"], s["values"]) for s in data["series"]] == [("a<", [0.5, None, None]), ("b", [None, 1, 2])]
+    assert data["unit"] == "s"
+
+
+def test_stage_boundaries() -> None:
+    steps = [{"step": i, "stage": s, "metrics": {}} for i, s in ((1, "sft"), (2, "sft"), (3, "rl"), (4, "sft"))]
+    assert charts.boundaries(steps) == [(2.5, "rl"), (3.5, "sft")]
+    assert charts.stages(steps) == [("sft", 2), ("rl", 1), ("sft", 1)]
+
+
+# -- the command --------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_prints_the_path(run: RunFolder) -> None:
+    done = CliRunner().invoke(command, [str(run.path)])
+    assert done.output == f"{run.path / 'report.html'}\n"
+    assert (run.path / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_a_bad_folder_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    for path in (tmp_path / "none", tmp_path):
+        done = subprocess.run([sys.executable, "-m", "mmrl", "report", str(path)], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2
+        assert re.fullmatch(rf"mmrl: {re.escape(str(path))} is not a (run )?folder:? .*\n", done.stderr)
+        assert done.stdout == ""
+    with pytest.raises(UserError, match="is not a folder"):
+        write_report(tmp_path / "none")
 
 
 if __name__ == "__main__":

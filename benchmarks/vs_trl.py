@@ -1,0 +1,173 @@
+"""A whole GRPO step, mmrl against TRL's GRPOTrainer: the same checkpoint, images, group size and reward, in turn.
+
+    python benchmarks/vs_trl.py [--steps 3] [--threads 2]      needs `pip install trl==1.16.0`
+
+Each system lives in a process of its own and takes a step when it is told to, so the machine's drift falls on both. The step is
+all of it: processing 4 images, sampling 4 x 8 completions of at most 32 tokens, scoring, one update. Every completion gets its
+own reward, so that every group has spread and mmrl may skip nothing. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+CASES = {"448px": dict(pixels=448, hidden=256, layers=6), "112px": dict(pixels=112, hidden=128, layers=2)}
+PROMPTS, GROUP, TOKENS = 4, 8, 32
+QUESTION = "What digit is shown?"
+
+
+def reward(completion: str) -> float:
+    """Distinct characters, scaled: cheap, and different for every completion of a random model."""
+    return min(1.0, len(set(completion)) / 100 + len(completion) / 1000)
+
+
+def pictures(pixels: int) -> list[Any]:
+    from PIL import Image
+    from sklearn.datasets import load_digits
+
+    return [Image.fromarray((d / 16 * 255).astype("uint8")).resize((pixels, pixels)).convert("RGB") for d in load_digits().images[:64]]
+
+
+def run_trl(checkpoint: str, pixels: int, steps: int, ready: Callable[[], None], done: Callable[[], None]) -> None:
+    import torch
+    from datasets import Dataset
+    from mmrl.compat import prepare_torchvision
+
+    prepare_torchvision()
+    from transformers import AutoModelForImageTextToText, AutoProcessor, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    class Gate(TrainerCallback):
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            ready()
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            done()
+
+    def rewards(completions: list[Any], **_: Any) -> list[float]:
+        return [reward(c[0]["content"]) for c in completions]
+
+    rows = [{"prompt": [{"role": "user", "content": QUESTION}], "image": image} for image in pictures(pixels)]
+    settings = GRPOConfig(
+        output_dir=tempfile.mkdtemp(), per_device_train_batch_size=PROMPTS * GROUP, num_generations=GROUP, max_completion_length=TOKENS,
+        max_steps=steps, learning_rate=1e-4, temperature=1.0, beta=0.0, report_to=[], save_strategy="no", logging_steps=1000, use_cpu=True, bf16=False,
+        gradient_checkpointing=False, disable_tqdm=True)
+    model = AutoModelForImageTextToText.from_pretrained(checkpoint, dtype=torch.float32)
+    GRPOTrainer(model=model, processing_class=AutoProcessor.from_pretrained(checkpoint), reward_funcs=rewards, args=settings,
+                train_dataset=Dataset.from_list(rows), callbacks=[Gate()]).train()
+
+
+def run_mmrl(checkpoint: str, pixels: int, steps: int, ready: Callable[[], None], done: Callable[[], None]) -> None:
+    os.environ["MMRL_PLUGIN_FILES"] = str(Path(__file__).with_name("vs_trl_plugin.py").resolve())
+    from mmrl.config import parse_config
+    from mmrl.start import train
+
+    class Gate:
+        def stage_started(self, *_: Any) -> None:
+            ready()
+
+        def step_finished(self, step: int, metrics: Any) -> None:
+            done()
+            if step < steps:
+                ready()
+
+        def evaluated(self, *_: Any) -> None:
+            raise AssertionError("evaluation is off")
+
+        def note(self, text: str) -> None:
+            print(text, file=sys.stderr)
+
+    train(parse_config({
+        "name": "vs-trl", "runs": tempfile.mkdtemp(), "policy": {"model": checkpoint},
+        "tasks": [{"id": "vs_trl_plugin/digits", "options": {"pixels": pixels}}],
+        "stages": [{"kind": "rl", "steps": steps, "prompts_per_step": PROMPTS, "group_size": GROUP, "learning_rate": 1e-4}],
+        "generate": {"max_tokens": TOKENS}, "evaluate": {"n": 0}, "record": {"rollouts_every": 0},
+    }), Gate())
+
+
+def worker(system: str, checkpoint: str, pixels: int, steps: int) -> None:
+    """Take a step whenever a line comes in; answer each with its seconds."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever the libraries print goes to stderr
+    started = 0.0
+
+    def ready() -> None:
+        nonlocal started
+        print("ready", file=answers, flush=True)
+        sys.stdin.readline()
+        started = time.perf_counter()
+
+    def done() -> None:
+        print(json.dumps({"seconds": time.perf_counter() - started, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}), file=answers, flush=True)
+
+    {"trl": run_trl, "mmrl": run_mmrl}[system](checkpoint, pixels, steps, ready, done)
+
+
+def compare(name: str, steps: int, threads: int, warmup: int = 1) -> dict[str, Any]:
+    case = CASES[name]
+    checkpoint = tempfile.mkdtemp()
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    subprocess.run([sys.executable, "-m", "mmrl.policies.tiny", "qwen2_5_vl", checkpoint, "--hidden", str(case["hidden"]), "--layers", str(case["layers"])],
+                   check=True, env=environment, stderr=subprocess.DEVNULL)
+    workers = {}
+    for system in ("trl", "mmrl"):
+        command = [sys.executable, __file__, "--worker", system, checkpoint, str(case["pixels"]), str(steps + warmup)]
+        log = open(os.path.join(checkpoint, f"{system}.log"), "w")  # noqa: SIM115 - lives as long as the worker
+        workers[system] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
+        _expect(workers[system], "ready", log.name)
+    seconds: dict[str, list[float]] = {"trl": [], "mmrl": []}
+    peak: dict[str, float] = {}
+    for step in range(steps + warmup):
+        for system, process in workers.items():
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            answer = json.loads(_expect(process, "{", os.path.join(checkpoint, f"{system}.log")))
+            if step >= warmup:
+                seconds[system].append(answer["seconds"])
+            peak[system] = answer["peak_mb"]
+            if step < steps + warmup - 1:
+                _expect(process, "ready", os.path.join(checkpoint, f"{system}.log"))
+    for process in workers.values():
+        process.stdin.close()
+        process.wait(timeout=120)
+    medians = {s: statistics.median(v) for s, v in seconds.items()}
+    return {"seconds": {s: [round(x, 3) for x in v] for s, v in seconds.items()}, "median_s": {s: round(v, 3) for s, v in medians.items()},
+            "ratio": round(medians["trl"] / medians["mmrl"], 2), "peak_mb": {s: round(v) for s, v in peak.items()}, **case}
+
+
+def _expect(process: subprocess.Popen[str], start: str, log: str) -> str:
+    line = process.stdout.readline()
+    if not line.startswith(start):
+        raise RuntimeError(f"worker said {line!r}:\n" + Path(log).read_text()[-3000:])
+    return line
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=3, help="counted steps of each system at 448 px; ten times as many at 112 px")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--case", choices=CASES, action="append", help="only this case")
+    parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        system, checkpoint, pixels, steps = args.worker
+        return worker(system, checkpoint, int(pixels), int(steps))
+    from machine import machine
+
+    results = {name: compare(name, args.steps * (10 if name == "112px" else 1), args.threads) for name in args.case or CASES}
+    print(json.dumps({"benchmark": "vs_trl", "prompts": PROMPTS, "group": GROUP, "tokens": TOKENS, "threads": args.threads, **results, "machine": machine("trl")}))
+
+
+if __name__ == "__main__":
+    main()

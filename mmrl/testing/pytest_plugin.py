@@ -1,0 +1,27 @@
+"""pytest loads this wherever mmrl is installed, so it imports nothing until a fixture is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from mmrl.testing import Report
+
+
+@pytest.fixture(scope="session")
+def check_plugin() -> Callable[..., list[Report]]:
+    """`check_plugin("flags")` runs the conformance kit on all that a plugin brings, see `mmrl.testing.check_plugin`."""
+    from mmrl.testing import check_plugin
+
+    return check_plugin
+
+
+@pytest.fixture(scope="session")
+def mmrl_registry() -> Any:
+    """The plugins of this environment, see `mmrl.plugins.Registry`."""
+    from mmrl.plugins import registry
+
+    return registry()

@@ -1,0 +1,86 @@
+"""The rewards of CLS-RL and No-Thinking-RL as published, faults included (github.com/minglllli/CLS-RL, commit 0dc42e0).
+
+Li et al., "Think or Not Think: A Study of Explicit Thinking in Rule-Based Visual Reinforcement Fine-Tuning".
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Literal
+
+import math_verify
+
+from mmrl import Case
+from mmrl_classification.verifiers import answer_of
+
+MAX_MATH = 20_000
+"""Characters that math-verify is given; its patterns take quadratic time. The published completions end at 1,024 tokens."""
+_POWER = re.compile(r"[\d)}]\s*(?:\^|\*\*)[\s({-]*(\d+)")
+_FACTORIAL = re.compile(r"\d{3,}[\s)}]*!|!\s*!")
+
+logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it warns that its own timeouts are off: the judge has the deadline
+
+
+def answer(case: Case, underscores: Literal["keep", "either"] = "keep") -> float:
+    """CLS-RL's accuracy: math-verify finds the label's number in the completion, or the first `<answer>` equals the label.
+
+    The tag must open and close on one line; without one the whole completion is compared. Lower case, blanks around ignored.
+    underscores: "either" also accepts the label with blanks for its underscores: the rule for open-ended pets and food.
+    Known exploits, all as published: any number of the completion that equals the label's gives 1 ("model 747 jet" for "747"),
+    and so does the right answer in the first of several tags.
+    """
+    label = answer_of(case)
+    if math_equal(case.completion, label):
+        return 1.0
+    given, wanted = first_answer(case.completion).lower(), first_answer(label)
+    return float(given == wanted.lower() or (underscores == "either" and given == wanted.replace("_", " ").lower()))
+
+
+def exact(case: Case) -> float:
+    """No-Thinking-RL's reward: 1 when the completion equals the label, character for character.
+
+    Known exploits: none; a full stop, a blank or another case gives 0.
+    """
+    return float(case.completion == first_answer(answer_of(case)))
+
+
+def form(case: Case) -> float:
+    """CLS-RL's format: `<think>.*?</think>\\s*<answer>.*?</answer>` matches the whole completion, line breaks included.
+
+    Known exploits, as published: empty blocks and any number of further tags inside pass.
+    """
+    text = case.completion
+    if not (text.startswith("<think>") and text.endswith("</answer>")):
+        return 0.0
+    ends = re.finditer(r"</think>\s*<answer>", text)  # linear, where the published pattern backtracks
+    return float(any(m.start() >= len("<think>") and m.end() <= len(text) - len("</answer>") for m in ends))
+
+
+def first_answer(text: str) -> str:
+    """The first `<answer>` that closes on its own line, else the whole text; without blanks around."""
+    for line in text.split("\n"):
+        _, opened, rest = line.partition("<answer>")
+        inside, closed, _ = rest.partition("</answer>")
+        if opened and closed:
+            return inside.strip()
+    return text.strip()
+
+
+def math_equal(completion: str, label: str) -> bool:
+    """math-verify finds a value in both and they are equal; what it can't read counts as unequal, as published."""
+    try:
+        wanted = math_verify.parse(label, parsing_timeout=0)
+        if not wanted or explosive(completion):  # a label without a number equals nothing
+            return False
+        # a timeout of 0 is none: math-verify's own use signals, and the judge keeps the deadline
+        return bool(math_verify.verify(math_verify.parse(completion, parsing_timeout=0), wanted, timeout_seconds=0))
+    except Exception:  # noqa: BLE001  the published rule
+        return False
+
+
+def explosive(text: str) -> bool:
+    """Too long for math-verify, or towers of powers and factorials that it would compute for hours."""
+    powers = _POWER.findall(text[:MAX_MATH])
+    return (len(text) > MAX_MATH or len(powers) > 1 or any(len(p) > 3 for p in powers)
+            or (any(c in text for c in "$\\[") and bool(_FACTORIAL.search(text))))

@@ -1,0 +1,81 @@
+"""Which items: stratified splits, k shots per class, base and new classes, the labels offered with one picture.
+
+Everything is drawn by hashing names with a seed, so that adding a file moves no other one, and every machine draws the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from mmrl import UserError
+
+
+class Item(NamedTuple):
+    """One picture of a source."""
+
+    id: str
+    """Unique in the source and the same on every machine."""
+    label: str
+    image: Any
+    """What the source opens: a path, or a row's number."""
+
+
+def rank(seed: int, *names: str) -> int:
+    """A number in [0, 2**64) for a seed and names: the order in which items are drawn."""
+    return int.from_bytes(hashlib.sha256("\x1f".join((str(seed), *names)).encode(errors="surrogateescape")).digest()[:8], "big")
+
+
+def by_label(items: Sequence[Item]) -> dict[str, list[Item]]:
+    groups: dict[str, list[Item]] = {}
+    for item in items:
+        groups.setdefault(item.label, []).append(item)
+    return groups
+
+
+def split(items: Sequence[Item], fractions: Mapping[str, float], seed: int) -> dict[str, list[Item]]:
+    """Each class cut into the splits by their fractions, rounded; what the fractions leave over is used by no split."""
+    parts: dict[str, list[Item]] = {name: [] for name in fractions}
+    for group in by_label(items).values():
+        drawn, start, share = sorted(group, key=lambda item: rank(seed, "split", item.id)), 0, 0.0
+        for name, fraction in fractions.items():
+            share += fraction
+            end = round(len(drawn) * share)
+            parts[name] += drawn[start:end]
+            start = end
+    return parts
+
+
+def few_shot(items: Sequence[Item], shots: int, seed: int) -> list[Item]:
+    """`shots` items of each class; those of fewer shots are among them. Raises UserError when a class has not as many."""
+    chosen = []
+    for label, group in by_label(items).items():
+        if len(group) < shots:
+            raise UserError(f"class {label!r} has {len(group)} images to train on and shots is {shots}: lower it, or add images")
+        chosen += sorted(group, key=lambda item: rank(seed, "shots", item.id))[:shots]
+    return chosen
+
+
+def base_and_new(classes: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The first half of the classes, rounded up, and the rest: the protocol of CoOp (Zhou et al., 2022)."""
+    half = (len(classes) + 1) // 2
+    return tuple(classes[:half]), tuple(classes[half:])
+
+
+def list_size(count: int) -> int:
+    """How many of `count` labels CLS-RL offers: 40%, or all when that is below 30, and 100 at most."""
+    share = count * 2 // 5
+    return min(count if share < 30 else share, 100)
+
+
+def offer(label: str, labels: Sequence[str], seed: int, id: str) -> tuple[str, ...]:
+    """The labels offered with an item, its own always among them, in an order of its own."""
+    others = sorted((other for other in labels if other != label), key=lambda other: rank(seed, "offer", id, other))
+    offered = [label, *others[:list_size(len(labels)) - 1]]
+    return tuple(sorted(offered, key=lambda one: rank(seed, "shuffle", id, one)))
+
+
+def harmonic_mean(base: float, new: float) -> float:
+    """2BN / (B + N); 0 when either is 0."""
+    return 2 * base * new / (base + new) if base > 0 and new > 0 else 0.0

@@ -1,0 +1,278 @@
+"""Image classification as a task: a picture, a question, perhaps labels to choose from; the class's name is the answer."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, overload
+
+from mmrl import Prompt, Task, UserError, user
+from mmrl.media import load_image
+from mmrl_classification import sources
+from mmrl_classification.sampling import Item, base_and_new, few_shot, harmonic_mean, offer, rank, split
+from mmrl_classification.verifiers import normalise
+
+
+class Style(NamedTuple):
+    """How an answer is asked for."""
+
+    suffix: str
+    """Follows the question."""
+    gold: str
+    """The completion that deserves the most."""
+
+
+THOUGHT = "<think>The picture shows: {0}.</think>\n<answer>{0}</answer>"
+STYLES = {
+    "question": Style("", "<answer>{0}</answer>"),
+    "tags": Style("\nThink in <think> </think> tags, then give the answer in <answer> </answer> tags.", THOUGHT),
+    "direct": Style("\nGive the answer and nothing else.", "{0}"),
+    # the next two are CLS-RL's and No-Thinking-RL's own words, with their blank after the line break
+    "cls-rl": Style("\n Please output the thinking process in <think> </think> and final answer in <answer> </answer> tags.",
+                    THOUGHT),
+    "no-thinking": Style("\n Please directly output the answer.", "{0}"),
+}
+
+
+class Prompts(Sequence[Prompt]):
+    """Prompts that are made when they are asked for."""
+
+    def __init__(self, items: Sequence[Item], make: Callable[[Item], Prompt]) -> None:
+        self.items, self.make = items, make
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @overload
+    def __getitem__(self, index: int) -> Prompt: ...
+    @overload
+    def __getitem__(self, index: slice) -> Prompts: ...
+    def __getitem__(self, index: int | slice) -> Prompt | Prompts:
+        return Prompts(self.items[index], self.make) if isinstance(index, slice) else self.make(self.items[index])
+
+
+class Digits(Task):
+    """Which handwritten digit is shown: 1,797 real ones, at hand without a download."""
+
+    splits = ("warm", "train", "test")
+
+    def __init__(self, size: int = 56, style: str = "question") -> None:
+        """size: pixels of a side, from 8. style: one of `STYLES`; "question" leaves the form of the answer to a warm start."""
+        if not isinstance(size, int) or not 8 <= size <= 4096:
+            raise UserError(f"classification/digits: size = {size!r} must be a whole number of pixels from 8 to 4096")
+        self.style = style_named(style)
+        self.pictures = sources.digits(size)
+
+    def prompts(self, split: str, seed: int) -> Prompts:
+        return Prompts(self.pictures.items[known_split(split, self.splits)], self._pose)
+
+    def gold(self, prompt: Prompt) -> str:
+        return self.style.gold.format(prompt.answer)
+
+    def _pose(self, item: Item) -> Prompt:
+        return Prompt(id=item.id, messages=[user("What digit is shown?" + self.style.suffix, self.pictures.open(item))],
+                      answer=item.label, meta={"labels": self.pictures.classes})
+
+
+@dataclass(kw_only=True, eq=False)
+class Classification(Task):
+    """What tasks over a source of pictures share; a subclass reads the source."""
+
+    style: str = "tags"
+    """How the answer is asked for: question, tags, direct, or as published: cls-rl, no-thinking."""
+    question: str = "What type of object is in the photo?"
+    label_list: str = "closed"
+    """closed: the prompt lists labels to choose from, by CLS-RL's rule; open: it does not."""
+    labels: Sequence[str] | None = None
+    """The labels to choose from; by default the classes. Every class must be among them."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Class -> what to call it in prompts and answers, for classes with names like n01440764."""
+    classes: str = "all"
+    """all, base or new (the first or second half of the classes), or base-to-new: test on both, everything else on base only."""
+    shots: int | None = None
+    """Images per class in `train`; by default all."""
+    fractions: Mapping[str, float] | None = None
+    """Split -> share of each class, for sources that are not split themselves; by default train 0.8, test 0.2."""
+    seed: int = 0
+    """Draws the splits and the shots. The run's own seed does not, so that no test image is ever trained on."""
+    quarantine: bool = False
+    """Decode everything at the start and leave out what is broken, with a warning. By default a broken image stops the run."""
+
+    def __post_init__(self) -> None:
+        for name, kind in (("question", str), ("names", Mapping), ("seed", int), ("quarantine", bool)):
+            if not isinstance(getattr(self, name), kind):
+                raise UserError(f"{name} = {getattr(self, name)!r:.60} must be of type {kind.__name__}")
+        self._style = style_named(self.style)
+        one_of("label_list", self.label_list, ("closed", "open"))
+        one_of("classes", self.classes, ("all", "base", "new", "base-to-new"))
+        if self.shots is not None and (not isinstance(self.shots, int) or self.shots < 1):
+            raise UserError(f"shots = {self.shots!r} must be a whole number from 1")
+        self.pictures = self.read()
+        called = self._called()
+        classes = tuple(dict.fromkeys(called.values()))
+        if len(classes) < 2:
+            raise UserError(f"{self.pictures.name} has only the class {''.join(classes)!r}: there is nothing to tell apart")
+        base, new = base_and_new(classes)
+        self._groups = {} if self.classes == "all" else {**dict.fromkeys(base, "base"), **dict.fromkeys(new, "new")}
+        self._vocabulary = self._checked_labels(classes)
+        self.quarantined: tuple[tuple[str, str], ...] = ()
+        """(id, cause) of every image that was left out."""
+        self._items = self._select({name: [item._replace(label=called[item.label]) for item in items]
+                                    for name, items in self.pictures.items.items()})
+        self.splits = tuple(self._items)
+
+    def read(self) -> sources.Pictures:
+        """List the source. Raises UserError when there is nothing to use."""
+        raise NotImplementedError(f"{type(self).__name__} must define read()")
+
+    def prompts(self, split: str, seed: int) -> Prompts:
+        """The seed draws only the labels that are offered with each picture, and their order."""
+        return Prompts(self._items[known_split(split, self.splits)], lambda item: self._pose(item, seed))
+
+    def gold(self, prompt: Prompt) -> str:
+        return self._style.gold.format(prompt.answer)
+
+    def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
+        """The means over base and new classes and their harmonic mean, when both were evaluated."""
+        means = {}
+        for group in ("base", "new"):
+            values = [value for prompt, value in results if prompt.meta.get("group") == group]
+            if values:
+                means[group] = sum(values) / len(values)
+        return {**means, "harmonic_mean": harmonic_mean(means["base"], means["new"])} if len(means) == 2 else {}
+
+    def _pose(self, item: Item, seed: int) -> Prompt:
+        group = self._groups.get(item.label, "")
+        rivals = [label for label in self._vocabulary if self._groups.get(label, group) == group]
+        text, labels = self.question, tuple(rivals)
+        if self.label_list == "closed":
+            labels = offer(item.label, rivals, seed, item.id)
+            text += f"\n Please choose one from list [ {', '.join(labels)}]."
+        meta = {"labels": labels, "group": group} if group else {"labels": labels}
+        question = user(text + self._style.suffix, self.pictures.open(item))
+        return Prompt(id=item.id, messages=[question], answer=item.label, meta=meta)
+
+    def _called(self) -> dict[str, str]:
+        """Class -> its label; refuses names for unknown classes and labels that an answer could not tell apart."""
+        known = self.pictures.classes
+        for name in self.names:
+            if name not in known:
+                raise UserError(f"names has {name!r}, which is no class of {self.pictures.name}.{_suggest(name, known)}")
+        called = {c: str(self.names.get(c, c)).strip() for c in known}
+        seen: dict[str, str] = {}
+        for label in called.values():
+            if not label:
+                raise UserError(f"{self.pictures.name} has a class with an empty name: give it one with names")
+            other = seen.setdefault(normalise(label), label)
+            if other != label:
+                raise UserError(f"classes {other!r} and {label!r} of {self.pictures.name} read the same: rename one with names")
+        return called
+
+    def _checked_labels(self, classes: tuple[str, ...]) -> tuple[str, ...]:
+        if self.labels is None:
+            return classes
+        if isinstance(self.labels, str) or not all(isinstance(label, str) for label in self.labels):
+            raise UserError(f"labels = {self.labels!r:.60} must be a list of texts")
+        for label in classes:
+            if label not in self.labels:
+                raise UserError(f"labels does not contain {label!r}, the answer for some images of {self.pictures.name}: "
+                                f"add it, or leave labels out.{_suggest(label, self.labels)}")
+        return tuple(dict.fromkeys(self.labels))
+
+    def _select(self, items: Mapping[str, list[Item]]) -> dict[str, list[Item]]:
+        """The items of every split, in an order in which the classes mix."""
+        parts = split(items[""], self._checked_fractions(), self.seed) if "" in items else dict(items)
+        if "" not in items and self.fractions is not None:
+            raise UserError(f"{self.pictures.name} has its own splits, {', '.join(items)}: leave fractions out")
+        if self.quarantine:
+            parts = self._sound(parts)
+        for name, part in parts.items():
+            group = "base" if self.classes == "base-to-new" and name != "test" else self.classes
+            if group in ("base", "new"):
+                part = [item for item in part if self._groups[item.label] == group]
+            if name == "train" and self.shots:
+                part = few_shot(part, self.shots, self.seed)
+            if not part:
+                raise UserError(f"split {name!r} of {self.pictures.name} is empty: add images, or change fractions or classes")
+            parts[name] = sorted(part, key=lambda item: rank(self.seed, "order", item.id))
+        if self.shots and "train" not in parts:
+            raise UserError(f"shots needs a split named 'train'; fractions has {', '.join(parts)}")
+        return parts
+
+    def _checked_fractions(self) -> Mapping[str, float]:
+        fractions = {"train": 0.8, "test": 0.2} if self.fractions is None else self.fractions
+        if not isinstance(fractions, Mapping) or not fractions or not all(
+                isinstance(f, int | float) and f > 0 for f in fractions.values()) or sum(fractions.values()) > 1 + 1e-9:
+            raise UserError(f"fractions = {fractions!r} must name splits and shares above 0 that sum to 1 at most, "
+                            "such as {train = 0.8, test = 0.2}")
+        return fractions
+
+    def _sound(self, parts: Mapping[str, list[Item]]) -> dict[str, list[Item]]:
+        """The items that decode; the others are listed in one warning."""
+        sound: dict[str, list[Item]] = {name: [] for name in parts}
+        broken = []
+        for name, part in parts.items():
+            for item in part:
+                try:
+                    load_image(self.pictures.open(item))
+                    sound[name].append(item)
+                except UserError as error:
+                    broken.append((item.id, str(error)))
+        self.quarantined = tuple(sorted(broken))
+        if broken:
+            warnings.warn(f"{len(broken)} of {sum(map(len, parts.values()))} images of {self.pictures.name} are left out: "
+                          + "; ".join(cause for _, cause in self.quarantined), stacklevel=2)
+        return sound
+
+
+@dataclass(kw_only=True, eq=False)
+class Folder(Classification):
+    """Local images, one folder per class."""
+
+    path: str
+    """The folder of class folders, or of `train` and `test` with class folders in each."""
+
+    def read(self) -> sources.Pictures:
+        return sources.folder(self.path)
+
+
+@dataclass(kw_only=True, eq=False)
+class Dataset(Classification):
+    """Any image classification data set that `datasets` loads."""
+
+    path: str
+    """A Hub name, a local folder, a `.parquet` file, or what `save_to_disk` wrote."""
+    name: str | None = None
+    """The data set's configuration."""
+    revision: str | None = None
+    """Commit or tag on the Hub; name one, so that the data can't change."""
+    image_column: str = "image"
+    label_column: str = "label"
+    split_names: Mapping[str, str] = field(default_factory=dict)
+    """Our split -> the data set's; by default its train, and its test or validation."""
+
+    def read(self) -> sources.Pictures:
+        return sources.dataset(self.path, self.name, self.revision, self.image_column, self.label_column, self.split_names)
+
+
+def style_named(name: str) -> Style:
+    one_of("style", name, tuple(STYLES))
+    return STYLES[name]
+
+
+def one_of(option: str, value: Any, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise UserError(f"{option} = {value!r} is unknown: choose one of {', '.join(choices)}.{_suggest(str(value), choices)}")
+
+
+def known_split(name: str, splits: Sequence[str]) -> str:
+    if name not in splits:
+        raise UserError(f"there is no split {name!r}: choose one of {', '.join(splits)}")
+    return name
+
+
+def _suggest(word: str, known: Sequence[str]) -> str:
+    match = difflib.get_close_matches(word, known, n=1)
+    return f" Did you mean {match[0]!r}?" if match else ""

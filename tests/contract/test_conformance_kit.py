@@ -1,0 +1,358 @@
+"""Every check of the kit against a planted fault: the fault is found, by that check and by no other, with cause and cure."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mmrl import Case, Prompt, Score, Task, TaskSpec, UserError, VerifierSpec, user
+from mmrl.testing import check_id, check_plugin, check_task, check_verifier
+from mmrl.testing import tasks as task_checks
+from mmrl.testing import verifiers as verifier_checks
+
+WORDS = ("one", "two", "three", "four")
+
+
+class Count(Task):
+    """How many white rows a picture has; a task without faults."""
+
+    def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
+        draw = random.Random(f"{split} {seed}")
+        return [self.row(split, i, draw) for i in range(8)]
+
+    def row(self, split: str, i: int, draw: random.Random) -> Prompt:
+        pixels = np.full((12, 12, 3), draw.randrange(120), np.uint8)
+        pixels[2 * np.arange(i % 4 + 1), :] = 255
+        pixels[11] = [i, len(split), draw.randrange(256)]
+        return Prompt(id=f"{split}-{i}", messages=[user("How many white rows?", Image.fromarray(pixels))], answer=WORDS[i % 4],
+                      meta={"boxes": [(0, 0, 12, 1)]})
+
+
+SPEC = TaskSpec(id="count/rows", target="-:-")
+
+
+def change(**changes: Any) -> Callable[[Prompt, str, int], Prompt]:
+    """A row with other fields; a function gets (row, split, number)."""
+    def apply(row: Prompt, split: str, i: int) -> Prompt:
+        fields = {name: getattr(row, name) for name in ("id", "messages", "answer", "meta")}
+        return Prompt(**fields | {k: v(row, split, i) if callable(v) else v for k, v in changes.items()})
+
+    return apply
+
+
+def rows(edit: Callable[[Prompt, str, int], Prompt]) -> type[Task]:
+    """The good task with every row edited."""
+    class Edited(Count):
+        def row(self, split: str, i: int, draw: random.Random) -> Prompt:
+            return edit(super().row(split, i, draw), split, i)
+
+    return Edited
+
+
+def task(**members: Any) -> type[Task]:
+    return type("Edited", (Count,), members)
+
+
+def with_text(text: Callable[[Prompt, str, int], str]) -> Callable[[Prompt, str, int], list[Any]]:
+    return lambda row, split, i: [user(text(row, split, i), row.images[0])]
+
+
+calls = itertools.count()
+
+TASK_FAULTS = {
+    "no splits": ("every_split_has_rows", task(splits=()), "names no splits"),
+    "an empty split": ("every_split_has_rows",
+        task(splits=("train", "val"), prompts=lambda self, split, seed: [] if split == "val" else Count().prompts(split, seed)),
+                       "split 'val' is empty"),
+    "a crash": ("every_split_has_rows", task(prompts=lambda self, split, seed: 1 / 0),
+        "ZeroDivisionError"),
+    "dicts for prompts": ("every_split_has_rows", task(prompts=lambda self, split, seed: [{"answer": "one"}]),
+        "holds a dict: yield mmrl.Prompt"),
+    "no messages": ("messages_are_well_formed", rows(change(messages=())), "has no messages"),
+    "a strange role": ("messages_are_well_formed", rows(change(messages=[{"role": "human", "content": "?"}])),
+        "the role 'human'"),
+    "a bare image": ("messages_are_well_formed", rows(change(messages=[{"role": "user", "content": ["x.png"]}])),
+        "the part 'x.png'"),
+    "a misnamed part": ("messages_are_well_formed",
+                        rows(change(messages=[{"role": "user", "content": [{"type": "image", "path": "x.png"}]}])),
+        "has the part"),
+    "the last word": ("messages_are_well_formed",
+                      rows(change(messages=lambda r, s, i: [*r.messages, {"role": "assistant", "content": "well"}])),
+        "must be the user's"),
+    "no id": ("ids_are_unique", rows(change(id=lambda r, s, i: r.id if i else "")), "has the id ''"),
+    "an id twice": ("ids_are_unique", rows(change(id=lambda r, s, i: f"{s}-{i // 2}")),
+        "two rows of 'train' have the id 'train-0'"),
+    "the global generator": ("same_seed_gives_same_rows", rows(change(meta=lambda r, s, i: {"lucky": random.random()})),
+        "is another one from a fresh task: draw from random.Random(seed)"),
+    "numpy's generator": ("same_seed_gives_same_rows", rows(change(meta=lambda r, s, i: {"lucky": np.random.rand()})),
+        "draw from random.Random(seed)"),
+    "a counter": ("same_seed_gives_same_rows", rows(change(answer=lambda r, s, i: f"{r.answer}{next(calls)}")),
+        "is another one from"),
+    "other pixels": ("same_seed_gives_same_rows",
+        rows(change(messages=lambda r, s, i: [user("?", Image.new("RGB", (12, 12), (next(calls) % 251, i, len(s))))])),
+                     "is another one from"),
+    "a global seed": ("global_random_state_is_untouched",
+        task(prompts=lambda self, split, seed: random.seed(next(calls)) or Count().prompts(split, seed)),
+                      "changed the global generator of random"),
+    "numpy's global seed": ("global_random_state_is_untouched",
+        task(prompts=lambda self, split, seed: np.random.seed(next(calls)) or Count().prompts(split, seed)),
+                            "changed the global generator of numpy.random"),
+    "an id in two splits": ("splits_do_not_overlap", rows(change(id=lambda r, s, i: str(i))),
+        "row '0' of 'test' has the id of row '0' of 'train'"),
+    "a picture in two splits": ("splits_do_not_overlap",
+        rows(change(messages=lambda r, s, i: [user("?", Image.new("RGB", (12, 12), (i, i, i)))])),
+                                "row 'test-0' of 'test' has image and text of row 'train-0' of 'train'"),
+    "no such image": ("images_decode", rows(change(messages=lambda r, s, i: [user("?" + r.id, __file__)])),
+        "an image of row 'train-0' of 'train' does not load"),
+    "a lambda": ("prompts_pickle", rows(change(meta={"f": lambda: 1})), "does not pickle"),
+    "no gold": ("gold_is_text", task(gold=lambda self, prompt: None), "gold of row 'train-0' of 'train' is None"),
+    "the answer told": ("answer_is_not_shown",
+                        rows(change(messages=with_text(lambda r, s, i: f"It is {r.answer.upper()}! How many?"))),
+        "the answer 'one' stands in the text"),
+    "gold told": ("answer_is_not_shown",
+        type("Edited", (rows(change(messages=with_text(lambda r, s, i: f"Say: there are {r.answer} rows in it."))),), {
+        "gold": lambda self, prompt: f"there are {prompt.answer} rows in it"}), "stands in the text"),
+    "a box in thousandths": ("boxes_are_in_their_image", rows(change(meta={"boxes": [(100, 200, 300, 400)]})),
+        "has the box (100, 200, 300, 400) in an image of 12 x 12"),
+    "a box of width and height": ("boxes_are_in_their_image", rows(change(meta={"box": (8, 8, 3, 3)})),
+        "boxes in meta are (x1, y1, x2, y2)"),
+    "no finite summary": ("summary_is_numbers", task(summarise=lambda self, results: {"mean": float("nan")}),
+        "return a dict of finite floats"),
+}
+
+
+def failed(report: Any) -> dict[str, str]:
+    return {r.name: r.message for r in report.results if not r.ok}
+
+
+def test_a_task_without_faults_passes() -> None:
+    report = check_task(SPEC, Count)
+    assert failed(report) == {} and report.ok
+    assert [r.name for r in report.results] == [c.__name__ for c in (*task_checks.GATES, *task_checks.CHECKS)]
+
+
+@pytest.mark.parametrize("fault", TASK_FAULTS)
+def test_a_planted_fault_in_a_task_is_found(fault: str) -> None:
+    name, faulty, message = TASK_FAULTS[fault]
+    found = failed(check_task(SPEC, faulty))
+    assert message in found.get(name, f"nothing by {name} but {found}")
+    also = {"same_seed_gives_same_rows": {"global_random_state_is_untouched"}, "prompts_pickle": {"same_seed_gives_same_rows"}}
+    assert set(found) - also.get(name, set()) == {name}, found
+
+
+def test_every_check_of_tasks_has_a_planted_fault() -> None:
+    planted = {name for name, _, _ in TASK_FAULTS.values()} | {"same_in_another_process", "verifiers_score_gold_highest"}  # below
+    assert planted == {c.__name__ for c in (*task_checks.GATES, *task_checks.CHECKS)}
+
+
+def test_what_looks_like_a_leak_and_is_none() -> None:
+    everything = rows(change(messages=with_text(lambda r, s, i: "one, two, three or four?")))
+    assert check_task(SPEC, everything).ok, "a closed set of labels is no leak"
+    choices = rows(change(answer=lambda r, s, i: f"cat {i}", meta=lambda r, s, i: {"choices": [f"cat {i}", f"dog {i}"]},
+                          messages=with_text(lambda r, s, i: f"cat {i} or dog {i}?")))
+    assert check_task(SPEC, choices).ok, "choices that are offered are no leak"
+    once = rows(change(messages=with_text(lambda r, s, i: "one?" if i == 0 else "?")))
+    note = {r.name: r.note for r in check_task(SPEC, once).results}["answer_is_not_shown"]
+    assert note.startswith("the text of 2 rows holds their answer"), "by chance in one row of each split"
+
+
+HASH_ORDER = """
+    from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
+
+    @hookimpl
+    def mmrl_tasks():
+        return [TaskSpec(id="sets/letters", target="mmrl_sets:Letters", verifiers={"sets/exact": 1.0, "sets/none": 0.5}),
+                TaskSpec(id="sets/sorted", target="mmrl_sets:Sorted", verifiers={"sets/exact": 1.0})]
+
+    @hookimpl
+    def mmrl_verifiers():
+        return [VerifierSpec(id="sets/exact", target="mmrl_sets:exact"), VerifierSpec(id="sets/lost", target="mmrl_sets:exact")]
+
+    class Letters(Task):
+        order = staticmethod(list)
+        def prompts(self, split, seed):
+            letters = self.order({"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"})
+            return [Prompt(id=f"{split}-{i}", messages=[user(f"{split} {i}?")], answer=a) for i, a in enumerate(letters)]
+
+    class Sorted(Letters):
+        order = staticmethod(sorted)
+
+    def exact(case):
+        return float(case.completion == case.answer)
+"""
+
+
+def test_what_depends_on_the_process_is_found(site) -> None:
+    site("mmrl-sets", {"mmrl_sets.py": HASH_ORDER}, {"sets": "mmrl_sets"})
+    (report,) = check_id("sets/letters")
+    assert "is another one from another process: the order of a set" in failed(report)["same_in_another_process"]
+    assert failed(report)["verifiers_score_gold_highest"].startswith("no verifier 'sets/none'")
+    (report,) = check_id("sets/sorted")
+    assert report.ok, str(report)
+
+
+def test_ids_lead_to_their_checks(site) -> None:
+    site("mmrl-sets", {"mmrl_sets.py": HASH_ORDER}, {"sets": "mmrl_sets"})
+    (report,) = check_id("sets/exact", n=4)
+    assert (report.id, report.kind, report.ok) == ("sets/exact", "verifier", True), str(report)
+    with pytest.raises(UserError, match="no installed task names verifier 'sets/lost': say on which task to check it with --task"):
+        check_id("sets/lost")
+    assert check_id("sets/lost", task="sets/sorted")[0].ok
+    with pytest.raises(UserError, match=r"no verifier 'sets/exat'\. Did you mean 'sets/exact'"):
+        check_id("sets/exat")
+    with pytest.raises(AssertionError) as raised:
+        check_plugin("sets", n=10)
+    assert "task 'sets/letters' fails same_in_another_process: " in str(raised.value) and "sets/sorted" not in str(raised.value)
+    assert [r.id for r in check_plugin("sets", skip=["sets/letters"])] == ["sets/sorted", "sets/exact", "sets/lost"]
+    with pytest.raises(AssertionError, match="plugin 'gone' is not installed"):
+        check_plugin("gone")
+
+
+def exact(case: Case) -> float:
+    return float(case.completion.strip() == case.answer)
+
+
+state = {"n": 0}
+AS_EXACT = VerifierSpec(id="count/exact", target="-:-", deadline_s=0.5)
+
+
+def backtrack(case: Case) -> float:
+    return float(bool(re.fullmatch(r"(a|a)*b", case.completion))) or exact(case)
+
+
+def unstable(case: Case) -> float:
+    state["n"] += 1
+    return 1.0 if case.completion == case.answer else 0.1 * (state["n"] % 2)
+
+
+def poking(case: Case) -> float:
+    case.meta.setdefault("seen", []).append(case.completion)
+    return exact(case)
+
+
+def printing(case: Case) -> float:
+    print("scoring")
+    return exact(case)
+
+
+def drawing(case: Case) -> float:
+    return exact(case) * (random.random() < 2)
+
+
+def raising_on(trouble: Callable[[str], bool]) -> Callable[[Case], float]:
+    return lambda case: {}[case.completion] if trouble(case.completion) else exact(case)
+
+
+def accepting(loose: Callable[[str, str], bool]) -> Callable[[Case], float]:
+    return lambda case: float(loose(case.completion, case.answer))
+
+
+VERIFIER_FAULTS = {
+    "gold unknown": ("gold_scores_highest", lambda case: 0.0,
+        "count/exact gives 0 to the gold completion 'one' of row 'train-0' and not high=1"),
+    "over the top": ("gold_scores_highest", lambda case: 2 * exact(case), "scores 2, outside low=0 and high=1 of the spec"),
+    "not a number": ("gold_scores_highest", lambda case: float("nan"), "gives nan as its value: return a finite float"),
+    "nothing": ("gold_scores_highest", lambda case: None, "gives None as its value"),
+    "text": ("gold_scores_highest", lambda case: "1.0", "gives '1.0' as its value"),
+    "a bad part": ("gold_scores_highest", lambda case: Score(exact(case), {"format": float("inf")}),
+        "gives inf as its part 'format'"),
+    "a crash on gold": ("gold_scores_highest", lambda case: case.completion.index("x"), "raised ValueError"),
+    "too slow": ("gold_scores_highest", lambda case: time.sleep(9), "took longer than deadline_s=0.5"),
+    "below the floor": ("empty_scores_low", lambda case: exact(case) or -1.0, "an empty completion scores -1, outside low=0"),
+    "empty is in everything": ("empty_scores_low", accepting(lambda c, a: c.strip() in a),
+        "an empty completion scores 1, as much as gold"),
+    "empty crashes": ("empty_scores_low", lambda case: float(case.completion.split()[0] == case.answer and exact(case)),
+        "raised IndexError"),
+    "all is right": ("wrong_answer_scores_low", accepting(lambda c, a: c in WORDS),
+        "wrong answers score highest, such as row 'train-0', whose answer is 'one', takes"),
+    "the label in the question": ("prompt_echo_scores_low", accepting(lambda c, a: c == a or c.startswith("How many")),
+        "the prompt's text repeated scores 1"),
+    "the label anywhere": ("repeated_gold_scores_low", accepting(lambda c, a: set(c.split()) == {a}),
+        "the gold completion 200 times scores 1"),
+    "any of many": ("listing_every_answer_scores_low", accepting(lambda c, a: c == a or (a in c.split() and len(c) < 40)),
+        "a list of every row's gold scores 1"),
+    "slow on long": ("huge_scores_low", lambda case: exact(case) if len(case.completion) < 9999 else time.sleep(9),
+        "a megabyte of rubbish took longer than deadline_s=0.5"),
+    "a recursive parser": ("huge_scores_low", raising_on(lambda c: c.startswith("((((")),
+        "a megabyte of rubbish raised KeyError"),
+    "NUL crashes": ("nul_scores_low", raising_on(lambda c: "\0" in c), "gold between NUL characters raised KeyError"),
+    "digits that are none": ("non_ascii_scores_low",
+        lambda case: exact(case) if not any(map(str.isdigit, case.completion.replace("1", ""))) else
+                             next(int(c) for c in case.completion if c.isdigit()), "non-ASCII text raised ValueError"),
+    "a counter": ("same_case_gives_same_score", unstable, "in three calls: use no random numbers"),
+    "the global generator": ("global_random_state_is_untouched", drawing, "changed the global generator of random"),
+    "a note in meta": ("input_is_not_changed", poking, "scoring a gold completion changed the case's answer or meta"),
+    "a print": ("prints_nothing", printing, "it printed 'scoring"),
+}
+
+
+def sample(cls: type[Task] = Count, n: int = 8) -> list[tuple[Task, Prompt]]:
+    made = cls()
+    return [(made, p) for p in made.prompts("train", 0)[:n]]
+
+
+def test_a_verifier_without_faults_passes() -> None:
+    report = check_verifier(AS_EXACT, sample(), exact)
+    assert failed(report) == {} and len(report.results) == len(verifier_checks.CHECKS) + 1
+
+
+@pytest.mark.parametrize("fault", VERIFIER_FAULTS)
+def test_a_planted_fault_in_a_verifier_is_found(fault: str) -> None:
+    name, verify, message = VERIFIER_FAULTS[fault]
+    found = failed(check_verifier(AS_EXACT, sample(), verify))
+    assert message in found.get(name, f"nothing by {name} but {found}")
+    if name != "empty_scores_low":  # nothing is said in several of the checks
+        assert set(found) == {name}, found
+
+
+def test_every_check_of_verifiers_has_a_planted_fault() -> None:
+    planted = {name for name, _, _ in VERIFIER_FAULTS.values()}
+    assert planted == {c.__name__ for c in (verifier_checks.gold_scores_highest, *verifier_checks.CHECKS)}
+
+
+def test_a_catastrophic_pattern_is_stopped() -> None:
+    start = time.monotonic()
+    found = failed(check_verifier(AS_EXACT, sample(), backtrack))
+    assert "took longer than deadline_s=0.5" in found["huge_scores_low"] and time.monotonic() - start < 20
+
+
+def test_published_verifiers_may_be_lenient_but_not_crash() -> None:
+    published = VerifierSpec(id="count/contains@peer", target="-:-", deadline_s=0.5)
+    report = check_verifier(published, sample(), accepting(lambda c, a: a in c))
+    assert report.ok
+    notes = {r.name: r.note for r in report.results}
+    assert notes["listing_every_answer_scores_low"].startswith("as published: a list of every row's gold scores 1")
+    assert not check_verifier(published, sample(), raising_on(lambda c: "\0" in c)).ok
+
+
+def test_a_format_reward_need_not_know_the_answer() -> None:
+    report = check_verifier(AS_EXACT, sample(), accepting(lambda c, a: c in WORDS), is_metric=False)
+    assert report.ok and "fine for a format reward" in {r.name: r.note for r in report.results}["wrong_answer_scores_low"]
+
+
+def test_a_lenient_tolerance_is_a_note() -> None:
+    class Numbers(Task):
+        def prompts(self, split: str, seed: int) -> list[Prompt]:
+            return [Prompt(id=str(i), messages=[user(f"Row {i}?")], answer=str(100 * i + 1000)) for i in range(30)]
+
+    near = accepting(lambda c, a: c.isdigit() and c.isascii() and len(c) < 9 and abs(int(c) - int(a)) <= 100)
+    notes = {r.name: r.note for r in check_verifier(AS_EXACT, sample(Numbers, 30), near).results}
+    assert "wrong answers score highest: row" in notes["wrong_answer_scores_low"]
+
+
+def test_no_rows_is_bad_input() -> None:
+    with pytest.raises(UserError, match="no rows to check verifier 'count/exact' on"):
+        check_verifier(AS_EXACT, [], exact)
+
+
+def test_the_fixtures(check_plugin: Callable[..., Any], mmrl_registry: Any) -> None:
+    assert check_plugin("mmrl") == [], "the core brings no tasks and no verifiers"
+    assert mmrl_registry.plugins[0].name == "mmrl"

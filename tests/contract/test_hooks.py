@@ -1,0 +1,150 @@
+"""Every hook is documented with its exact signature, and called; the examples of the documentation work."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from mmrl import hookspecs
+from mmrl.plugins import GROUP, Registry
+from mmrl.testing import check_plugin
+from mmrl.testing import tasks as task_checks
+from mmrl.testing import verifiers as verifier_checks
+
+ROOT = Path(__file__).parents[2]
+GUIDE = (ROOT / "docs" / "plugins.md").read_text("utf-8")
+HOOKS = {name: spec for name, spec in vars(hookspecs).items() if name.startswith("mmrl_")}
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_a_hook_has_a_heading_with_its_signature(name: str) -> None:
+    signature = str(inspect.signature(HOOKS[name])).replace("'", "")
+    assert f"\n### `{name}{signature}`\n" in GUIDE
+
+
+def test_the_guide_has_no_other_hooks() -> None:
+    assert set(re.findall(r"^### `(mmrl_\w+)\(", GUIDE, re.MULTILINE)) == set(HOOKS)
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_a_hook_says_what_it_is(name: str) -> None:
+    assert HOOKS[name].__doc__ and HOOKS[name].__doc__.strip().endswith(".")
+
+
+ALL = """
+    from mmrl import AlgorithmSpec, PolicySpec, SimulatorSpec, TaskSpec, VerifierSpec, hookimpl
+
+    seen = []
+
+    @hookimpl
+    def mmrl_tasks(): return [TaskSpec(id="all/task", target="m:T")]
+
+    @hookimpl
+    def mmrl_verifiers(): return [VerifierSpec(id="all/verifier", target="m:T")]
+
+    @hookimpl
+    def mmrl_simulators(): return [SimulatorSpec(id="all/simulator", target="m:T")]
+
+    @hookimpl
+    def mmrl_policies(): return [PolicySpec(id="all/policy", target="m:T")]
+
+    @hookimpl
+    def mmrl_algorithms(): return [AlgorithmSpec(id="all/algorithm", target="m:T", loss="m:loss")]
+
+    @hookimpl
+    def mmrl_commands(cli): seen.append(("commands", cli))
+
+    @hookimpl
+    def mmrl_run_started(run, config): seen.append(("started", run, config["name"]))
+
+    @hookimpl
+    def mmrl_step_finished(run, step, metrics): seen.append(("step", run, step, metrics["loss"]))
+
+    @hookimpl
+    def mmrl_run_finished(status): seen.append(("finished", status))
+"""
+
+
+def test_every_hook_is_called(site) -> None:
+    site("mmrl-all", {"mmrl_all.py": ALL}, {"all": "mmrl_all"})
+    found = Registry(entry_points=entry_points(group=GROUP, name="all"))
+    assert found.plugins[1].hooks == sorted(HOOKS), "this plugin implements every hook there is"
+    for kind in ("task", "verifier", "simulator", "algorithm"):
+        assert f"all/{kind}" in found.specs(f"{kind}s")
+    assert "all/policy" in found.specs("policies")
+    import mmrl_all
+
+    for name, arguments in {
+        "mmrl_commands": {"cli": "group"},
+        "mmrl_run_started": {"run": "folder", "config": {"name": "n"}},
+        "mmrl_step_finished": {"run": "folder", "step": 3, "metrics": {"loss": 0.5}},
+        "mmrl_run_finished": {"run": "folder", "status": "stopped"},
+    }.items():
+        ((plugin, caller),) = found.callers(name)
+        assert plugin == "all"
+        caller(**arguments)
+    assert mmrl_all.seen == [("commands", "group"), ("started", "folder", "n"), ("step", "folder", 3, 0.5), ("finished", "stopped")]
+    found.hook.mmrl_run_finished(run="folder", status="failed")
+    assert mmrl_all.seen[-1] == ("finished", "failed"), "the relay calls it too"
+
+
+def files_in(page: str) -> dict[str, str]:
+    """File name -> content, of the python blocks whose paragraph begins with a file's name."""
+    return {name: code for name, _, code in re.findall(r"^`(mmrl_\w+/\w+\.py)` [^\n]*\n(.*?)^```python\n(.*?)^```$", page,
+                                                      re.MULTILINE | re.DOTALL)}
+
+
+@pytest.mark.parametrize("page", ["docs/plugins.md", "README.md"])
+def test_the_first_plugin_keeps_all_rules(site, page: str) -> None:
+    text = (ROOT / page).read_text("utf-8")
+    files = files_in(text)
+    assert set(files) == {"mmrl_flags/__init__.py", "mmrl_flags/task.py"}
+    assert 'flags = "mmrl_flags"' in text
+    site("mmrl-flags", files, {"flags": "mmrl_flags"})
+    task, verifier = check_plugin("flags")
+    assert (task.id, verifier.id) == ("flags/country", "flags/exact")
+
+
+def test_the_example_of_each_hook_loads(site) -> None:
+    blocks = [code for language, code in BLOCK.findall(GUIDE) if language == "python" and "@hookimpl" in code]
+    shown: set[str] = set()
+    for i, code in enumerate(blocks):
+        site(f"example-{i}", {f"mmrl_example_{i}.py": code}, {f"flags{i}": f"mmrl_example_{i}"})
+        (ep,) = entry_points(group=GROUP, name=f"flags{i}")
+        found = Registry(entry_points=[type(ep)("flags", ep.value, GROUP)])
+        assert found.plugins[1].error is None, f"{found.plugins[1].error}\n{code}"
+        shown |= set(found.plugins[1].hooks)
+    assert shown == set(HOOKS)
+
+
+def test_the_examples_of_observers_run(site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = next(c for language, c in BLOCK.findall(GUIDE) if "mmrl_run_started" in c)
+    site("mmrl-watch", {"mmrl_watch.py": code}, {"watch": "mmrl_watch"})
+    hook = Registry(entry_points=entry_points(group=GROUP, name="watch")).hook
+
+    class Folder:
+        path = "runs/x"
+
+    hook.mmrl_run_started(run=Folder, config={"name": "x"})
+    hook.mmrl_step_finished(run=Folder, step=7, metrics={"reward/mean": 0.95})
+    hook.mmrl_step_finished(run=Folder, step=8, metrics={"reward/mean": 0.85})
+    hook.mmrl_run_finished(run=Folder, status="finished")
+    assert capsys.readouterr().out == "x begins in runs/x\nstep 7 is good\nruns/x finished\n"
+
+
+def checks(module: object) -> Callable[..., set[str]]:
+    return {c.__name__ for c in (*getattr(module, "GATES", ()), *module.CHECKS)}
+
+
+@pytest.mark.parametrize(("heading", "expected"), [
+    ("check of a task", checks(task_checks)), ("check of a verifier", checks(verifier_checks) | {"gold_scores_highest"}),
+])
+def test_the_guide_lists_every_check(heading: str, expected: set[str]) -> None:
+    table = GUIDE.partition(f"| {heading} |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == expected

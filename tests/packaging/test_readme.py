@@ -1,0 +1,101 @@
+"""What the README says is so: its plugin works as printed, its map is the tree, its commands and links exist."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mmrl.cli import COMMANDS
+from mmrl.config import load_config
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+
+
+def block(language: str, words: str) -> str:
+    """The one code block of a language that holds these words."""
+    (found,) = [body for lang, body in BLOCKS if lang == language and words in body]
+    return found
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory):
+    """The README's plugin, typed as printed and installed; (folder, environment to run in)."""
+    folder = tmp_path_factory.mktemp("flags")
+    (folder / "mmrl_flags").mkdir()
+    (folder / "mmrl_flags" / "__init__.py").write_text(block("python", "def mmrl_tasks"))
+    (folder / "mmrl_flags" / "task.py").write_text(block("python", "class Country"))
+    (folder / "pyproject.toml").write_text(block("toml", "[project]"))
+    (folder / "flags.toml").write_text(block("toml", "flags/country"))
+    install = "-m pip install -q --no-deps --no-index --no-build-isolation --target site ."
+    done = subprocess.run([sys.executable, *install.split()], cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return folder, {**os.environ, "PYTHONPATH": str(folder / "site"), "MMRL_PLUGINS": "flags"}
+
+
+def mmrl(flags, *arguments: str) -> str:
+    folder, env = flags
+    command = [sys.executable, "-m", "mmrl", *arguments]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_first_plugin_is_listed(flags):
+    assert "flags/country" in {t["id"] for t in json.loads(mmrl(flags, "list", "tasks", "--json"))}
+
+
+def test_the_first_plugin_keeps_the_rules(flags):
+    for command in re.findall(r"^mmrl (check flags/\w+)", TEXT, re.MULTILINE):
+        assert " pass" in mmrl(flags, *command.split())
+
+
+@pytest.mark.slow
+def test_the_first_plugin_trains(flags):
+    mmrl(flags, "train", "flags.toml", "--set", "stages.0.steps=2", "--set", "stages.1.steps=1", "--set", "evaluate.n=8")
+    assert (flags[0] / "runs" / "flags" / "summary.json").is_file()
+
+
+def test_its_run_file_is_valid(flags):
+    assert [stage.kind for stage in load_config(flags[0] / "flags.toml").stages] == ["sft", "rl"]
+
+
+def map_entries() -> list[str]:
+    """Paths of the map, from their indentation."""
+    entries, parents = [], {0: ""}
+    for line in block("", "THE CORE").splitlines():
+        name = line.split()[0]
+        depth = (len(line) - len(line.lstrip())) // 2
+        entries.append(parents[depth] + name)
+        parents[depth + 1] = parents[depth] + name if name.endswith("/") else parents[depth]
+    return entries
+
+
+def test_the_map_is_the_tree():
+    entries = map_entries()
+    for entry in entries:
+        path = ROOT / entry
+        assert path.is_dir() if entry.endswith("/") else path.is_file(), f"the map names {entry}, which is not there"
+    core = {f"mmrl/{path.name}{'/' * path.is_dir()}" for path in (ROOT / "mmrl").iterdir() if not path.name.startswith("__")}
+    plugins = {f"plugins/{path.parent.name}/" for path in ROOT.glob("plugins/*/pyproject.toml")}
+    assert core | plugins <= set(entries), f"the map lacks {sorted((core | plugins) - set(entries))}"
+
+
+def test_links_lead_somewhere():
+    for page in ("README.md", "CONTRIBUTING.md"):
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / page).read_text()):
+            assert (ROOT / target).exists(), f"{page} links to {target}, which is not there"
+
+
+def test_commands_exist():
+    shell = "\n".join(body for lang, body in BLOCKS if lang == "sh")
+    targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
+    for target in re.findall(r"^make (\S+)", shell, re.MULTILINE) + re.findall(r"`make ([a-z-]+)`", TEXT):
+        assert target in targets
+    for command in re.findall(r"^mmrl ([a-z]+)", shell, re.MULTILINE) + re.findall(r"`mmrl ([a-z]+)", TEXT):
+        assert command in COMMANDS

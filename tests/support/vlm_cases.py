@@ -1,0 +1,84 @@
+"""Prompts, rollouts and gradients for the tests of policies, packing and sampling."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import torch
+from PIL import Image
+
+from mmrl.algorithms.loss import LossInputs, average, clipped_surrogate
+from mmrl.config import PolicyConfig
+from mmrl.policies.vlm import VLM
+from mmrl.types import Prompt, Rollout, Status, Turn, user
+
+FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+
+
+@functools.cache
+def policy(family: str, hidden: int = 64) -> VLM:
+    return VLM(PolicyConfig(model=f"tiny:{family}:hidden={hidden},layers=2"))
+
+
+def picture(seed: int, width: int = 56, height: int = 56) -> Image.Image:
+    return Image.fromarray(np.random.RandomState(seed).randint(0, 255, (height, width, 3), dtype=np.uint8))
+
+
+def prompt(seed: int, images: int = 1, size: tuple[int, int] = (56, 56)) -> Prompt:
+    """A prompt whose length and pictures depend on the seed; no two pictures have the same size."""
+    pictures = [picture(10 * seed + k, size[0] + 28 * k, size[1] + 56 * seed) for k in range(images)]
+    return Prompt(id=f"p{seed}", messages=[user("What digit is shown? " + "x" * seed, *pictures)], answer="7")
+
+
+def rollouts(vlm: VLM, prompts, group: int = 4, longest: int = 9, seed: int = 0) -> list[Rollout]:
+    """Ragged completions of random ids that may be sampled, two of each length at most."""
+    rng = np.random.RandomState(seed)
+    allowed = [i for i in range(len(vlm.bias_V)) if i not in vlm.banned]
+    made = []
+    for g, p in enumerate(prompts):
+        encoded = vlm.encode(p)
+        for _ in range(group):
+            ids = tuple(int(i) for i in rng.choice(allowed, rng.randint(1, longest + 1)))
+            turn = Turn(observed_ids=tuple(encoded.ids.tolist()), token_ids=ids, logprobs=(-1.0,) * len(ids), text="")
+            made.append(Rollout(prompt=p, group=g, turns=(turn,), status=Status.FINISHED, inputs=encoded))
+    return made
+
+
+def as_rollouts(prompts, inputs, groups) -> list[Rollout]:
+    """Sampled groups as rollouts."""
+    return [Rollout(prompt=p, group=g, status=Status.FINISHED, inputs=i,
+                    turns=(Turn(observed_ids=tuple(i.ids.tolist()), token_ids=s.token_ids, logprobs=s.logprobs, text=""),))
+            for g, (p, i, samples) in enumerate(zip(prompts, inputs, groups, strict=True)) for s in samples]
+
+
+def logprobs_and_gradient(vlm: VLM, batch, temperature: float = 0.8, normalise: str = "token") -> tuple[torch.Tensor, torch.Tensor]:
+    """(all trained logprobs ordered by rollout and place, the flat gradient of the GRPO loss)."""
+    vlm.model.zero_grad()
+    found = []
+    for micro in batch.micro:
+        logprobs, _ = vlm.logprobs(micro, temperature)
+        loss, _ = clipped_surrogate(LossInputs(logprobs_L=logprobs, old_logprobs_L=logprobs.detach(), advantages_L=micro.advantages_L,
+                                               rollout_L=micro.rollout_L, lengths_N=batch.lengths_N), 0.2, 0.2)
+        average(loss, micro, batch, normalise).backward()
+        found += [(int(n), place, value) for place, (n, value) in enumerate(zip(micro.rollout_L, logprobs.detach(), strict=True))]
+    gradient = torch.cat([p.grad.flatten() for _, p in vlm.parameters() if p.grad is not None]).clone()
+    vlm.model.zero_grad()
+    return torch.stack([value for _, _, value in sorted(found, key=lambda f: f[:2])]), gradient
+
+
+def naive_logprobs(vlm: VLM, rollout: Rollout, temperature: float) -> torch.Tensor:
+    """transformers' own forward of one prompt and one completion, nothing packed, padded or shared."""
+    p, ids = rollout.prompt, torch.tensor([rollout.turns[0].token_ids])
+    encoded = vlm.processor.apply_chat_template([{"role": m["role"], "content": list(m["content"])} for m in p.messages], tokenize=True,
+                                                return_dict=True, return_tensors="pt", add_generation_prompt=True)
+    start = encoded["input_ids"].shape[1]
+    encoded["input_ids"] = torch.cat([encoded["input_ids"], ids], 1)
+    encoded["attention_mask"] = torch.ones_like(encoded["input_ids"])
+    for key in ("mm_token_type_ids", "token_type_ids"):
+        if key in encoded:
+            encoded[key] = torch.cat([encoded[key], torch.zeros_like(ids)], 1)
+    vlm.model.rope_deltas = None
+    logits = vlm.model(**encoded).logits[0, start - 1 : -1] / temperature
+    logits[:, sorted(vlm.banned)] = -torch.inf
+    return logits.log_softmax(-1).gather(1, ids[0][:, None])[:, 0]

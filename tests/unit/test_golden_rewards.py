@@ -1,0 +1,42 @@
+"""Every row of the golden table whose verifier exists: published rewards, reproduced."""
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from mmrl import Case, Score, plugins
+
+TOLERANCE = 2e-6
+MUST_RUN = {"classification/answer@cls-rl": 22, "classification/exact@cls-rl": 18, "classification/open-answer@cls-rl": 22}
+"""Rows that must be there, so that a lost plugin or table can't pass for agreement."""
+
+
+def rows() -> dict[str, list[dict]]:
+    table = defaultdict(list)
+    path = Path(__file__).parents[1] / "golden" / "rewards.jsonl"
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        table[row["verifier"]].append(row)
+    return table
+
+
+ROWS = rows()
+KNOWN = sorted(ROWS.keys() & plugins.registry().specs("verifiers").keys())
+
+
+def test_the_rows_that_must_run_do():
+    assert {id: len(ROWS[id]) for id in KNOWN if id in MUST_RUN} == MUST_RUN
+
+
+@pytest.mark.parametrize("id", KNOWN)
+def test_rewards_equal_the_published_ones(id):
+    verify = plugins.registry().make_verifier(id)
+    wrong = []
+    for row in ROWS[id]:
+        got = verify(Case(completion=row["completion"], answer=row["answer"], meta=row["meta"]))
+        value = got.value if isinstance(got, Score) else got
+        if value is None or abs(value - row["reward"]) > TOLERANCE:
+            wrong.append(f"{row['completion']!r} for {row['answer']!r}: {value}, published {row['reward']} ({row['how']})")
+    assert not wrong, "\n".join(wrong)

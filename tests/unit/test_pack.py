@@ -1,0 +1,107 @@
+"""Packing is exact: shared prompts, padding and splits change neither logprobs nor gradients."""
+
+import pytest
+import torch
+import vlm_cases as cases
+
+from mmrl.pack import pack
+from mmrl.types import replace
+
+ADVANTAGES = torch.tensor([1.0, -0.5, 0.25, 2.0, -1.0, 0.75, 0.5, -2.0])
+
+
+def relative(a, b):
+    return ((a - b).norm() / b.norm()).item()
+
+
+@pytest.mark.parametrize("images", [0, 1, 2])
+@pytest.mark.parametrize("family", cases.FAMILIES)
+def test_a_shared_prompt_gives_the_logprobs_and_gradients_of_one_sequence_per_completion(family, images):
+    vlm = cases.policy(family)
+    rollouts = cases.rollouts(vlm, [cases.prompt(1, images), cases.prompt(2, images)])
+    shared = cases.logprobs_and_gradient(vlm, pack(rollouts, ADVANTAGES, vlm, shared_prefix=True, budget=10_000))
+    alone = cases.logprobs_and_gradient(vlm, pack(rollouts, ADVANTAGES, vlm, shared_prefix=False, budget=1))
+    naive = torch.cat([cases.naive_logprobs(vlm, r, 0.8) for r in rollouts]).detach()
+    assert (shared[0] - alone[0]).abs().max() < 1e-5 and (shared[0] - naive).abs().max() < 1e-5
+    assert relative(shared[1], alone[1]) < 1e-5
+
+
+@pytest.mark.parametrize("normalise", ["token", "sequence"])
+@pytest.mark.parametrize(("budget", "micros"), [(1, 8), (45, 6), (60, 5), (100, 2), (10_000, 1)])
+def test_every_micro_batch_split_gives_the_same(budget, micros, normalise):
+    vlm = cases.policy("qwen2_5_vl")
+    rollouts = cases.rollouts(vlm, [cases.prompt(1), cases.prompt(3, 2)])
+    whole = cases.logprobs_and_gradient(vlm, pack(rollouts, ADVANTAGES, vlm, shared_prefix=True, budget=10_000), normalise=normalise)
+    batch = pack(rollouts, ADVANTAGES, vlm, shared_prefix=True, budget=budget)
+    assert len(batch.micro) == micros
+    split = cases.logprobs_and_gradient(vlm, batch, normalise=normalise)
+    assert (split[0] - whole[0]).abs().max() < 1e-5 and relative(split[1], whole[1]) < 1e-5
+
+
+def test_eight_sequences_as_1x8_2x4_and_8x1():
+    vlm = cases.policy("qwen2_5_vl")
+    rollouts = cases.rollouts(vlm, [cases.prompt(1)] * 8, group=1, longest=6)
+    longest = max(len(r.inputs.ids) + len(r.turns[0].token_ids) for r in rollouts)
+    gradients = []
+    for rows in (1, 2, 4, 8):
+        batch = pack(rollouts, ADVANTAGES, vlm, shared_prefix=False, budget=rows * longest)
+        gradients.append(cases.logprobs_and_gradient(vlm, batch)[1])
+    assert all(relative(g, gradients[0]) < 1e-5 for g in gradients)
+
+
+def test_the_mask_lets_a_completion_see_the_prompt_and_itself():
+    from mmrl.policies.vlm import prefix_mask
+
+    segment = torch.tensor([[0, 0, 1, 1, 2, -1]])
+    expected = [[1, 0, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 0, 0], [1, 1, 0, 0, 1, 0], [0, 0, 0, 0, 0, 1]]
+    assert prefix_mask(segment)[0, 0].int().tolist() == expected
+    additive = prefix_mask(segment, "eager")[0, 0]
+    assert (additive == 0).int().tolist() == expected and additive.min() == torch.finfo(torch.float32).min
+
+
+def test_failed_rollouts_leave_the_batch_and_idle_ones_are_only_counted():
+    vlm = cases.policy("qwen2_5_vl")
+    rollouts = cases.rollouts(vlm, [cases.prompt(1), cases.prompt(2)])
+    advantages = torch.tensor([torch.nan, 1.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+    lengths = [len(r.turns[0].token_ids) for r in rollouts]
+    batch = pack(rollouts, advantages, vlm, shared_prefix=True, budget=10_000)
+    assert batch.num_rollouts == 7 and batch.num_tokens == sum(lengths[1:]) and batch.lengths_N.tolist() == [0, *lengths[1:]]
+    assert sorted(set(batch.micro[0].rollout_L.tolist())) == [1, 2]
+    kept = pack(rollouts, advantages, vlm, shared_prefix=True, budget=10_000, keep_zero=True)
+    assert sorted({n for m in kept.micro for n in m.rollout_L.tolist()}) == list(range(1, 8))
+    a, b = cases.logprobs_and_gradient(vlm, batch)[1], cases.logprobs_and_gradient(vlm, kept)[1]
+    assert relative(a, b) < 1e-5
+
+
+def test_nothing_to_train_is_an_empty_batch():
+    vlm = cases.policy("qwen2_5_vl")
+    assert pack(cases.rollouts(vlm, [cases.prompt(1)]), torch.zeros(4), vlm, shared_prefix=True, budget=99).micro == ()
+
+
+def test_a_vision_id_in_a_completion_is_refused():
+    vlm = cases.policy("qwen2_5_vl")
+    rollout = cases.rollouts(vlm, [cases.prompt(1)], group=1)[0]
+    image = vlm.model.config.image_token_id
+    bad = replace(rollout, turns=(replace(rollout.turns[0], token_ids=(5, image), logprobs=(0.0, 0.0)),))
+    with pytest.raises(ValueError, match="vision id"):
+        pack([bad], torch.ones(1), vlm, shared_prefix=True, budget=99)
+
+
+def test_other_prompt_ids_than_the_learners_are_refused():
+    vlm = cases.policy("qwen2_5_vl")
+    rollout = cases.rollouts(vlm, [cases.prompt(1)], group=1)[0]
+    bad = replace(rollout, turns=(replace(rollout.turns[0], observed_ids=rollout.turns[0].observed_ids[1:]),))
+    with pytest.raises(ValueError, match="other prompt ids"):
+        pack([bad], torch.ones(1), vlm, shared_prefix=True, budget=99)
+
+
+def test_a_mask_that_lets_completions_see_each_other_would_be_caught(monkeypatch):
+    """The planted fault of the parity test above."""
+    from mmrl.policies import vlm as module
+
+    vlm = cases.policy("qwen2_5_vl")
+    rollouts = cases.rollouts(vlm, [cases.prompt(1)])
+    right = cases.logprobs_and_gradient(vlm, pack(rollouts, ADVANTAGES[:4], vlm, shared_prefix=True, budget=10_000))[0]
+    monkeypatch.setattr(module, "prefix_mask", lambda segment, *_: torch.ones(1, 1, *2 * segment.shape[1:], dtype=torch.bool).tril())
+    wrong = cases.logprobs_and_gradient(vlm, pack(rollouts, ADVANTAGES[:4], vlm, shared_prefix=True, budget=10_000))[0]
+    assert (right - wrong).abs().max() > 1e-4

@@ -1,0 +1,135 @@
+"""A VLM as a policy: it sees, it knows its sizes and its ids, a large vocabulary is scored in pieces, any family loads."""
+
+import pytest
+import torch
+import vlm_cases as cases
+
+from mmrl.config import PolicyConfig
+from mmrl.errors import UserError
+from mmrl.generate.local import LocalGenerator, Sampling
+from mmrl.pack import pack
+from mmrl.policies import tiny
+from mmrl.policies import vlm as vlm_module
+from mmrl.policies.attention import stacked_attention
+from mmrl.policies.families import Family
+from mmrl.policies.vlm import VLM
+from mmrl.types import Frame, Prompt, replace, user
+
+
+@pytest.mark.parametrize("family", cases.FAMILIES)
+def test_the_model_sees(family):
+    vlm = cases.policy(family)
+    rollout = cases.rollouts(vlm, [cases.prompt(1)], group=1)[0]
+    blank = replace(rollout.inputs, media={**rollout.inputs.media, "pixel_values": torch.zeros_like(rollout.inputs.media["pixel_values"])})
+    seen, unseen = (vlm.logprobs(pack([replace(rollout, inputs=i)], torch.ones(1), vlm, shared_prefix=True, budget=1).micro[0], 1.0)[0] for i in (rollout.inputs, blank))
+    assert (seen - unseen).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(("family", "size", "frame"), [("qwen2_vl", (84, 56), Frame.THOUSANDTHS), ("qwen2_5_vl", (84, 56), Frame.MODEL_PIXELS), ("qwen3_vl", (96, 64), Frame.THOUSANDTHS)])
+def test_sizes_and_frames(family, size, frame):
+    inputs = cases.policy(family).encode(Prompt(messages=[user("x", cases.picture(0, 90, 60))]))
+    assert inputs.image_sizes == ((90, 60),) and inputs.model_sizes == (size,) and inputs.frame == frame
+    grid = inputs.media["image_grid_thw"][0].tolist()
+    assert inputs.ids.tolist().count(cases.policy(family).model.config.image_token_id) == grid[1] * grid[2] // 4
+
+
+def test_pixel_limits_change_what_the_model_sees():
+    vlm = VLM(PolicyConfig(model="tiny:qwen2_5_vl", max_pixels=28 * 28 * 4))
+    assert vlm.encode(Prompt(messages=[user("x", cases.picture(0, 280, 280))])).model_sizes == ((56, 56),)
+    vlm = VLM(PolicyConfig(model="tiny:qwen2_5_vl", min_pixels=28 * 28 * 16))
+    assert vlm.encode(Prompt(messages=[user("x", cases.picture(0, 28, 28))])).model_sizes == ((112, 112),)
+
+
+def test_a_one_pixel_image_is_enlarged_and_a_ribbon_is_refused_by_name():
+    vlm = cases.policy("qwen2_5_vl")
+    assert vlm.encode(Prompt(messages=[user("x", cases.picture(0, 1, 1))])).model_sizes == ((56, 56),)
+    with pytest.raises(UserError, match="30000"):
+        vlm.encode(Prompt(id="ribbon", messages=[user("x", cases.picture(0, 30000, 2))]))
+
+
+def test_scoring_in_pieces_changes_nothing(monkeypatch):
+    vlm = cases.policy("qwen2_5_vl")
+    batch = pack(cases.rollouts(vlm, [cases.prompt(1)]), torch.tensor([1.0, -1.0, 2.0, 0.5]), vlm, shared_prefix=True, budget=999)
+    whole = cases.logprobs_and_gradient(vlm, batch)
+    monkeypatch.setattr(vlm_module, "LOGIT_CHUNK", 3 * 512)
+    pieces = cases.logprobs_and_gradient(vlm, batch)
+    assert torch.allclose(whole[0], pieces[0], atol=1e-6) and torch.allclose(whole[1], pieces[1], atol=1e-6)
+
+
+def test_entropy_of_a_known_distribution():
+    vlm = cases.policy("qwen2_5_vl")
+    allowed = len(vlm.bias_V) - len(vlm.banned)
+    _, entropy = vlm._score(torch.zeros(2, len(vlm.bias_V)), torch.nn.Identity(), torch.tensor([5, 6]), 1.0)
+    assert entropy.tolist() == pytest.approx([torch.tensor(float(allowed)).log().item()] * 2, rel=1e-5)
+
+
+def test_stacked_attention_equals_a_loop_for_even_and_ragged_lengths():
+    torch.manual_seed(0)
+    for lengths in ([4, 4, 4], [3, 5, 3, 1]):
+        q, k, v = torch.randn(3, 1, 2, sum(lengths), 8)
+        ends = torch.tensor([0, *lengths]).cumsum(0)
+        found, _ = stacked_attention(None, q, k, v, scaling=0.3, cu_seq_lens_q=ends)
+        for a, b in zip(ends[:-1], ends[1:], strict=True):
+            weights = (q[0, :, a:b] @ k[0, :, a:b].transpose(1, 2) * 0.3).softmax(-1)
+            assert torch.allclose(found[0, a:b].transpose(0, 1), weights @ v[0, :, a:b], atol=1e-6)
+
+
+def test_the_same_seed_builds_the_same_tiny_model_and_tokenizer():
+    (a, pa), (b, pb), (c, _) = (tiny.build("qwen2_5_vl", seed=s) for s in (1, 1, 2))
+    assert all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
+    assert not torch.equal(next(a.parameters()), next(c.parameters()))
+    assert pa.tokenizer.get_vocab() == pb.tokenizer.get_vocab()
+    text = "<think>é</think><answer>7</answer>"
+    assert pa.tokenizer.decode(pa.tokenizer.encode(text), skip_special_tokens=True) == text
+
+
+def test_a_saved_policy_loads_again_bit_for_bit(tmp_path):
+    vlm = cases.policy("qwen2_5_vl")
+    vlm.save(tmp_path / "p")
+    again = VLM(PolicyConfig(model=str(tmp_path / "p")))
+    assert all(torch.equal(p, q) for (_, p), (_, q) in zip(vlm.parameters(), again.parameters(), strict=True))
+    one, two = vlm.encode(cases.prompt(2)), again.encode(cases.prompt(2))
+    assert torch.equal(one.ids, two.ids) and torch.equal(one.positions, two.positions) and again.eos == vlm.eos and again.banned == vlm.banned
+
+
+@pytest.mark.parametrize("name", ["tiny:qwen9", "tiny:qwen2_5_vl:hidden=7", "tiny:qwen2_5_vl:depth=3", "/no/such/folder"])
+def test_a_model_that_cannot_be_had_is_one_line(name):
+    with pytest.raises(UserError, match=r"policy\.model") as caught:
+        VLM(PolicyConfig(model=name))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def llava(tmp_path_factory):
+    """A model of a family that mmrl has no adapter for."""
+    from transformers import CLIPImageProcessor, CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, LlavaProcessor
+
+    tokenizer = tiny._tokenizer()
+    image = tokenizer.convert_tokens_to_ids("<|image_pad|>")
+    config = LlavaConfig(
+        text_config=LlamaConfig(vocab_size=512, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                                bos_token_id=None, pad_token_id=0, eos_token_id=tokenizer.eos_token_id),
+        vision_config=CLIPVisionConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, image_size=28, patch_size=14),
+        image_token_index=image, vision_feature_select_strategy="default", vision_feature_layer=-1)
+    torch.manual_seed(0)
+    model = LlavaForConditionalGeneration(config)
+    processor = LlavaProcessor(image_processor=CLIPImageProcessor(size={"shortest_edge": 28}, crop_size=28), tokenizer=tokenizer, patch_size=14,
+                               vision_feature_select_strategy="default", image_token="<|image_pad|>", num_additional_image_tokens=1, chat_template=tiny.CHAT_TEMPLATE)
+    folder = tmp_path_factory.mktemp("llava")
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return VLM(PolicyConfig(model=str(folder)))
+
+
+def test_any_other_family_is_served_one_completion_a_row(llava):
+    assert type(llava.family) is Family and not llava.family.shares_prefix
+    assert llava.model.config.image_token_id in llava.banned
+    prompts = [cases.prompt(1), cases.prompt(2)]
+    inputs = [llava.encode(p) for p in prompts]
+    groups = LocalGenerator(llava).generate(inputs, 3, Sampling(max_tokens=6, temperature=0.7, seed=0))
+    rollouts = cases.as_rollouts(prompts, inputs, groups)
+    batch = pack(rollouts, torch.arange(1.0, 7.0), llava, shared_prefix=False, budget=10_000)
+    logprobs, _ = cases.logprobs_and_gradient(llava, batch, temperature=0.7)
+    sampled = torch.tensor([x for r in rollouts for x in r.turns[0].logprobs])
+    naive = torch.cat([cases.naive_logprobs(llava, r, 0.7) for r in rollouts])
+    assert (logprobs - sampled).abs().max() < 1e-5 and (logprobs - naive).abs().max() < 1e-5
