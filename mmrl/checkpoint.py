@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from mmrl.errors import UserError
 from mmrl.learn import Learner
 from mmrl.policies.vlm import VLM
 
-POLICY, REFERENCE, OPTIMIZER, STATE = "policy", "reference", "optimizer.safetensors", "state.json"
+POLICY, REFERENCE, OPTIMIZER, STATE = "policy", "reference.safetensors", "optimizer.safetensors", "state.json"
 
 
 def save(path: Path, policy: VLM, learner: Learner, state: Mapping[str, Any]) -> None:
@@ -29,24 +30,32 @@ def save(path: Path, policy: VLM, learner: Learner, state: Mapping[str, Any]) ->
 
     aside = path.with_name(f".{path.name}.tmp")
     try:
+        if path.exists():  # the same step, so the same weights: only the state has moved on
+            _write_state(path, state)
+            return
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
         policy.save(aside / POLICY)
         if learner.reference is not None:
-            learner.reference.save(aside / REFERENCE)
+            save_file(dict(learner.reference.parameters()), aside / REFERENCE)
         save_file(learner.state(), aside / OPTIMIZER)
-        (aside / STATE).write_text(json.dumps(state, indent=2), encoding="utf-8")
+        _write_state(aside, state)
         _flush(aside)
-        if path.exists():  # a run that was stopped right after writing it
-            shutil.rmtree(path)
         os.rename(aside, path)
         _flush_folder(path.parent)
     except Exception as error:
         shutil.rmtree(aside, ignore_errors=True)
-        if not _is_disk_fault(error):
+        number = _errno(error)
+        if number is None:
             raise
-        cure = "free some space" if _is_full(error) else "mend that"
-        raise UserError(f"checkpoint {path} could not be written: {error}: {cure}, then go on with --resume; earlier checkpoints are intact") from error
+        cure = "free some space" if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "mend that"
+        raise UserError(f"checkpoint {path} could not be written: {os.strerror(number)}: {cure}, then go on with --resume; earlier checkpoints are intact") from error
+
+
+def _write_state(folder: Path, state: Mapping[str, Any]) -> None:
+    aside = folder / f".{STATE}.tmp"
+    aside.write_text(json.dumps(state, indent=2), encoding="utf-8")
+    os.replace(aside, folder / STATE)
 
 
 def load(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
@@ -65,8 +74,10 @@ def restore(path: Path, tensors: Mapping[str, torch.Tensor], learner: Learner) -
 
     learner.load_state(dict(tensors))
     if learner.reference is not None:
-        weights = load_file(path / REFERENCE / "model.safetensors")
-        learner.reference.model.load_state_dict(weights, strict=False)
+        weights = load_file(path / REFERENCE)
+        with torch.no_grad():
+            for name, parameter in learner.reference.parameters():
+                parameter.copy_(weights[name])
 
 
 def clean(folder: Path) -> None:
@@ -82,12 +93,12 @@ def prune(paths: list[Path], keep: int, best: Path | None) -> None:
             shutil.rmtree(path)
 
 
-def _is_full(error: Exception) -> bool:
-    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "os error 28" in str(error).lower() or "no space" in str(error).lower()
-
-
-def _is_disk_fault(error: Exception) -> bool:
-    return isinstance(error, OSError) or _is_full(error)  # safetensors wraps what its writer saw
+def _errno(error: Exception) -> int | None:
+    """The system's error number; safetensors only writes it into its message."""
+    if isinstance(error, OSError):
+        return error.errno
+    found = re.search(r"os error (\d+)", str(error))
+    return int(found[1]) if found else None
 
 
 def _flush(folder: Path) -> None:

@@ -55,9 +55,9 @@ def broken(rule: str) -> UserError:
 
 def check_name(name: str) -> None:
     if not is_name(name):
-        raise broken(f"the entry point's name {name!r} must be lower-case letters, digits, '-', '_' and '.'")
+        raise broken(f"its name {name!r} must be lower-case letters, digits, '-', '_' and '.'")
     if name == CORE:
-        raise broken(f"the name {CORE!r} belongs to the core; name the entry point after the plugin")
+        raise broken(f"the name {CORE!r} belongs to the core; choose another one")
 
 
 def check_core_version(dist: Distribution) -> None:

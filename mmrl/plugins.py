@@ -96,8 +96,9 @@ class Registry:
         core = PluginInfo(name=CORE, dist=CORE, version=mmrl.__version__, target=builtin.__name__)
         self.plugins.append(self._commit(core, builtin))
         self._load_entry_points(_installed() if entry_points is None else list(entry_points), only, set(block))
-        for path in files:
-            self._load_file(Path(path), set(block))
+        for path in dict.fromkeys(Path(f).absolute() for f in files):
+            self._load_file(path, set(block))
+        self._list_missing(only or ())
         if strict:
             for failed in self._failed():
                 raise PluginError(f"{failed.label} {failed.error} (MMRL_STRICT)") from failed.cause
@@ -164,10 +165,6 @@ class Registry:
                 seen.add((ep.name, ep.value))
                 dist, version = (ep.dist.name, ep.dist.version) if ep.dist else (None, None)
                 self._add(PluginInfo(name=ep.name, dist=dist, version=version, target=ep.value), ep.load, ep)
-        for name in sorted((wanted or set()) - {ep.name for ep in found}):
-            cure = f": pip install mmrl-{name}" if contract.is_name(name) else ""
-            error = f"is not installed{cure}"
-            self.plugins.append(PluginInfo(name=name, dist=None, version=None, target="MMRL_PLUGINS", error=error))
 
     def _load_file(self, path: Path, block: set[str]) -> None:
         """A local file is asked for by name, so its failure is fatal."""
@@ -176,9 +173,15 @@ class Registry:
             return
         if not path.is_file():
             raise UserError(f"--plugin {path}: there is no such file")
-        self._add(PluginInfo(name=path.stem, dist=None, version=None, target=str(path.absolute())), lambda: _import_file(path))
+        self._add(PluginInfo(name=path.stem, dist=None, version=None, target=str(path)), lambda: _import_file(path))
         if self.plugins[-1].error:
             raise PluginError(f"{self.plugins[-1].label} {self.plugins[-1].error}") from self.plugins[-1].cause
+
+    def _list_missing(self, only: Iterable[str]) -> None:
+        """Names in MMRL_PLUGINS that nothing installed has."""
+        for name in sorted(set(only) - self._off - {p.name for p in self.plugins}):
+            error = "is not installed" + (f": pip install mmrl-{name}" if contract.is_name(name) else "")
+            self.plugins.append(PluginInfo(name=name, dist=None, version=None, target="MMRL_PLUGINS", error=error))
 
     def _add(self, info: PluginInfo, load: Callable[[], Any], ep: EntryPoint | None = None) -> None:
         """List a plugin: committed whole, or with its error."""
@@ -251,7 +254,7 @@ class Registry:
 def _installed() -> list[EntryPoint]:
     """The installed plugins in a fixed order; what the core bundles comes first, so that nobody takes its names."""
     def order(ep: EntryPoint) -> tuple[str, bool, str]:
-        dist = ep.dist.name if ep.dist else ""
+        dist = (ep.dist and ep.dist.name) or ""
         return ep.name, dist != CORE, dist
 
     return sorted(entry_points(group=GROUP), key=order)

@@ -72,6 +72,8 @@ class Run:
         self.algorithm: Algorithm
         self.resume: tuple[Path, dict[str, torch.Tensor]] | None = None
         """Checkpoint folder and optimiser state that the first stage prepared picks up."""
+        self.quarantine: set[tuple[str, str]] = set()
+        """(task, id) of prompts whose images can't be used."""
         self.stop = False
         """Set from outside: stop at the end of this step."""
         self.consistent = True
@@ -106,21 +108,25 @@ class Run:
     # -- their parts ----------------------------------------------------------------------------------------------------
 
     def take(self, n: int) -> tuple[list[Prompt], list[PromptInputs]]:
-        """The next n prompts and their inputs. One whose image is broken is written to errors.jsonl and replaced; more than a
-        tenth broken stop the run."""
-        prompts, inputs, broken = [], [], 0
+        """The next n prompts and their inputs. One whose image is broken is named in errors.jsonl, put in quarantine and replaced;
+        when that befalls more than a tenth of the prompts, the run stops."""
+        prompts: list[Prompt] = []
+        inputs: list[PromptInputs] = []
         with self.clock("process"):
             while len(prompts) < n:
                 prompt = self.source.take(1)[0]
+                if (prompt.task, prompt.id) in self.quarantine:
+                    continue
                 try:
                     inputs.append(self.policy.encode(prompt))
                     prompts.append(prompt)
                 except UserError as error:
-                    broken += 1
+                    self.quarantine.add((prompt.task, prompt.id))
                     self.folder.error(self.at.step + 1, f"{prompt.task} {prompt.id}", str(error))
                     self.progress.note(f"left out {prompt.id}: {error}")
-                    if broken > max(1, n // 10):
-                        raise UserError(f"{broken} of {len(prompts) + broken} prompts of step {self.at.step + 1} are broken, see {self.folder.path / 'errors.jsonl'}; the last: {error}") from error
+                    if len(self.quarantine) > 2 + sum(self.source.taken.values()) // 10:
+                        raise UserError(f"step {self.at.step + 1}: {len(self.quarantine)} prompts are broken so far, see {self.folder.path / 'errors.jsonl'}: mend "
+                                        f"or remove them, then go on with --resume; the last: {error}") from error
         return prompts, inputs
 
     def sampling(self) -> Sampling:
@@ -179,7 +185,7 @@ class Run:
             self.at.stage, self.at.stage_step, self.at.source = self.at.stage + 1, 0, {}
         if self.at.evaluated_step != self.at.step:
             self.evaluate(("last",))
-        if not self.folder.checkpoint_dir(self.at.step).exists():
+        if self.resume is None:  # otherwise the run was finished already
             self.save()
 
     def prepare(self, stage: SftStage | RlStage) -> None:

@@ -42,13 +42,14 @@ def train(config: RunConfig, progress: Progress, *, resume: bool = False, overwr
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
     found = newest(folder)
-    policy = load_policy(config, found / checkpoint.POLICY if found else None)
-    check_packing(config, policy, progress)
-    if folder is None:
-        if overwrite and (path / "config.toml").exists():
-            shutil.rmtree(path)
-        folder = RunFolder.create(path, as_data(config), config.seed)
-    with Judge(verifier_ids(config), config.judge.processes, config.judge.deadline_s) as judge:
+    with Judge(verifier_ids(config), config.judge.processes, config.judge.deadline_s) as judge:  # starts beside the model
+        policy = load_policy(config, found / checkpoint.POLICY if found else None)
+        check_packing(config, policy, progress)
+        judge.ready()
+        if folder is None:
+            if overwrite and (path / "config.toml").exists():
+                shutil.rmtree(path)
+            folder = RunFolder.create(path, as_data(config), config.seed)
         run = Run(config, tasks, folder, policy, judge, progress)
         if resume:
             restore(run, found)

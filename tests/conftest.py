@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from mmrl.plugins import _registry
+
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
@@ -38,9 +40,11 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]
         (info / "METADATA").write_text("\n".join(lines) + "\n", "utf-8")
         points = ["[mmrl.plugins]", *(f"{k} = {v}" for k, v in entry.items())]
         (info / "entry_points.txt").write_text("\n".join(points) + "\n", "utf-8")
+        _registry.cache_clear()
         return folder
 
     yield install
+    _registry.cache_clear()
     for name in set(sys.modules) - loaded:
         if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
             del sys.modules[name]

@@ -53,7 +53,7 @@ class Main(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([*COMMANDS.items()])  # `list` is the command's module here, once it is imported
         if plugins := self._from_plugins(ctx):
             with formatter.section("Commands from plugins"):
                 formatter.write_dl([(name, plugins[name].get_short_help_str(80)) for name in sorted(plugins)])
@@ -78,13 +78,13 @@ class Main(click.Group):
                         found[name] = command
         return ctx.meta["commands"]
 
-    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, complete_var: str | None = None,
-             standalone_mode: bool = True, windows_expand_args: bool = True, **extra: Any) -> Any:
+    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, complete_var: str | None = None,  # type: ignore
+             standalone_mode: bool = True, **extra: Any) -> Any:
         """Run a command line and exit: 0 done, 1 the answer is no (`mmrl check`), 2 bad input, 130 interrupted."""
         if not standalone_mode:
-            return super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+            return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         try:
-            code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+            code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         except UserError as error:
             if isinstance(error, PluginError) and error.__cause__:
                 traceback.print_exception(error.__cause__)

@@ -30,8 +30,8 @@ def command(kind: str | None, as_json: bool) -> None:
 
     for k in kinds:
         if specs := registry.specs(k):
-            rows = [[escape(text) for text in (s.id, s.summary, _details(s))] for s in specs.values()]
-            print_table(k, ["id", "what it is", "details"], rows)
+            cells = [[escape(text) for text in (s.id, s.summary, _details(s))] for s in specs.values()]
+            print_table(k, ["id", "what it is", "details"], cells)
         elif kind:
             click.echo(f"There are no {kind} yet: see `mmrl plugins` for what is installed.")
     if failed := [p for p in registry.plugins if p.error]:

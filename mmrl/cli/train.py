@@ -53,12 +53,14 @@ def _dry_run(config: Any) -> None:
 
 
 def _quiet() -> None:
-    """transformers' progress bars would tear the live panel."""
+    """transformers' progress bars and warnings would tear the live panel."""
     import os
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
 
 
 def _close(run: Path, page: Path, console: Any) -> None:
@@ -68,11 +70,11 @@ def _close(run: Path, page: Path, console: Any) -> None:
     summary = json.loads((run / "summary.json").read_bytes())
     console.print()
     for task, before in summary["before"].items():
-        for name in ("best", "last"):
-            after = summary[name][task]
+        best, last = summary["best"][task], summary["last"][task]
+        for name, after in [("last", last)] if best == last else [("best", best), ("last", last)]:
             console.print(f"{task}  {after['metric']} {before['value']:.3f} ({before['low']:.3f} to {before['high']:.3f}) -> [bold]{after['value']:.3f}[/] "
-                          f"({after['low']:.3f} to {after['high']:.3f}) {name}, n={after['n']}, 95% intervals", highlight=False)
+                          f"({after['low']:.3f} to {after['high']:.3f}) {name}, n={after['n']}, 95% intervals", highlight=False, soft_wrap=True)
     seconds = summary["seconds"]
     parts = ", ".join(f"{part} {seconds[part]:.0f}" for part in ("generate", "update", "judge", "process", "evaluate", "other"))
-    console.print(f"{seconds['total']:.0f} s ({parts}); peak memory {summary['peak_memory_mb']} MB", highlight=False)
+    console.print(f"{seconds['total']:.0f} s ({parts}); peak memory {summary['peak_memory_mb']} MB", highlight=False, soft_wrap=True)
     console.print(f"\nreport    {page}\nagain     mmrl eval {run}\nyour own  mmrl new plugin NAME, then docs/plugins.md", highlight=False, soft_wrap=True)

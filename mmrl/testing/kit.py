@@ -45,7 +45,8 @@ def check_id(id: str, n: int = 32, options: Options | None = None, task: str | N
     return reports
 
 
-def check_plugin(name: str, n: int = 32, options: Mapping[str, Options] | None = None, skip: Collection[str] = ()) -> list[Report]:
+def check_plugin(name: str, n: int = 32, options: Mapping[str, Options] | None = None,
+                 skip: Collection[str] = ()) -> list[Report]:
     """Check every task and verifier of a plugin; AssertionError names each rule that is broken and the cure.
 
     `options` are for tasks that need some: `{"flags/folder": {"root": "tests/pictures"}}`; `skip` holds ids to leave out.
@@ -65,7 +66,8 @@ def check_plugin(name: str, n: int = 32, options: Mapping[str, Options] | None =
             try:
                 reports.append(check_task(registry.get("tasks", id), n=n, options=options.get(id)))
             except UserError as error:
-                failed.append(f"task {id!r} can't be built: {error}. Give check_plugin options={{{id!r}: {{...}}}} or skip=[{id!r}]")
+                failed.append(f"task {id!r} can't be built: {error}: give check_plugin "
+                              f"options={{{id!r}: {{...}}}} or skip=[{id!r}]")
     for id in info.specs.get("verifiers", ()):
         if id not in skip:
             users = _users(id)

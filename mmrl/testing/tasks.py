@@ -83,8 +83,7 @@ def messages_are_well_formed(subject: TaskSubject) -> None:
             if isinstance(content, str):
                 continue
             for part in content if isinstance(content, list | tuple) else [content]:
-                kind = part.get("type") if isinstance(part, Mapping) else None
-                if kind not in ("text", "image") or kind not in part:
+                if not isinstance(part, Mapping) or part.get("type") not in ("text", "image") or part["type"] not in part:
                     raise Fault(f"{where} has the part {part!r:.80}: write {{'type': 'text', 'text': ...}} or "
                                 "{'type': 'image', 'image': ...}")
         if row.messages[-1]["role"] != "user":

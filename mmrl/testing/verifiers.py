@@ -228,7 +228,7 @@ def _score(spec: VerifierSpec, verify: Verify, case: Case, completion: str, name
     took = time.monotonic() - start
     if took > spec.deadline_s:
         raise Fault(f"{name} took {took:.1f} s, longer than deadline_s={spec.deadline_s:g}: bound the length before parsing")
-    value = returned.value if isinstance(returned, Score) else returned
+    value: Any = returned.value if isinstance(returned, Score) else returned
     parts: Mapping[str, Any] = returned.parts if isinstance(returned, Score) else {}
     for label, number in (("its value", value), *((f"its part {k!r}", v) for k, v in parts.items())):
         if isinstance(number, str) or not hasattr(number, "__float__") or not math.isfinite(float(number)):

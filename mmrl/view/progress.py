@@ -56,11 +56,11 @@ class Show:
                 self.live.update(self._panel(), refresh=True)
                 self.drawn = time.monotonic()
         elif self.done == self.steps or self.done % max(1, self.steps // 10) == 0:
-            self.console.print(f"  step {self.done}/{self.steps}  " + "  ".join(f"{label} {metrics[key]:.3g}" for key, label in SHOWN[self.kind] if key in metrics), highlight=False)
+            self.console.print(f"  step {self.done}/{self.steps}  " + "  ".join(f"{label} {metrics[key]:.3g}" for key, label in SHOWN[self.kind] if key in metrics), highlight=False, soft_wrap=True)
 
     def evaluated(self, step: int, figures: Sequence[Any]) -> None:
         for figure in figures:
-            self.console.print(f"  after {step} steps  {figure.task}  {figure.metric} [bold]{figure.value:.3f}[/] ({figure.low:.3f} to {figure.high:.3f}, n={figure.n})", highlight=False)
+            self.console.print(f"  after {step} steps  {figure.task}  {figure.metric} [bold]{figure.value:.3f}[/] ({figure.low:.3f} to {figure.high:.3f}, n={figure.n})", highlight=False, soft_wrap=True)
 
     def note(self, text: str) -> None:
         self.console.print(f"  note: {text}", style="yellow", highlight=False, markup=False)

@@ -232,7 +232,7 @@ def _at(series: Series, x: float) -> Number:
 
 def _axes(x_scale: Scale, y_scale: Scale, unit: str) -> str:
     floor = y_scale.start + 15
-    parts = [f'<text x="{LEFT - 6}" y="{floor}" text-anchor="end">step</text>']
+    parts = [f'<text x="0" y="{floor}">step</text>']
     for tick in y_scale.ticks:
         y = y_scale(tick)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'

@@ -199,11 +199,50 @@ def test_what_depends_on_the_process_is_found(site) -> None:
     assert report.ok, str(report)
 
 
+NEEDS_OPTIONS = """
+    from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
+
+    @hookimpl
+    def mmrl_tasks():
+        return [TaskSpec(id="opt/upto", target="mmrl_opt:UpTo", verifiers={"opt/exact": 1.0})]
+
+    @hookimpl
+    def mmrl_verifiers():
+        return [VerifierSpec(id="opt/exact", target="mmrl_opt:exact")]
+
+    class UpTo(Task):
+        def __init__(self, last):
+            self.last = last
+
+        def prompts(self, split, seed):
+            return [Prompt(id=f"{split}{i}", messages=[user(f"{split}: {i} + 100?")], answer=i + 100) for i in range(self.last)]
+
+    def exact(case):
+        return float(case.completion == str(case.answer))
+"""
+
+
+def test_tasks_that_need_options_get_them(site) -> None:
+    site("mmrl-opt", {"mmrl_opt.py": NEEDS_OPTIONS}, {"opt": "mmrl_opt"})
+    needs = "task 'opt/upto' needs the option 'last'; it accepts: last"
+    for id in ("opt/upto", "opt/exact"):
+        with pytest.raises(UserError, match=needs):
+            check_id(id)
+        assert check_id(id, options={"last": 5})[0].ok
+    _, verifier = check_plugin("opt", options={"opt/upto": {"last": 5}})
+    assert {"gold_scores_highest", "empty_scores_low"} < {r.name for r in verifier.results}
+    with pytest.raises(AssertionError, match=f"task 'opt/upto' can't be built: {needs}: give check_plugin options="):
+        check_plugin("opt")
+    (skipped,) = check_plugin("opt", skip=["opt/upto"])
+    assert [(r.name, r.ok) for r in skipped.results] == [("rows_to_score_are_found", True)]
+    assert "nothing to score" in skipped.results[0].note
+
+
 def test_ids_lead_to_their_checks(site) -> None:
     site("mmrl-sets", {"mmrl_sets.py": HASH_ORDER}, {"sets": "mmrl_sets"})
     (report,) = check_id("sets/exact", n=4)
     assert (report.id, report.kind, report.ok) == ("sets/exact", "verifier", True), str(report)
-    with pytest.raises(UserError, match="no installed task names verifier 'sets/lost': say on which task to check it with --task"):
+    with pytest.raises(UserError, match="no installed task names verifier 'sets/lost': say on which task to check it with"):
         check_id("sets/lost")
     assert check_id("sets/lost", task="sets/sorted")[0].ok
     with pytest.raises(UserError, match=r"no verifier 'sets/exat'\. Did you mean 'sets/exact'"):

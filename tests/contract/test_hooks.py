@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -89,7 +89,8 @@ def test_every_hook_is_called(site) -> None:
         ((plugin, caller),) = found.callers(name)
         assert plugin == "all"
         caller(**arguments)
-    assert mmrl_all.seen == [("commands", "group"), ("started", "folder", "n"), ("step", "folder", 3, 0.5), ("finished", "stopped")]
+    assert mmrl_all.seen == [("commands", "group"), ("started", "folder", "n"), ("step", "folder", 3, 0.5),
+                             ("finished", "stopped")]
     found.hook.mmrl_run_finished(run="folder", status="failed")
     assert mmrl_all.seen[-1] == ("finished", "failed"), "the relay calls it too"
 
@@ -138,7 +139,7 @@ def test_the_examples_of_observers_run(site, tmp_path: Path, capsys: pytest.Capt
     assert capsys.readouterr().out == "x begins in runs/x\nstep 7 is good\nruns/x finished\n"
 
 
-def checks(module: object) -> Callable[..., set[str]]:
+def checks(module: ModuleType) -> set[str]:
     return {c.__name__ for c in (*getattr(module, "GATES", ()), *module.CHECKS)}
 
 

@@ -251,6 +251,7 @@ def test_a_local_file_is_a_plugin(site, tmp_path) -> None:
         found = Registry(files=[path], entry_points=[])
         assert info(found, "my_task").target == str(path) and info(found, "my_task").dist is None
         assert found.make_task("my_task/one").prompts("test", 0)[0].answer == "2"
+    assert [p.name for p in Registry(files=[path, path], entry_points=[], only=["my_task"]).plugins] == ["mmrl", "my_task"]
     assert found.make_verifier("my_task/exact")(Case(completion="2", answer="2")) == 1.0
 
 
@@ -268,6 +269,7 @@ def test_a_local_file_reaches_child_processes(site, mmrl, tmp_path) -> None:
     ("my_task.py", specs("other/one"), "must start with 'my_task/'"),
     ("json.py", LOCAL, "a module named 'json' exists already"),
     ("my-task.py", LOCAL, "must be a Python name"),
+    ("My_task.py", LOCAL, "its name 'My_task' must be lower-case"),
 ])
 def test_a_broken_local_file_is_fatal(site, tmp_path, name: str, source: str, message: str) -> None:
     with pytest.raises(PluginError, match=message):

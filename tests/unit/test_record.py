@@ -229,8 +229,8 @@ def test_each_picture_is_stored_once_and_small(run: RunFolder, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("mode", "color", "seen"), [
-    ("RGBA", (9, 9, 9, 0), (255, 255, 255)), ("CMYK", (0, 0, 0, 0), (255, 255, 255)), ("L", 7, (7, 7, 7)), ("1", 1, (255, 255, 255)),
-    ("P", 0, (0, 0, 0))])
+    ("RGBA", (9, 9, 9, 0), (255, 255, 255)), ("CMYK", (0, 0, 0, 0), (255, 255, 255)), ("P", 0, (0, 0, 0)),
+    ("L", 7, (7, 7, 7)), ("1", 1, (255, 255, 255))])
 def test_any_mode_is_seen_as_people_see_it(run: RunFolder, mode: str, color: object, seen: object) -> None:
     run.rollouts(1, [row("a", Image.new(mode, (3, 3), color))])
     with Image.open(next((run.path / "rollouts" / "media").iterdir())) as stored:

@@ -16,7 +16,7 @@ from mmrl_classification.verifiers import answer_of
 
 MAX_MATH = 20_000
 """Characters that math-verify is given; its patterns take quadratic time. The published completions end at 1,024 tokens."""
-_POWER = re.compile(r"[\d)}]\s*(?:\^|\*\*)[\s({-]*(\d+)")
+_POWER = re.compile(r"[\d)}]\s*(?:\^|\*\*)(?=[\s({-]*(\d+))")
 _FACTORIAL = re.compile(r"\d{3,}[\s)}]*!|!\s*!")
 
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it warns that its own timeouts are off: the judge has the deadline

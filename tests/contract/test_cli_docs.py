@@ -1,0 +1,51 @@
+"""docs/cli.md shows each command's help as it is. `MMRL_UPDATE_DOCS=1 pytest tests/contract/test_cli_docs.py` writes it anew."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from mmrl.cli import COMMANDS, main
+
+PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
+BLOCK = re.compile(r"<!-- help: ([\w ]+) -->\n```\n(.*?)```\n", re.DOTALL)
+SHOWN = {name: text for name, text in BLOCK.findall(PAGE.read_text("utf-8"))}
+WRITTEN = [name for name in COMMANDS if importlib.util.find_spec(f"mmrl.cli.{name}")]
+
+
+def help_of(path: str) -> str:
+    """What `mmrl a b --help` prints in a terminal of 100 columns."""
+    context, command = None, main
+    for name in path.split():
+        if context is not None:
+            command = command.get_command(context, name)
+        context = click.Context(command, parent=context, info_name=name, terminal_width=100, max_content_width=100,
+                                help_option_names=["-h", "--help"])
+    return command.get_help(context) + "\n"
+
+
+@pytest.mark.skipif(not os.environ.get("MMRL_UPDATE_DOCS"), reason="writes docs/cli.md where MMRL_UPDATE_DOCS is set")
+def test_update() -> None:
+    def anew(match: re.Match[str]) -> str:
+        text = help_of(match[1]) if match[1].split()[-1] in (*WRITTEN, "mmrl", "plugin") else match[2]
+        return f"<!-- help: {match[1]} -->\n```\n{text}```\n"
+
+    PAGE.write_text(BLOCK.sub(anew, PAGE.read_text("utf-8")), "utf-8")
+    SHOWN.update(BLOCK.findall(PAGE.read_text("utf-8")))
+
+
+@pytest.mark.parametrize("command", ["mmrl", *(f"mmrl {name}" for name in WRITTEN if name != "new"), "mmrl new plugin"])
+def test_the_page_shows_the_help(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MMRL_PLUGINS", "")
+    assert SHOWN.get(command) == help_of(command), "run this file with MMRL_UPDATE_DOCS=1"
+
+
+def test_every_command_has_a_section() -> None:
+    page = PAGE.read_text("utf-8")
+    for name in COMMANDS:
+        assert re.search(rf"^## mmrl {name}\b", page, re.MULTILINE)

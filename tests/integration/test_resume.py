@@ -1,0 +1,136 @@
+"""Resume is exact: stopped, killed, or killed in the middle of writing a checkpoint."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import runs
+import torch
+from safetensors.torch import load_file
+
+KILLER = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, {support!r})
+import runs
+at, seen = int(sys.argv[2]), 0
+def watch(event, arguments):
+    global seen
+    if event in ("open", "os.rename", "os.mkdir", "shutil.rmtree", "os.rmdir") and "step-000004" in str(arguments[0]):
+        seen += 1
+        if seen == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(watch)
+runs.run(runs.toy_config(Path(sys.argv[1]), checkpoint={{"every": 2, "keep": 9}}))
+print("operations:", seen)
+"""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    os.environ["MMRL_PLUGIN_FILES"] = runs.TOY  # module-scoped: before the fixture that every test has
+    folder = runs.run(runs.toy_config(tmp_path_factory.mktemp("whole"), checkpoint={"every": 2, "keep": 9}))
+    return folder
+
+
+def same_end(a: Path, b: Path) -> bool:
+    one, two = (load_file(next(iter(sorted((p / "checkpoints").glob("step-*"), reverse=True))) / "policy" / "model.safetensors") for p in (a, b))
+    return one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)
+
+
+@pytest.mark.parametrize("stop_after", [1, 2, 3, 4, 5])
+def test_a_stopped_run_goes_on_bit_for_bit(whole, tmp_path, stop_after):
+    config = runs.toy_config(tmp_path, checkpoint={"every": 2, "keep": 9})
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(config, progress=runs.Silent(stop_after))
+    folder = runs.run(config, resume=True)
+    assert runs.trajectory(folder) == runs.trajectory(whole)
+    assert same_end(folder.path, whole.path)
+
+
+def test_the_state_of_a_kl_reference_and_of_several_epochs_survives(tmp_path):
+    stage = {"kind": "rl", "steps": 4, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-2, "kl": 0.5, "epochs": 2}
+    whole = runs.run(runs.toy_config(tmp_path / "a", stages=[stage]))
+    config = runs.toy_config(tmp_path / "b", stages=[stage])
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(config, progress=runs.Silent(2))
+    assert runs.trajectory(runs.run(config, resume=True)) == runs.trajectory(whole)
+    kl = [r["metrics"]["kl"] for r in runs.rows(whole) if "metrics" in r]
+    assert kl[-1] > 1e-6
+
+
+def test_at_the_edge_of_an_epoch(tmp_path):
+    """12 prompts a step of 16: every other step crosses an epoch."""
+    stage = {"kind": "rl", "steps": 4, "prompts_per_step": 12, "group_size": 2, "learning_rate": 1e-3}
+    whole = runs.run(runs.toy_config(tmp_path / "a", stages=[stage], record={"rollouts_every": 1, "rollouts": 24}))
+    config = runs.toy_config(tmp_path / "b", stages=[stage], record={"rollouts_every": 1, "rollouts": 24})
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(config, progress=runs.Silent(2))
+    found = runs.trajectory(runs.run(config, resume=True))
+    assert found == runs.trajectory(whole)
+    drawn = [r["prompt_id"] for r in found[1]][::2]
+    assert sorted(drawn[:16]) == sorted(drawn[16:32]) and drawn[:16] != drawn[16:32]
+
+
+def kill_and_resume(whole, tmp_path, at):
+    script = KILLER.format(support=str(Path(runs.__file__).parent))
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path), str(at)], capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode == -signal.SIGKILL:
+        folder = runs.run(runs.toy_config(tmp_path, checkpoint={"every": 2, "keep": 9}), resume=True)
+        assert runs.trajectory(folder) == runs.trajectory(whole) and same_end(folder.path, whole.path)
+        assert not list((folder.path / "checkpoints").glob(".*"))
+        return True
+    assert done.returncode == 0, done.stderr
+    return False
+
+
+@pytest.mark.parametrize("at", [1, 9])
+def test_killed_while_a_checkpoint_is_written(whole, tmp_path, at):
+    assert kill_and_resume(whole, tmp_path, at)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_killed_between_any_two_writes_of_a_checkpoint(whole, tmp_path):
+    at = 1
+    while kill_and_resume(whole, tmp_path / str(at), at):
+        at += 1
+        shutil.rmtree(tmp_path / str(at - 1))
+    assert at > 12
+
+
+@pytest.mark.slow
+def test_twenty_steps_are_ten_and_resume_and_ten(tmp_path):
+    stages = [{"kind": "rl", "steps": 20, "prompts_per_step": 4, "group_size": 8, "learning_rate": 1e-3}]
+    model = {"model": "tiny:qwen2_5_vl"}
+    whole = runs.run(runs.toy_config(tmp_path / "a", stages=stages, policy=model))
+    config = runs.toy_config(tmp_path / "b", stages=stages, policy=model)
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(config, progress=runs.Silent(10))
+    folder = runs.run(config, resume=True)
+    assert runs.trajectory(folder) == runs.trajectory(whole) and same_end(folder.path, whole.path)
+    assert len(runs.trajectory(folder)[0]) == 22
+
+
+def test_other_settings_are_refused(whole, tmp_path):
+    shutil.copytree(whole.path, tmp_path / "toy")
+    with pytest.raises(Exception, match="generate.temperature"):
+        runs.run(runs.toy_config(tmp_path, overrides=("generate.temperature=0.5",), checkpoint={"every": 2, "keep": 9}), resume=True)
+    assert runs.trajectory(tmp_path / "toy") == runs.trajectory(whole)
+
+
+def test_resuming_a_finished_run_changes_nothing(whole, tmp_path):
+    shutil.copytree(whole.path, tmp_path / "toy")
+    config = runs.toy_config(tmp_path, checkpoint={"every": 2, "keep": 9})
+    (tmp_path / "toy" / "config.toml").write_text((whole.path / "config.toml").read_text().replace(str(whole.path.parent), str(tmp_path)))
+    before = (tmp_path / "toy" / "summary.json").read_text()
+    runs.run(config, resume=True)
+    assert runs.trajectory(tmp_path / "toy") == runs.trajectory(whole)
+    import json
+
+    old, new = json.loads(before), json.loads((tmp_path / "toy" / "summary.json").read_text())
+    assert {k: v for k, v in new.items() if k != "peak_memory_mb"} == {k: v for k, v in old.items() if k != "peak_memory_mb"}

@@ -1,0 +1,61 @@
+"""Whole runs in tests: small ones, on the toy task."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mmrl.config import RunConfig, parse_config
+from mmrl.record import RunFolder
+from mmrl.start import train
+
+TOY = str(Path(__file__).with_name("toy.py"))
+
+
+class Silent:
+    """A watcher that keeps what it was told."""
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.notes: list[str] = []
+        self.stop_after = stop_after
+
+    def stage_started(self, *_: Any) -> None: ...
+
+    def step_finished(self, step: int, metrics: Mapping[str, float]) -> None:
+        if step == self.stop_after:
+            raise KeyboardInterrupt
+
+    def evaluated(self, *_: Any) -> None: ...
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def toy_config(folder: Path, name: str = "toy", overrides: tuple[str, ...] = (), **sections: Any) -> RunConfig:
+    """Two SFT and four RL steps on a tiny model."""
+    data = {
+        "name": name, "runs": str(folder), "policy": {"model": "tiny:qwen2_5_vl:hidden=32,layers=1"}, "tasks": [{"id": "toy/colour"}],
+        "stages": [{"kind": "sft", "steps": 2, "batch_size": 4, "learning_rate": 1e-3},
+                   {"kind": "rl", "steps": 4, "prompts_per_step": 3, "group_size": 4, "learning_rate": 1e-3}],
+        "generate": {"max_tokens": 6}, "evaluate": {"n": 4}, "record": {"rollouts_every": 2, "rollouts": 8}, "train": {"threads": 1},
+    }
+    return parse_config({**data, **sections}, overrides)
+
+
+def run(config: RunConfig, **options: Any) -> RunFolder:
+    return train(config, options.pop("progress", None) or Silent(), **options)
+
+
+def rows(folder: RunFolder | Path) -> list[dict[str, Any]]:
+    path = folder.path if isinstance(folder, RunFolder) else folder
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def trajectory(folder: RunFolder | Path) -> list[Any]:
+    """Everything of a run that must be reproduced bit for bit: metrics and evaluations without times, rollouts with prompts."""
+    path = folder.path if isinstance(folder, RunFolder) else folder
+    steps = [(r["step"], r.get("eval") or {k: v for k, v in r["metrics"].items() if not k.startswith("time/")}) for r in rows(path)]
+    sampled = [json.loads(line) for f in sorted((path / "rollouts").glob("step-*.jsonl")) for line in f.read_text().splitlines()]
+    return [steps, sampled]

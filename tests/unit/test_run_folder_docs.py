@@ -1,0 +1,170 @@
+"""docs/run-folder.md names the files and keys that a real run writes, all of them and no others."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmrl.config import load_config
+from mmrl.record import read_rows, read_run
+
+PAGE = (Path(__file__).parents[2] / "docs" / "run-folder.md").read_text(encoding="utf-8")
+
+PLUGIN = '''
+from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
+
+@hookimpl
+def mmrl_tasks():
+    return [TaskSpec(id="shades/name", target="shades:Shades", verifiers={"shades/exact": 1.0})]
+
+@hookimpl
+def mmrl_verifiers():
+    return [VerifierSpec(id="shades/exact", target="shades:exact")]
+
+class Shades(Task):
+    """Is it dark or light?"""
+
+    def prompts(self, split, seed):
+        from PIL import Image
+        shades = [Image.new("RGB", (32, 32), (60 * i,) * 3) for i in range(4)]
+        return [Prompt(id=f"{i}", messages=[user("Dark or light?", shades[i])], answer="dl"[i // 2]) for i in range(4)]
+
+def exact(case):
+    if case.answer == "d":
+        raise ValueError("one prompt in two fails")
+    return float(case.completion.strip() == case.answer)
+'''
+RUN_FILE = """
+name = "shades"
+seed = 5
+[policy]
+model = "tiny:qwen2_5_vl"
+[[tasks]]
+id = "shades/name"
+[[stages]]
+kind = "sft"
+steps = 1
+batch_size = 2
+[[stages]]
+kind = "rl"
+steps = 1
+prompts_per_step = 4
+group_size = 2
+[generate]
+max_tokens = 2
+[evaluate]
+n = 4
+[judge]
+failure_limit = 1.0
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("docs")
+    (folder / "shades.py").write_text(PLUGIN)
+    (folder / "run.toml").write_text(RUN_FILE)
+    command = [sys.executable, "-m", "mmrl", "--plugin", "shades.py", "train", "run.toml"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return folder / "runs" / "shades"
+
+
+def documented(heading: str) -> set[str]:
+    """The keys in the tables below a heading, up to the next one."""
+    section = re.split(rf"^##+ {re.escape(heading)}$", PAGE, flags=re.MULTILINE)[1]
+    return set(re.findall(r"^\| `([^`]+)` \|", re.split(r"^##", section, flags=re.MULTILINE)[0], re.MULTILINE))
+
+
+def keys(value: Mapping[str, Any], *opened: str) -> set[str]:
+    """The keys of a row; those of the objects named in `opened` as `object.key`."""
+    return {key for name in value for key in ([f"{name}.{inner}" for inner in value[name]] if name in opened else [name])}
+
+
+def test_the_tree_is_what_is_there(run: Path) -> None:
+    tree = re.search(r"runs/digits/\n(.*?)```", PAGE, re.DOTALL)
+    assert tree
+    told = {re.sub(r"\d{6}", "NNN", name).rstrip("/") for name in re.findall(r"^  (\S+)", tree[1], re.MULTILINE)}
+    there = {str(path.relative_to(run)) for path in run.glob("*")} | {str(path.relative_to(run)) for path in run.glob("*/*")}
+    there = {re.sub(r"\d{6}", "NNN", name) for name in there} - {"rollouts", "checkpoints"}
+    assert told == there
+
+
+def test_manifest(run: Path) -> None:
+    manifest = json.loads((run / "manifest.json").read_bytes())
+    assert keys(manifest, "git", "machine") == documented("manifest.json")
+    assert all(set(plugin) == {"name", "dist", "version"} for plugin in manifest["plugins"])
+    assert "shades" in [plugin["name"] for plugin in manifest["plugins"]]
+
+
+def test_rows_of_metrics(run: Path) -> None:
+    rows = read_rows(run / "metrics.jsonl")
+    assert set().union(*(keys(row, "eval") for row in rows)) == documented("metrics.jsonl")
+    assert {row["stage"] for row in rows} == {"sft", "rl"}
+
+
+def test_metrics(run: Path) -> None:
+    sft, rl = (set(row["metrics"]) for row in read_run(run).steps)
+    general = {"reward/shades/exact": "reward/<verifier id>", "task/shades/name/reward": "task/<task id>/reward"}
+    assert {general.get(key, key) for key in rl} == documented("Metrics")
+    assert sft == {"loss", "grad_norm", "learning_rate", *(key for key in rl if key.startswith("time/"))}
+
+
+def test_rollouts(run: Path) -> None:
+    rows = [row for path in read_run(run).rollout_files for row in read_rows(path)]
+    assert len(rows) == 8
+    for row in rows:
+        assert keys(row, "score") == documented("rollouts/")
+        picture, text = row["messages"][0]["content"]
+        assert set(picture) == {"type", "path"}
+        assert set(text) == {"type", "text"}
+        assert (run / "rollouts" / picture["path"]).is_file()
+    assert [row["score"]["value"] is None for row in rows] == [row["advantage"] is None for row in rows]
+    assert {row["score"]["status"] for row in rows} == {"ok", "failed"}
+
+
+def test_errors(run: Path) -> None:
+    rows = read_rows(run / "errors.jsonl")
+    assert rows
+    assert all(set(row) == documented("errors.jsonl") for row in rows)
+
+
+def test_checkpoints(run: Path) -> None:
+    held = {path.name for path in (run / "checkpoints" / "step-000002").iterdir()}
+    section = PAGE.split("## checkpoints/")[1].split("## ")[0]
+    assert held == {name.rstrip("/") for name in re.findall(r"`([a-z.]+/?)`", section)} - {"reference"}
+
+
+def test_summary(run: Path) -> None:
+    summary = json.loads((run / "summary.json").read_bytes())
+    assert keys(summary, "seconds") == documented("summary.json") - {"peak_gpu_memory_mb"}
+    for when in ("before", "best", "last"):
+        assert set(summary[when]["shades/name"]) == {"metric", "value", "low", "high", "n", "extra"}
+
+
+def test_config_is_a_run_file_that_gives_the_same_run(run: Path) -> None:
+    assert load_config(run / "config.toml") == load_config(run.parents[1] / "run.toml")
+    assert load_config(run / "config.toml", ["name=again"]).name == "again"
+
+
+def test_the_standard_library_is_enough(run: Path, tmp_path: Path) -> None:
+    """The page's own program, under a Python that sees no installed package."""
+    program = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert program
+    (tmp_path / "read.py").write_text(program[1])
+    with open(run / "metrics.jsonl", "ab") as file:
+        file.write(b'{"step":3,"st')
+    command = [sys.executable, "-I", "-S", str(tmp_path / "read.py"), str(run)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    first, *evals = done.stdout.splitlines()
+    reward = read_run(run).steps[-1]["metrics"]["reward/mean"]
+    assert first == f"shades 2 steps, last reward {reward}"
+    assert [line.rsplit(" ", 1)[0] for line in evals] == ["step 1 shades/name accuracy", "step 2 shades/name accuracy"]
