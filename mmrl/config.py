@@ -58,35 +58,43 @@ class TaskConfig(Section):
     """Verifier id -> weight; replaces the task's own."""
 
 
-class SftStage(Section):
-    """`[[stages]] kind = "sft"`: imitate the tasks' gold completions."""
+class Training(Section):
+    """What all stages have."""
 
-    kind: Literal["sft"]
     steps: Positive
-    """Optimiser steps."""
+    """Steps of the stage; each is one optimiser step (`epochs` of them with `rl`)."""
     split: str = "train"
-    """Which split the examples come from."""
-    batch_size: Positive = 32
-    """Examples a step."""
-    learning_rate: Rate = 1e-5
+    """Which split of the tasks the prompts come from."""
+    learning_rate: Rate = 1e-6
+    """Of AdamW, after the warm-up."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """Steps over which the learning rate rises linearly."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the learning rate goes on after the warm-up: stays, or falls to zero."""
+    """How the learning rate goes on: stays, or falls to zero at the end of the stage."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """AdamW's pull of the weights towards zero, relative to the learning rate."""
     max_grad_norm: Rate = 1.0
-    """Gradients are scaled down to this norm."""
+    """A gradient longer than this is scaled down to it."""
 
 
-class RlStage(Section):
+class SftStage(Training):
+    """`[[stages]] kind = "sft"`: imitate the tasks' gold completions."""
+
+    kind: Literal["sft"]
+    """Which stage it is."""
+    batch_size: Positive = 32
+    """Examples a step."""
+    learning_rate: Rate = 1e-5
+    """Of AdamW, after the warm-up."""
+
+
+class RlStage(Training):
     """`[[stages]] kind = "rl"`: sample, score, reinforce."""
 
     kind: Literal["rl"]
-    steps: Positive
-    """Optimiser steps (times `epochs`)."""
-    split: str = "train"
-    """Which split the prompts come from."""
+    """Which stage it is."""
     prompts_per_step: Positive = 16
+    """Prompts sampled in a step."""
     group_size: Positive = 8
     """Completions sampled for each prompt."""
     algorithm: str = "grpo"
@@ -96,15 +104,11 @@ class RlStage(Section):
     epochs: Positive = 1
     """Passes over each step's completions; from the second on the ratio is clipped."""
     clip_low: Share = 0.2
+    """The probability ratio counts down to 1 - clip_low."""
     clip_high: Annotated[float, Field(ge=0)] = 0.2
-    """The probability ratio is kept within [1 - clip_low, 1 + clip_high]."""
+    """The probability ratio counts up to 1 + clip_high."""
     kl: Annotated[float, Field(ge=0)] = 0.0
     """Weight of the KL penalty (k3) against the policy as it was when the stage began; 0 keeps no reference."""
-    learning_rate: Rate = 1e-6
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    max_grad_norm: Rate = 1.0
 
 
 Stage = Annotated[SftStage | RlStage, Field(discriminator="kind")]
@@ -125,6 +129,7 @@ class EvaluateConfig(Section):
     """`[evaluate]`: greedy answers to held-out prompts, before, during and after the RL stages."""
 
     split: str = "test"
+    """Which split of the tasks is held out."""
     n: Annotated[int, Field(ge=0)] = 200
     """Prompts per task; 0 switches evaluation off."""
     every: Annotated[int, Field(ge=0)] = 0
@@ -135,6 +140,7 @@ class JudgeConfig(Section):
     """`[judge]`: the processes in which verifiers run."""
 
     processes: Positive = 1
+    """Workers that score side by side."""
     deadline_s: Rate | None = None
     """Seconds per case and verifier; each verifier's own limit when unset."""
     failure_limit: Share = 0.1
@@ -153,7 +159,7 @@ class TrainConfig(Section):
 
 
 class CheckpointConfig(Section):
-    """`[checkpoint]`"""
+    """`[checkpoint]`: what a resume needs."""
 
     every: Annotated[int, Field(ge=0)] = 0
     """Steps between checkpoints; the end of the run is always one."""
@@ -162,7 +168,7 @@ class CheckpointConfig(Section):
 
 
 class RecordConfig(Section):
-    """`[record]`"""
+    """`[record]`: rollouts kept for people."""
 
     rollouts_every: Annotated[int, Field(ge=0)] = 10
     """Steps between recorded rollouts; 0 records none."""
@@ -187,8 +193,11 @@ class RunConfig(Section):
     seed: int = 0
     """Fixes prompts, sampling and initial weights."""
     policy: PolicyConfig
+    """The model."""
     tasks: Annotated[list[TaskConfig], Field(min_length=1)]
+    """What it is trained on and evaluated with."""
     stages: Annotated[list[Stage], Field(min_length=1)]
+    """What is done, in order."""
     generate: GenerateConfig = GenerateConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     judge: JudgeConfig = JudgeConfig()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
 
 from mmrl.data.seeds import derive
 from mmrl.errors import UserError
@@ -12,13 +12,21 @@ from mmrl.interfaces import Task
 from mmrl.types import Prompt, replace
 
 
-def prompts_of(task_id: str, task: Task, split: str, seed: int) -> Sequence[Prompt]:
-    """A task's split as a sequence. Raises UserError when the split doesn't exist or is empty."""
+@runtime_checkable
+class Indexable(Protocol):
+    """All that is asked of a lazy sequence of prompts."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Prompt: ...
+
+
+def prompts_of(task_id: str, task: Task, split: str, seed: int) -> Indexable:
+    """A task's split, indexable. Raises UserError when the split doesn't exist or is empty."""
     if split not in task.splits:
         raise UserError(f"task {task_id!r} has no split {split!r}: choose one of {', '.join(task.splits)}")
-    items = task.prompts(split, seed)
-    if not (hasattr(items, "__len__") and hasattr(items, "__getitem__")):
-        items = list(items)
+    found = task.prompts(split, seed)
+    items = found if isinstance(found, Indexable) else list(found)
     if not len(items):
         raise UserError(f"task {task_id!r} has no prompts in split {split!r}: check its options and data")
     return items
@@ -31,7 +39,7 @@ class Source:
     resumed run goes on with the very prompts it would have had.
     """
 
-    def __init__(self, prompts: Mapping[str, Sequence[Prompt]], weights: Mapping[str, float], seed: int) -> None:
+    def __init__(self, prompts: Mapping[str, Indexable], weights: Mapping[str, float], seed: int) -> None:
         """prompts: task id -> its items. weights: task id -> share, relative to the others."""
         self.prompts = dict(prompts)
         self.weights = [weights[t] for t in self.prompts]

@@ -52,13 +52,13 @@ def build(family: str = "qwen2_5_vl", *, hidden: int = 128, layers: int = 2, see
     heads = 4
     half = hidden // heads // 2  # rotary pairs per head, split into time, height and width
     side = half * 3 // 8
-    text = dict(
+    text: dict[str, Any] = dict(
         vocab_size=512, hidden_size=hidden, intermediate_size=hidden * 3, num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=2,
         max_position_embeddings=4096, tie_word_embeddings=True, bos_token_id=None, pad_token_id=ids["<|endoftext|>"], eos_token_id=ids["<|im_end|>"],
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [half - 2 * side, side, side]},
     )
-    vision = dict(depth=layers, hidden_size=hidden, intermediate_size=hidden * 2, num_heads=heads, out_hidden_size=hidden, patch_size=14, spatial_merge_size=2, temporal_patch_size=2)
-    shared = dict(
+    vision: dict[str, Any] = dict(depth=layers, hidden_size=hidden, intermediate_size=hidden * 2, num_heads=heads, out_hidden_size=hidden, patch_size=14, spatial_merge_size=2, temporal_patch_size=2)
+    shared: dict[str, Any] = dict(
         image_token_id=ids["<|image_pad|>"], video_token_id=ids["<|video_pad|>"], vision_start_token_id=ids["<|vision_start|>"],
         vision_end_token_id=ids["<|vision_end|>"], tie_word_embeddings=True,
     )

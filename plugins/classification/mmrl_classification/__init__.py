@@ -5,6 +5,7 @@ from mmrl import TaskSpec, VerifierSpec, hookimpl
 TASK = "mmrl_classification.task:"
 OURS = "mmrl_classification.verifiers:"
 CLS_RL = "mmrl_classification.cls_rl:"
+TAGGED = {"classification/answer": 1.0, "classification/format": 0.1}
 THINKING = {"classification/answer@cls-rl": 1.0, "classification/format@cls-rl": 1.0}
 DIRECT = {"classification/exact@cls-rl": 1.0}
 
@@ -16,7 +17,7 @@ def mmrl_tasks() -> list[TaskSpec]:
     for name, target, what in (("folder", TASK + "Folder", "a local folder of images by class"),
                                ("dataset", TASK + "Dataset", "any `datasets` path")):
         tasks += [
-            TaskSpec(id=f"classification/{name}", target=target, verifiers={"classification/answer": 1.0}, summary=what),
+            TaskSpec(id=f"classification/{name}", target=target, verifiers=TAGGED, summary=what),
             TaskSpec(id=f"classification/{name}@cls-rl", target=target, options={"style": "cls-rl"}, verifiers=THINKING,
                      summary=f"{what}, posed and scored as by CLS-RL"),
             TaskSpec(id=f"classification/{name}@no-thinking-rl", target=target, options={"style": "no-thinking"},

@@ -35,13 +35,18 @@ def by_label(items: Sequence[Item]) -> dict[str, list[Item]]:
 
 
 def split(items: Sequence[Item], fractions: Mapping[str, float], seed: int) -> dict[str, list[Item]]:
-    """Each class cut into the splits by their fractions, rounded; what the fractions leave over is used by no split."""
+    """Each class cut into the splits by their fractions, rounded, but at least one to each where there are enough.
+
+    What the fractions leave over is in no split.
+    """
     parts: dict[str, list[Item]] = {name: [] for name in fractions}
     for group in by_label(items).values():
         drawn, start, share = sorted(group, key=lambda item: rank(seed, "split", item.id)), 0, 0.0
-        for name, fraction in fractions.items():
+        for place, (name, fraction) in enumerate(fractions.items(), 1):
             share += fraction
             end = round(len(drawn) * share)
+            if len(drawn) >= len(fractions):
+                end = max(start + 1, min(end, len(drawn) - len(fractions) + place))
             parts[name] += drawn[start:end]
             start = end
     return parts

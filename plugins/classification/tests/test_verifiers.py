@@ -189,7 +189,7 @@ def test_published_direct_reward_is_equality():
 
 
 @pytest.mark.parametrize("verify", [*OURS.values(), verifiers.form, cls_rl.answer, cls_rl.exact, cls_rl.form])
-@pytest.mark.parametrize("unit", ["a", "<answer>", "<answer>a</answer>", "</think> ", "<think>", "(", "7 ", " \n", "\u0316\u0301"])
+@pytest.mark.parametrize("unit", ["a", "<answer>", "<answer>a</answer>", "</think> ", "<think>", "(", "7 ", "\n", "\u0316\u0301"])
 def test_a_megabyte_is_answered_at_once(verify, unit):
     start = time.monotonic()
     assert score(verify, unit * (1_000_000 // len(unit)), answer="7") == 0
