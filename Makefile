@@ -2,7 +2,8 @@
 # Another interpreter: make setup PYTHON=/path/to/python3.12
 
 PYTHONS := $(if $(PYTHON),"$(PYTHON)",python3 python3.13 python3.12 python3.11)
-PYTEST := .venv/bin/python -m pytest -n 2
+# two processes of one thread each: torch's threads would fight over the cores
+PYTEST := OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2
 STAMP := .venv/setup-done
 
 .DEFAULT_GOAL := help
@@ -34,7 +35,7 @@ bench: $(STAMP)  ## list the benchmarks; NAME=... runs one
 ifdef NAME
 	.venv/bin/python benchmarks/$(NAME).py
 else
-	@for file in benchmarks/[a-z]*.py; do printf '  make bench NAME=%-20s %s\n' "$$(basename "$$file" .py)" "$$(sed -n '1s/"""//gp' "$$file")"; done
+	@for file in $$(grep -l __main__ benchmarks/*.py); do printf '  make bench NAME=%-20s %s\n' "$$(basename "$$file" .py)" "$$(sed -n '1s/"""//gp' "$$file")"; done
 endif
 
 clean:  ## remove .venv and the caches; runs/ stays

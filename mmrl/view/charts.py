@@ -54,8 +54,8 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
               hint="How undecided the policy is, in nats per token. Near zero it has stopped exploring."),
     )),
     ("Optimisation", (
-        Chart(title="KL to the reference", keys=("kl",), zero=True, spiky=True,
-              hint="How far the policy has moved. A sudden climb often comes before a collapse."),
+        Chart(title="KL", keys=("kl",), zero=True, spiky=True,
+              hint="From the reference; without one, from the weights that sampled, which is 0 with one epoch."),
         Chart(title="Clipped tokens", keys=("clip_share",), unit="%", zero=True,
               hint="Share whose update was clipped. Above a fifth or so, steps are too large."),
         Chart(title="Groups without spread", keys=("zero_spread_share",), unit="%", zero=True,
@@ -138,7 +138,7 @@ def evaluation_card(evals: Sequence[Mapping[str, Any]], marks: Sequence[tuple[fl
     for row in evals:
         one = row["eval"]
         by_name.setdefault(f"{one['task']} {one['metric']} ({one['split']})", []).append({"step": row["step"], **one})
-    series = []
+    series: list[Series] = []
     for name, rows in list(by_name.items())[:MAX_SERIES]:
         low, high, ys = ([row.get(key) for row in rows] for key in ("low", "high", "value"))
         series.append(Series(name=name, xs=[row["step"] for row in rows], ys=ys, low=low, high=high, color=len(series) + 1))
@@ -158,7 +158,7 @@ def _cards(chart: Chart, metrics: Mapping[str, Points], marks: Sequence[tuple[fl
 
 
 def _series(metrics: Mapping[str, Points], names: Sequence[str]) -> list[Series]:
-    found = []
+    found: list[Series] = []
     for key, points in metrics.items():
         rows = sorted((point for name in names for point in points.get(name, [])), key=lambda point: point[0])
         if rows:

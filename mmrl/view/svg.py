@@ -146,8 +146,8 @@ def thin(xs: Sequence[float], ys: Sequence[Number], limit: int = MAX_POINTS) -> 
     size = math.ceil(len(xs) / (limit // 2))
     kept: list[int] = []
     for start in range(0, len(xs), size):
-        some = [i for i in range(start, min(start + size, len(xs))) if ys[i] is not None]
-        kept += sorted({min(some, key=lambda i: ys[i]), max(some, key=lambda i: ys[i])}) if some else [start]
+        some = [(y, i) for i, y in enumerate(ys[start : start + size], start) if y is not None]
+        kept += sorted({min(some)[1], max(some)[1]}) if some else [start]
     return [xs[i] for i in kept], [ys[i] for i in kept]
 
 
@@ -269,7 +269,7 @@ def _line(xs: Sequence[float], ys: Sequence[Number], x_scale: Scale, y_scale: Sc
 
 
 def _band(s: Series, x_scale: Scale, y_scale: Scale) -> str:
-    rows = [row for row in zip(s.xs, s.low, s.high, strict=True) if None not in row]
+    rows = [(x, low, high) for x, low, high in zip(s.xs, s.low, s.high, strict=True) if low is not None and high is not None]
     if len(rows) == 1:
         x, low, high = rows[0]
         return f'<line class="whisker s{s.color}" x1="{x_scale(x)}" x2="{x_scale(x)}" y1="{y_scale(low)}" y2="{y_scale(high)}"/>'

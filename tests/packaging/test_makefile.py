@@ -130,8 +130,8 @@ def test_the_demo_is_there():
 def test_benchmarks_are_listed_with_what_they_measure(project):
     make(project, "setup")
     (project / "benchmarks").mkdir()
-    (project / "benchmarks" / "speed.py").write_text('"""How fast it is.\n\nMore words."""\n')
-    (project / "benchmarks" / "_shared.py").touch()
+    (project / "benchmarks" / "speed.py").write_text('"""How fast it is.\n\nMore words."""\nif __name__ == "__main__": pass\n')
+    (project / "benchmarks" / "shared.py").write_text('"""What benchmarks share."""\n')
     listed = [line.split() for line in make(project, "bench")[0].stdout.splitlines()]
     assert listed == [["make", "bench", "NAME=speed", "How", "fast", "it", "is."]]
     assert make(project, "bench", "NAME=speed")[1] == ["python benchmarks/speed.py"]

@@ -66,7 +66,7 @@ def test_manifest_names_the_commit_and_whether_it_was_changed(tmp_path: Path, mo
     for command in ("init -q", "add a", "-c user.name=n -c user.email=e commit -qm m"):
         subprocess.run(["git", *command.split()], check=True)
     head = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
-    (tmp_path / "runs").mkdir()
+    (tmp_path / "run.toml").write_text("")  # untracked files are no change
     assert git() == {"commit": head, "dirty": False}
     (tmp_path / "a").write_text("2")
     assert git() == {"commit": head, "dirty": True}
@@ -288,12 +288,12 @@ def test_the_clock_goes_on_from_the_last_kept_row(run: RunFolder) -> None:
 
 
 def test_checkpoints_are_listed_in_order(run: RunFolder) -> None:
-    for step in (1_000_000, 20, 3):
+    for step in (1_000_000, 200_000, 3):
         run.checkpoint_dir(step).mkdir()
     (run.path / "checkpoints" / ".step-000099.tmp").mkdir()  # one that was being written
     (run.path / "checkpoints" / "step-000005").write_text("not a folder")
-    assert [p.name for p in run.checkpoints()] == ["step-000003", "step-000020", "step-1000000"]
-    assert [step_of(p) for p in run.checkpoints()] == [3, 20, 1_000_000]
+    assert [p.name for p in run.checkpoints()] == ["step-000003", "step-200000", "step-1000000"]
+    assert [step_of(p) for p in run.checkpoints()] == [3, 200_000, 1_000_000]
     assert run.checkpoint_dir(20) == run.path / "checkpoints" / "step-000020"
 
 

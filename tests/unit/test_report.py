@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import math
 import random
@@ -159,7 +161,11 @@ def assert_self_contained(page: Page) -> None:
         for name in ("src", "href", "srcset", "action", "data", "poster", "xlink:href"):
             value = attrs.get(name) or "#"
             assert re.match(r"data:image/(png|jpeg);base64,|data:,$|#", value), (tag, value)
-    assert page.count("script") == 1
+    (script,) = page.texts("script")
+    assert re.findall(r"https?:|fetch|XMLHttp|import|eval|innerHTML", script) == ["http:"]  # the SVG namespace
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = next(a["content"] for tag, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy == f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     style = "".join(page.texts("style"))
     assert "url(" not in style
     assert "@import" not in style
@@ -262,6 +268,11 @@ def test_several_tasks_and_metrics_of_plugins(run: RunFolder) -> None:
                                 "gripper/<force>"]
     legend = [name for name in page.texts("span") if "/" in name]
     assert legend[:6] == ["t/a accuracy (test)", "t/b accuracy (test)", "story/plot", "t/exact", "t/a", "t/b"]
+
+
+def test_one_part_and_one_task_are_not_drawn_twice(run: RunFolder) -> None:
+    run.metrics(1, "rl", {"reward/mean": 1.0, "reward/t/exact": 1.0, "task/t/a/reward": 1.0})
+    assert page_of(run).texts("h3") == ["Reward"]
 
 
 def test_values_that_are_not_numbers_are_gaps_with_a_note(run: RunFolder) -> None:
@@ -434,12 +445,14 @@ def test_smoothing_keeps_means_and_gaps() -> None:
 
 def test_spikes_leave_the_picture_with_a_note(run: RunFolder) -> None:
     for step in range(1, 101):
-        wild = step == 50
-        run.metrics(step, "rl", {"grad_norm": 500.0 if wild else 1 + step % 3 / 10, "reward/mean": 5.0 if wild else 0.0})
+        wild, calm = step == 50, step % 3 / 10
+        run.metrics(step, "rl", {"grad_norm": 500.0 if wild else 1 + calm, "reward/mean": 5.0 if wild else calm})
     page = page_of(run)
     assert page.texts("p").count("reaches 500, off the chart") == 1  # the reward is drawn whole
     assert svg.limits([1.0] * 50 + [2.0] * 49 + [500.0], spiky=True) == (1.0, 2.25)
+    assert svg.limits([1.0] * 50 + [2.0] * 49 + [6.0], spiky=True) == (1.0, 2.25)
     assert svg.limits([1.0] * 50 + [2.0] * 49 + [5.0], spiky=True) == (1.0, 5.0)
+    assert svg.limits([1.0] * 50 + [2.0] * 49 + [500.0]) == (1.0, 500.0)
 
 
 def test_hover_data_are_the_raw_values() -> None:

@@ -121,7 +121,7 @@ class Classification(Task):
         """(id, cause) of every image that was left out."""
         self._items = self._select({name: [item._replace(label=called[item.label]) for item in items]
                                     for name, items in self.pictures.items.items()})
-        self.splits = tuple(self._items)
+        self.splits = tuple(self._items)  # type: ignore[misc]  # the source decides which there are
 
     def read(self) -> sources.Pictures:
         """List the source. Raises UserError when there is nothing to use."""

@@ -1,0 +1,56 @@
+"""`mmrl preview TASK`: what the model will see, as a picture."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sized
+from pathlib import Path
+
+import click
+
+from mmrl.cli.settings import key_values
+from mmrl.errors import UserError
+
+
+@click.command()
+@click.argument("task")
+@click.option("-n", "count", default=8, show_default=True, type=click.IntRange(1, 200), help="Prompts, spread over the split.")
+@click.option("--split", default="train", show_default=True, help="Split of the task.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the prompts.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Option of the task, its value as in TOML.")
+@click.option("--out", metavar="FILE.png", type=click.Path(path_type=Path), help="Where to write; preview-TASK.png by default.")
+def command(task: str, count: int, split: str, seed: int, settings: tuple[str, ...], out: Path | None) -> None:
+    """Write a contact sheet of a task: pictures, prompts and answers, as the model will see them."""
+    from mmrl import plugins
+    from mmrl.testing.sample import take
+    from mmrl.view.contact_sheet import contact_sheet
+
+    made = plugins.registry().make_task(task, key_values(settings))
+    if split not in made.splits:
+        raise UserError(f"task {task!r} has no split {split!r}: choose one of {', '.join(made.splits)}")
+    path = _target(out or Path(f"preview-{task.replace('/', '-')}.png"))
+    prompts = take(made, split, count, seed)
+    if not prompts:
+        raise UserError(f"task {task!r} has no prompts in split {split!r}: check its options and data")
+    every = made.prompts(split, seed)
+    shown = f"{len(prompts)} of {len(every):,} prompts" if isinstance(every, Sized) else f"the first {len(prompts)} prompts"
+    options = ", ".join(settings)
+    sheet = contact_sheet(prompts, task, f"{shown} of split {split}, seed {seed}" + (f"; {options}" if options else ""))
+    aside = path.with_name(f".{path.name}.part")
+    try:
+        sheet.save(aside, "PNG")
+        os.replace(aside, path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise UserError(f"can't write {path}: {error.strerror or error}") from None
+    click.echo(f"{path}: {shown} of {task}, split {split}")
+
+
+def _target(path: Path) -> Path:
+    if path.suffix.lower() != ".png":
+        raise UserError(f"--out {path} must end in .png")
+    if not path.parent.is_dir():
+        raise UserError(f"--out {path}: the folder {path.parent} does not exist: make it first")
+    if path.is_dir():
+        raise UserError(f"--out {path} is a folder: name a file in it")
+    return path

@@ -1,0 +1,241 @@
+"""A contact sheet: some prompts of a task as one picture, each with what the model sees, is asked and should say."""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mmrl.media import load_image, to_frame
+from mmrl.types import Frame, Prompt
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from PIL.ImageDraw import ImageDraw
+
+    See = Callable[[Image], Image]
+
+CARD, PICTURE = 340, 255
+"""The width of a card and the height of its picture, in pixels."""
+GAP, MARGIN, PAD, HEADER = 22, 40, 18, 112
+PROMPT_LINES, ANSWER_LINES = 8, 3
+PAPER, WHITE, EDGE, MAT = "#f2f3f5", "#ffffff", "#d9dce1", "#e6e8ec"
+INK, FAINT, GREEN, LEAF = "#1a1d23", "#6a717c", "#0a6238", "#e2f3e9"
+ELLIPSIS = "..."
+MARKS = ("#e5383b", "#1d6fe0", "#f2a900", "#12a150", "#9b3fd1", "#e8590c")
+"""Colours of boxes and points, in turn."""
+OTHER_FONTS = ("NotoSansCJK-Regular.ttc", "NotoSans-Regular.ttf", "DejaVuSans.ttf", "Arial Unicode.ttf", "msyh.ttc")
+"""Tried for signs that Pillow's own font has not."""
+
+
+def contact_sheet(prompts: Sequence[Prompt], title: str, subtitle: str = "", see: See | None = None) -> Image:
+    """The prompts as one RGB picture, three or four in a row, each with its images, its text and its answer.
+
+    see: makes of an image what the model sees of it, such as its processor's resizing; by default the image as it is decoded.
+    Boxes (x1, y1, x2, y2) and points (x, y) in `meta["boxes"]` and `meta["points"]` are drawn on a prompt's first image. They are
+    in pixels of the original, or in the frame that `meta["frame"]` names; a box may also be a mapping of "bbox_2d" and "label".
+
+    Raises UserError for an image that does not decode.
+    """
+    from PIL import Image, ImageDraw
+
+    cards = [_card(prompt, see) for prompt in prompts]
+    columns = len(cards) if len(cards) < 4 else min((4, 3), key=lambda c: -len(cards) % c)  # the fewest gaps in the last row
+    rows = [cards[i:i + columns] for i in range(0, len(cards), columns)]
+    heights = [max(card.height for card in row) for row in rows]
+    width = 2 * MARGIN + columns * (CARD + GAP) - GAP
+    sheet = Image.new("RGB", (width, HEADER + sum(heights) + GAP * len(rows) - GAP + MARGIN), PAPER)
+    draw = ImageDraw.Draw(sheet)
+    _line(draw, (MARGIN, 32), title, 28, INK, width - 2 * MARGIN)
+    _line(draw, (MARGIN, 70), subtitle, 16, FAINT, width - 2 * MARGIN)
+    y = HEADER
+    for row, height in zip(rows, heights, strict=True):
+        for column, card in enumerate(row):
+            card.paint(sheet, draw, MARGIN + column * (CARD + GAP), y, height)
+        y += height + GAP
+    return sheet
+
+
+@dataclass(frozen=True)
+class _Card:
+    picture: Image
+    """CARD x PICTURE, marks drawn."""
+    id: str
+    sizes: str
+    prompt: list[str]
+    answer: list[str]
+
+    @property
+    def height(self) -> int:
+        return PICTURE + 42 + 22 * len(self.prompt) + 12 + 22 * len(self.answer) + 10 + PAD
+
+    def paint(self, sheet: Image, draw: ImageDraw, x: int, y: int, height: int) -> None:
+        from PIL import Image, ImageDraw
+
+        corners = Image.new("L", (CARD, PICTURE), 0)
+        ImageDraw.Draw(corners).rounded_rectangle((0, 0, CARD - 1, PICTURE + 20), 10, fill=255)
+        draw.rounded_rectangle((x, y, x + CARD - 1, y + height - 1), 10, fill=WHITE, outline=EDGE)
+        sheet.paste(self.picture, (x, y), corners)
+        draw.rounded_rectangle((x, y, x + CARD - 1, y + height - 1), 10, outline=EDGE)
+        left, room, y = x + PAD, CARD - 2 * PAD, y + PICTURE + 14
+        sizes = _width(self.sizes, 13)
+        draw.text((x + CARD - PAD - sizes, y), self.sizes, FAINT, _font(13))
+        name = _clip(self.id[::-1], room - sizes - 12, 13)[::-1]  # of a long path the end tells more
+        draw.text((left, y), name, FAINT, _font_for(name, 13))
+        y += 28
+        for line in self.prompt:
+            draw.text((left, y), line, INK, _font_for(line, 16))
+            y += 22
+        y += 12
+        draw.rounded_rectangle((left, y, x + CARD - PAD - 1, y + 22 * len(self.answer) + 10), 6, fill=LEAF)
+        draw.text((x + CARD - PAD - 10, y + 9), "answer", GREEN, _font(12), anchor="ra")
+        for line in self.answer:
+            draw.text((left + 10, y + 6), line, GREEN, _font_for(line, 16))
+            y += 22
+
+
+def _card(prompt: Prompt, see: See | None) -> _Card:
+    originals = [load_image(image) for image in prompt.images]
+    seen = [see(image) if see else image for image in originals]
+    sizes = list(dict.fromkeys(f"{image.width} x {image.height}" for image in seen))
+    answer = "none" if prompt.answer is None else str(prompt.answer) or "(empty)"
+    return _Card(picture=_mount(prompt, originals, seen), id=prompt.id or "no id",
+                 sizes=", ".join(sizes[:2]) + (", ..." if len(sizes) > 2 else ""),
+                 prompt=wrap(prompt.text, CARD - 2 * PAD, 16, PROMPT_LINES),
+                 answer=wrap(answer, CARD - 2 * PAD - 70, 16, ANSWER_LINES))
+
+
+def _mount(prompt: Prompt, originals: Sequence[Image], seen: Sequence[Image]) -> Image:
+    """All images of a prompt on one mat."""
+    from PIL import Image, ImageDraw
+
+    mat = Image.new("RGB", (CARD, PICTURE), MAT)
+    if not seen:
+        ImageDraw.Draw(mat).text((CARD // 2, PICTURE // 2), "no picture", FAINT, _font(16), anchor="mm")
+    across = 1 if len(seen) < 2 else 2 if len(seen) < 5 else 3 if len(seen) < 10 else 5
+    down = -(-len(seen) // across)
+    for i, (original, image) in enumerate(zip(originals, seen, strict=True)):
+        width, height = CARD // across, PICTURE // max(down, 1)
+        shown = _fit(image, width - (8 if across > 1 else 0), height - (8 if across > 1 else 0))
+        left, top = i % across * width + (width - shown.width) // 2, i // across * height + (height - shown.height) // 2
+        if i == 0:
+            shown = _marked(shown, prompt.meta, original.size)
+        mat.paste(shown, (left, top))
+    return mat
+
+
+def _fit(image: Image, width: int, height: int) -> Image:
+    """The image as large as it can be: shrunk smoothly, or enlarged in whole steps, so that its pixels stay to be seen."""
+    from PIL.Image import Resampling
+
+    scale = min(width / image.width, height / image.height)
+    if scale >= 2:
+        return image.resize((image.width * int(scale), image.height * int(scale)), Resampling.NEAREST)
+    if scale >= 1:
+        return image.copy()
+    return image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))), Resampling.LANCZOS)
+
+
+def _marked(shown: Image, meta: Mapping[str, Any], size: tuple[int, int]) -> Image:
+    """The shown image with the boxes and points of meta, which are about an original of `size`."""
+    from PIL import ImageDraw
+
+    draw = ImageDraw.Draw(shown)
+
+    def place(numbers: Iterable[Any]) -> tuple[float, ...]:
+        return to_frame(list(numbers), meta.get("frame", Frame.PIXELS), Frame.MODEL_PIXELS, size, shown.size)
+
+    for box, colour in zip(meta.get("boxes", ()), itertools.cycle(MARKS), strict=False):
+        label = str(box.get("label", "")) if isinstance(box, Mapping) else ""
+        x1, y1, x2, y2 = place(box["bbox_2d"] if isinstance(box, Mapping) else box)
+        corners = (min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2))
+        draw.rectangle((corners[0] - 1, corners[1] - 1, corners[2] + 1, corners[3] + 1), outline="white", width=1)
+        draw.rectangle(corners, outline=colour, width=3)
+        if label:
+            line = _clip(label, shown.width - 8, 13)
+            left = max(0, min(corners[0], shown.width - _width(line, 13) - 8))
+            top = corners[1] - 19 if corners[1] >= 19 else min(corners[3] + 1, shown.height - 19)
+            draw.rectangle((left, top, left + _width(line, 13) + 8, top + 18), fill=colour)
+            draw.text((left + 4, top + 2), line, "white", _font_for(line, 13))
+    for point, colour in zip(meta.get("points", ()), itertools.cycle(MARKS), strict=False):
+        x, y = place(point)
+        draw.ellipse((x - 7, y - 7, x + 7, y + 7), outline="white", width=2)
+        draw.ellipse((x - 5, y - 5, x + 5, y + 5), outline=colour, width=3)
+    return shown
+
+
+# -- text ---------------------------------------------------------------------------------------------------------------
+
+
+def wrap(text: str, width: int, size: int, lines: int) -> list[str]:
+    """The text in at most so many lines of `width` pixels at most; an ellipsis stands for what does not fit."""
+    wrapped: list[str] = []
+    for paragraph in text[:100 * lines].strip().split("\n"):
+        line = ""
+        for word in (piece for whole in paragraph.split() for piece in _pieces(whole, width, size)):
+            if line and _width(f"{line} {word}", size) > width:
+                wrapped.append(line)
+                line = word
+            else:
+                line = f"{line} {word}".strip()
+        wrapped.append(line)
+    if len(wrapped) > lines or len(text.strip()) > 100 * lines:
+        wrapped = [*wrapped[:lines - 1], _clip(" ".join(wrapped[lines - 1:]) + ELLIPSIS, width, size)]
+    return wrapped
+
+
+def _pieces(word: str, width: int, size: int) -> list[str]:
+    """A word, cut where it is wider than a line."""
+    pieces, start = [], 0
+    for end in range(1, len(word) + 1):
+        if end - start > 1 and _width(word[start:end], size) > width:
+            pieces.append(word[start:end - 1])
+            start = end - 1
+    return [*pieces, word[start:]]
+
+
+def _clip(text: str, width: int, size: int) -> str:
+    """The text, or as much of it as fits before an ellipsis."""
+    if _width(text, size) <= width:
+        return text
+    end = max(bisect.bisect(range(len(text)), width, key=lambda n: _width(text[:n].rstrip() + ELLIPSIS, size)) - 1, 0)
+    return text[:end].rstrip() + ELLIPSIS
+
+
+def _line(draw: ImageDraw, place: tuple[int, int], text: str, size: int, colour: str, width: int) -> None:
+    line = _clip(" ".join(text.split()), width, size)
+    draw.text(place, line, colour, _font_for(line, size))
+
+
+def _width(text: str, size: int) -> int:
+    return round(_font_for(text, size).getlength(text))
+
+
+@functools.cache
+def _font(size: int, name: str = "") -> Any:
+    from PIL import ImageFont
+
+    return ImageFont.truetype(name, size) if name else ImageFont.load_default(size)
+
+
+def _font_for(text: str, size: int) -> Any:
+    """Pillow's own font, or the first on this machine that has the signs that it lacks."""
+    odd = frozenset(c for c in text if not c.isascii() and c != ELLIPSIS)
+    return _font(size, _fallback(odd)) if odd else _font(size)
+
+
+@functools.cache
+def _fallback(signs: frozenset[str]) -> str:
+    """The name of the font that has the most of these signs."""
+    known = {}
+    for name in ("", *OTHER_FONTS):
+        try:
+            font = _font(16, name)
+        except OSError:  # not on this machine
+            continue
+        missing = bytes(font.getmask("\U0010fffe"))  # how the font draws a sign that it has not
+        known[name] = sum(bytes(font.getmask(sign)) != missing for sign in signs)
+    return max(known, key=lambda name: known[name])

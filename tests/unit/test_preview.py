@@ -1,0 +1,159 @@
+"""The contact sheet: the right pictures, marks and texts at their places; bad input in one line."""
+
+import os
+
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from mmrl import Prompt, UserError, user
+from mmrl.cli import main
+from mmrl.view import contact_sheet as sheets
+from mmrl.view.contact_sheet import CARD, GAP, HEADER, MARGIN, PICTURE, contact_sheet, wrap
+
+RED, GREEN, BLUE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (0, 0, 0)
+
+
+def prompt(colour, size=(10, 10), text="What is it?", answer="it", **meta):
+    return Prompt(id="a", messages=[user(text, Image.new("RGB", size, colour))], answer=answer, meta=meta)
+
+
+def middle(column: int, top: int = HEADER) -> tuple[int, int]:
+    """The centre of the picture of a card."""
+    return MARGIN + column * (CARD + GAP) + CARD // 2, top + PICTURE // 2
+
+
+def test_each_card_shows_its_own_picture():
+    sheet = contact_sheet([prompt(RED), prompt(GREEN), prompt(BLUE)], "t")
+    assert sheet.mode == "RGB" and sheet.width == 2 * MARGIN + 3 * CARD + 2 * GAP
+    assert [sheet.getpixel(middle(i)) for i in range(3)] == [RED, GREEN, BLUE]
+
+
+@pytest.mark.parametrize("count, columns, rows", [
+    (1, 1, 1), (3, 3, 1), (4, 4, 1), (5, 3, 2), (6, 3, 2), (7, 4, 2), (8, 4, 2), (9, 3, 3)])
+def test_cards_stand_in_rows(count, columns, rows):
+    sheet = contact_sheet([prompt(BLACK)] * (count - 1) + [prompt(RED)], "t")
+    assert sheet.width == 2 * MARGIN + columns * (CARD + GAP) - GAP
+    height = (sheet.height - HEADER - MARGIN + GAP) / rows
+    assert height == int(height)
+    assert sheet.getpixel(middle((count - 1) % columns, HEADER + (rows - 1) * int(height))) == RED
+
+
+def test_small_pictures_are_enlarged_in_whole_steps_and_large_ones_shrunk():
+    stripes = Image.new("RGB", (2, 1), RED)
+    stripes.putpixel((1, 0), BLUE)
+    sheet = contact_sheet([Prompt(messages=[user("?", stripes)])], "t")
+    x, y = middle(0)
+    assert [sheet.getpixel((x + d, y)) for d in (-165, -1, 0, 165)] == [RED, RED, BLUE, BLUE]  # nothing is blended
+    wide = contact_sheet([prompt(RED, size=(20_000, 200))], "t")
+    assert wide.getpixel(middle(0)) == RED and wide.getpixel((x, y - 10)) == wide.getpixel((x, y + 10)) != RED
+
+
+def test_several_pictures_share_a_card():
+    images = [Image.new("RGB", (50, 50), c) for c in (RED, GREEN, BLUE, BLACK)]
+    sheet = contact_sheet([Prompt(messages=[user("?", *images)])], "t")
+    x, y = middle(0)
+    assert [sheet.getpixel((x + dx, y + dy)) for dy in (-64, 64) for dx in (-85, 85)] == [RED, GREEN, BLUE, BLACK]
+
+
+def test_see_decides_what_is_shown_and_which_size_is_written():
+    seen = []
+    sheet = contact_sheet([prompt(RED)], "t", see=lambda image: seen.append(image.size) or Image.new("RGB", (28, 28), BLUE))
+    assert seen == [(10, 10)] and sheet.getpixel(middle(0)) == BLUE
+
+
+@pytest.mark.parametrize("meta", [
+    {"boxes": [(100, 50, 300, 150)]}, {"boxes": [(300, 150, 100, 50)]},
+    {"boxes": [{"bbox_2d": [100, 50, 300, 150], "label": "x"}]},
+    {"boxes": [(250, 250, 750, 750)], "frame": "thousandths"}, {"boxes": [(0.25, 0.25, 0.75, 0.75)], "frame": "unit"}])
+def test_a_box_is_drawn_where_it_is(meta):
+    sheet = contact_sheet([prompt(BLACK, size=(400, 200), **meta)], "t")
+    x, y = middle(0)  # 400 x 200 is shown as 340 x 170
+    red = (229, 56, 59)
+    assert [sheet.getpixel((x + dx, y + dy)) for dx, dy in ((-85, 0), (84, 0), (0, -42), (0, 42))] == [red] * 4
+    assert [sheet.getpixel((x + dx, y + dy)) for dx, dy in ((-95, 0), (95, 0), (0, 0), (-75, 0))] == [BLACK] * 4
+
+
+def test_a_point_is_ringed_and_its_centre_left_free():
+    sheet = contact_sheet([prompt(BLACK, size=(340, 170), points=[(85, 85)])], "t")
+    x, y = middle(0)
+    assert sheet.getpixel((x - 85, y)) == BLACK and sheet.getpixel((x - 85 - 4, y)) == (229, 56, 59)
+
+
+def test_text_and_answer_are_written():
+    plain = contact_sheet([prompt(RED)], "t")
+    for other in (prompt(RED, text="What was it?"), prompt(RED, answer="at")):
+        assert contact_sheet([other], "t").tobytes() != plain.tobytes()
+    for title, subtitle in (("u", ""), ("t", "s")):
+        assert contact_sheet([prompt(RED)], title, subtitle).tobytes() != plain.tobytes()
+    assert contact_sheet([prompt(RED)], "t").tobytes() == plain.tobytes()
+
+
+def test_odd_prompts_are_shown_too():
+    contact_sheet([Prompt(messages=[user("no picture")], answer=["a", "list"]), prompt(RED, text="", answer=None),
+                   prompt(RED, text="\u56fe\u4e2d \u043a\u043e\u0448\u043a\u0430 \U0001f415 \0 \u202e", answer="")], "t" * 999)
+
+
+def test_wrapped_text_keeps_its_words_and_its_width():
+    text = "Which of these is it?\n Please choose one from list [ a, b, c]."
+    lines = wrap(text, 200, 16, 10)
+    assert " ".join(lines) == " ".join(text.split()) and len(lines) >= 3 and lines[0] == "Which of these is it?"
+    assert all(sheets._width(line, 16) <= 200 for line in lines)
+    assert wrap("one", 200, 16, 3) == ["one"] and wrap("", 200, 16, 3) == [""]
+
+
+def test_what_does_not_fit_ends_in_an_ellipsis():
+    words = wrap("word " * 500, 200, 16, 3)
+    assert len(words) == 3 and words[-1].endswith("...") and all(sheets._width(line, 16) <= 200 for line in words)
+    assert wrap("a\nb\nc\nd", 200, 16, 3) == ["a", "b", "c d..."]
+    solid = wrap("x" * 10_000, 200, 16, 4)
+    assert len(solid) == 4 and solid[-1].endswith("x...") and {*"".join(solid[:3])} == {"x"}
+    assert all(sheets._width(line, 16) <= 200 for line in solid)
+
+
+def test_a_broken_picture_stops_the_sheet(tmp_path):
+    (tmp_path / "bad.png").write_bytes(b"x")
+    with pytest.raises(UserError, match=r"bad\.png is broken"):
+        contact_sheet([Prompt(messages=[user("?", tmp_path / "bad.png")])], "t")
+
+
+# -- the command --------------------------------------------------------------------------------------------------------
+
+
+def mmrl(*args):
+    return CliRunner().invoke(main, ["preview", *map(str, args)])
+
+
+def test_preview_writes_a_sheet_of_the_task(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = mmrl("classification/digits", "-n", 5, "--split", "test", "--set", "size=28")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout == "preview-classification-digits.png: 5 of 397 prompts of classification/digits, split test\n"
+    with Image.open(tmp_path / "preview-classification-digits.png") as sheet:
+        assert sheet.format == "PNG" and sheet.width == 2 * MARGIN + 3 * CARD + 2 * GAP
+    assert os.listdir(tmp_path) == ["preview-classification-digits.png"]
+
+
+def test_bad_input_is_answered_in_one_line_and_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for label in ("cat", "dog"):
+        (tmp_path / "pictures" / label).mkdir(parents=True)
+        for i in range(2):
+            (tmp_path / "pictures" / label / f"{i}.png").write_bytes(b"no picture")
+    (tmp_path / "folder.png").mkdir()
+    before = sorted(os.listdir(tmp_path))
+    for args, message in (
+            (["classification/digit"], "Did you mean 'classification/digits'"),
+            (["classification/digits", "--split", "dev"], "has no split 'dev': choose one of warm, train, test"),
+            (["classification/digits", "--set", "sise=9"], "no option 'sise'. Did you mean 'size'"),
+            (["classification/digits", "--out", "a.jpg"], "--out a.jpg must end in .png"),
+            (["classification/digits", "--out", "no/a.png"], "the folder no does not exist"),
+            (["classification/digits", "--out", "folder.png"], "folder.png is a folder"),
+            (["classification/digits", "-n", "0"], "0 is not in the range"),
+            (["classification/folder"], "needs the option 'path'"),
+            (["classification/folder", "--set", "path=nowhere"], "folder nowhere does not exist"),
+            (["classification/folder", "--set", "path=pictures"], ".png is broken")):
+        done = mmrl(*args)
+        assert done.exit_code == 2 and done.stdout == "", args
+        assert done.stderr.startswith("mmrl: ") and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
+        assert sorted(os.listdir(tmp_path)) == before
