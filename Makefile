@@ -28,6 +28,7 @@ test-all: $(STAMP)  ## the everyday and the long tests
 
 lint: $(STAMP)  ## ruff, mypy and the import contracts
 	.venv/bin/python -m ruff check
+	.venv/bin/python -m ruff format --check
 	.venv/bin/python -m mypy
 	.venv/bin/lint-imports
 

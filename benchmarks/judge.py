@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-PLUGIN = '''
+PLUGIN = """
 from mmrl import VerifierSpec, hookimpl
 
 @hookimpl
@@ -26,7 +26,7 @@ def mmrl_verifiers():
 
 def equal(case):
     return float(case.completion == case.answer)
-'''
+"""
 
 
 def main() -> None:
@@ -40,9 +40,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "bench_judge.py").write_text(PLUGIN)
         os.environ.update(MMRL_PLUGINS="", MMRL_PLUGIN_FILES=str(Path(folder) / "bench_judge.py"))
-        print(json.dumps(measure(args.cases, args.processes) | {
-            "cases": args.cases, "processes": args.processes, "cores": args.cores or os.cpu_count(),
-            "python": platform.python_version(), "machine": platform.machine(), "system": platform.system()}))
+        print(
+            json.dumps(
+                measure(args.cases, args.processes)
+                | {
+                    "cases": args.cases,
+                    "processes": args.processes,
+                    "cores": args.cores or os.cpu_count(),
+                    "python": platform.python_version(),
+                    "machine": platform.machine(),
+                    "system": platform.system(),
+                }
+            )
+        )
 
 
 def measure(n: int, processes: int, rounds: int = 5) -> dict[str, float]:

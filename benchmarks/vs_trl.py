@@ -36,12 +36,15 @@ def pictures(pixels: int) -> list[Any]:
     from PIL import Image
     from sklearn.datasets import load_digits
 
-    return [Image.fromarray((d / 16 * 255).astype("uint8")).resize((pixels, pixels)).convert("RGB") for d in load_digits().images[:64]]
+    return [
+        Image.fromarray((d / 16 * 255).astype("uint8")).resize((pixels, pixels)).convert("RGB") for d in load_digits().images[:64]
+    ]
 
 
 def run_trl(checkpoint: str, pixels: int, steps: int, ready: Callable[[], None], done: Callable[[], None]) -> None:
     import torch
     from datasets import Dataset
+
     from mmrl.compat import prepare_torchvision
 
     prepare_torchvision()
@@ -60,12 +63,31 @@ def run_trl(checkpoint: str, pixels: int, steps: int, ready: Callable[[], None],
 
     rows = [{"prompt": [{"role": "user", "content": QUESTION}], "image": image} for image in pictures(pixels)]
     settings = GRPOConfig(
-        output_dir=tempfile.mkdtemp(), per_device_train_batch_size=PROMPTS * GROUP, num_generations=GROUP, max_completion_length=TOKENS,
-        max_steps=steps, learning_rate=1e-4, temperature=1.0, beta=0.0, report_to=[], save_strategy="no", logging_steps=1000, use_cpu=True, bf16=False,
-        gradient_checkpointing=False, disable_tqdm=True)
+        output_dir=tempfile.mkdtemp(),
+        per_device_train_batch_size=PROMPTS * GROUP,
+        num_generations=GROUP,
+        max_completion_length=TOKENS,
+        max_steps=steps,
+        learning_rate=1e-4,
+        temperature=1.0,
+        beta=0.0,
+        report_to=[],
+        save_strategy="no",
+        logging_steps=1000,
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        disable_tqdm=True,
+    )
     model = AutoModelForImageTextToText.from_pretrained(checkpoint, dtype=torch.float32)
-    GRPOTrainer(model=model, processing_class=AutoProcessor.from_pretrained(checkpoint), reward_funcs=rewards, args=settings,
-                train_dataset=Dataset.from_list(rows), callbacks=[Gate()]).train()
+    GRPOTrainer(
+        model=model,
+        processing_class=AutoProcessor.from_pretrained(checkpoint),
+        reward_funcs=rewards,
+        args=settings,
+        train_dataset=Dataset.from_list(rows),
+        callbacks=[Gate()],
+    ).train()
 
 
 def run_mmrl(checkpoint: str, pixels: int, steps: int, ready: Callable[[], None], done: Callable[[], None]) -> None:
@@ -88,12 +110,23 @@ def run_mmrl(checkpoint: str, pixels: int, steps: int, ready: Callable[[], None]
         def note(self, text: str) -> None:
             print(text, file=sys.stderr)
 
-    train(parse_config({
-        "name": "vs-trl", "runs": tempfile.mkdtemp(), "policy": {"model": checkpoint},
-        "tasks": [{"id": "vs_trl_plugin/digits", "options": {"pixels": pixels}}],
-        "stages": [{"kind": "rl", "steps": steps, "prompts_per_step": PROMPTS, "group_size": GROUP, "learning_rate": 1e-4}],
-        "generate": {"max_tokens": TOKENS}, "evaluate": {"n": 0}, "record": {"rollouts_every": 0},
-    }), Gate())
+    train(
+        parse_config(
+            {
+                "name": "vs-trl",
+                "runs": tempfile.mkdtemp(),
+                "policy": {"model": checkpoint},
+                "tasks": [{"id": "vs_trl_plugin/digits", "options": {"pixels": pixels}}],
+                "stages": [
+                    {"kind": "rl", "steps": steps, "prompts_per_step": PROMPTS, "group_size": GROUP, "learning_rate": 1e-4}
+                ],
+                "generate": {"max_tokens": TOKENS},
+                "evaluate": {"n": 0},
+                "record": {"rollouts_every": 0},
+            }
+        ),
+        Gate(),
+    )
 
 
 def worker(system: str, checkpoint: str, pixels: int, steps: int) -> None:
@@ -109,7 +142,13 @@ def worker(system: str, checkpoint: str, pixels: int, steps: int) -> None:
         started = time.perf_counter()
 
     def done() -> None:
-        print(json.dumps({"seconds": time.perf_counter() - started, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}), file=answers, flush=True)
+        print(
+            json.dumps(
+                {"seconds": time.perf_counter() - started, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+            ),
+            file=answers,
+            flush=True,
+        )
 
     {"trl": run_trl, "mmrl": run_mmrl}[system](checkpoint, pixels, steps, ready, done)
 
@@ -118,13 +157,29 @@ def compare(name: str, steps: int, threads: int, warmup: int = 1) -> dict[str, A
     case = CASES[name]
     checkpoint = tempfile.mkdtemp()
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-    subprocess.run([sys.executable, "-m", "mmrl.policies.tiny", "qwen2_5_vl", checkpoint, "--hidden", str(case["hidden"]), "--layers", str(case["layers"])],
-                   check=True, env=environment, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "mmrl.policies.tiny",
+            "qwen2_5_vl",
+            checkpoint,
+            "--hidden",
+            str(case["hidden"]),
+            "--layers",
+            str(case["layers"]),
+        ],
+        check=True,
+        env=environment,
+        stderr=subprocess.DEVNULL,
+    )
     workers = {}
     for system in ("trl", "mmrl"):
         command = [sys.executable, __file__, "--worker", system, checkpoint, str(case["pixels"]), str(steps + warmup)]
         log = open(os.path.join(checkpoint, f"{system}.log"), "w")  # noqa: SIM115 - lives as long as the worker
-        workers[system] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
+        workers[system] = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+        )
         _expect(workers[system], "ready", log.name)
     seconds: dict[str, list[float]] = {"trl": [], "mmrl": []}
     peak: dict[str, float] = {}
@@ -142,8 +197,13 @@ def compare(name: str, steps: int, threads: int, warmup: int = 1) -> dict[str, A
         process.stdin.close()
         process.wait(timeout=120)
     medians = {s: statistics.median(v) for s, v in seconds.items()}
-    return {"seconds": {s: [round(x, 3) for x in v] for s, v in seconds.items()}, "median_s": {s: round(v, 3) for s, v in medians.items()},
-            "ratio": round(medians["trl"] / medians["mmrl"], 2), "peak_mb": {s: round(v) for s, v in peak.items()}, **case}
+    return {
+        "seconds": {s: [round(x, 3) for x in v] for s, v in seconds.items()},
+        "median_s": {s: round(v, 3) for s, v in medians.items()},
+        "ratio": round(medians["trl"] / medians["mmrl"], 2),
+        "peak_mb": {s: round(v) for s, v in peak.items()},
+        **case,
+    }
 
 
 def _expect(process: subprocess.Popen[str], start: str, log: str) -> str:
@@ -155,7 +215,9 @@ def _expect(process: subprocess.Popen[str], start: str, log: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=3, help="counted steps of each system at 448 px; ten times as many at 112 px")
+    parser.add_argument(
+        "--steps", type=int, default=3, help="counted steps of each system at 448 px; ten times as many at 112 px"
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--case", choices=CASES, action="append", help="only this case")
     parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
@@ -166,7 +228,19 @@ def main() -> None:
     from machine import machine
 
     results = {name: compare(name, args.steps * (10 if name == "112px" else 1), args.threads) for name in args.case or CASES}
-    print(json.dumps({"benchmark": "vs_trl", "prompts": PROMPTS, "group": GROUP, "tokens": TOKENS, "threads": args.threads, **results, "machine": machine("trl")}))
+    print(
+        json.dumps(
+            {
+                "benchmark": "vs_trl",
+                "prompts": PROMPTS,
+                "group": GROUP,
+                "tokens": TOKENS,
+                "threads": args.threads,
+                **results,
+                "machine": machine("trl"),
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -26,7 +26,10 @@ class Digits(Task):
         from PIL import Image
         from sklearn.datasets import load_digits
 
-        self.images = [Image.fromarray((d / 16 * 255).astype("uint8")).resize((pixels, pixels)).convert("RGB") for d in load_digits().images[:64]]
+        self.images = [
+            Image.fromarray((d / 16 * 255).astype("uint8")).resize((pixels, pixels)).convert("RGB")
+            for d in load_digits().images[:64]
+        ]
 
     def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
         return [Prompt(id=str(i), messages=[user("What digit is shown?", image)]) for i, image in enumerate(self.images)]

@@ -12,6 +12,24 @@ from mmrl.types import Case, Frame, Message, Prompt, Rollout, Score, Status, Tur
 __version__ = "0.1.0"
 
 __all__ = [
-    "AlgorithmSpec", "Case", "Frame", "Message", "PolicySpec", "Prompt", "Rollout", "Score", "Simulator", "SimulatorSpec",
-    "Status", "Task", "TaskSpec", "Turn", "UserError", "Verifier", "VerifierSpec", "World", "hookimpl", "user",
+    "AlgorithmSpec",
+    "Case",
+    "Frame",
+    "Message",
+    "PolicySpec",
+    "Prompt",
+    "Rollout",
+    "Score",
+    "Simulator",
+    "SimulatorSpec",
+    "Status",
+    "Task",
+    "TaskSpec",
+    "Turn",
+    "UserError",
+    "Verifier",
+    "VerifierSpec",
+    "World",
+    "hookimpl",
+    "user",
 ]

@@ -14,8 +14,13 @@ def mmrl_policies() -> list[PolicySpec]:
 @hookimpl
 def mmrl_algorithms() -> list[AlgorithmSpec]:
     return [
-        AlgorithmSpec(id="grpo", target="mmrl.algorithms.advantage:group_relative", options={"scale": "group"},
-                      loss="mmrl.algorithms.loss:clipped_surrogate", normalise="token",
-                      paper="Shao et al., DeepSeekMath, section 4.1",
-                      summary="Advantage relative to the group's mean, in units of its spread"),
+        AlgorithmSpec(
+            id="grpo",
+            target="mmrl.algorithms.advantage:group_relative",
+            options={"scale": "group"},
+            loss="mmrl.algorithms.loss:clipped_surrogate",
+            normalise="token",
+            paper="Shao et al., DeepSeekMath, section 4.1",
+            summary="Advantage relative to the group's mean, in units of its spread",
+        )
     ]

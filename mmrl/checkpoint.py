@@ -49,7 +49,10 @@ def save(path: Path, policy: VLM, learner: Learner, state: Mapping[str, Any]) ->
         if number is None:
             raise
         cure = "free some space" if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "mend that"
-        raise UserError(f"checkpoint {path} could not be written: {os.strerror(number)}: {cure}, then go on with --resume; earlier checkpoints are intact") from error
+        raise UserError(
+            f"checkpoint {path} could not be written: {os.strerror(number)}: {cure}, then go on with --resume; "
+            "earlier checkpoints are intact"
+        ) from error
 
 
 def _write_state(folder: Path, state: Mapping[str, Any]) -> None:

@@ -303,7 +303,7 @@ def _explain(err: ValidationError) -> str:
     if fault["type"] == "missing":
         return f"{where!r} is missing: add it (docs/run-files.md)"
     if fault["type"] in ("union_tag_not_found", "union_tag_invalid"):
-        return f"{where!r} needs kind = \"sft\" or kind = \"rl\""
+        return f'{where!r} needs kind = "sft" or kind = "rl"'
     found = fault.get("input")
     message = fault["msg"].removeprefix("Value error, ").rstrip(".")
     return f"{where!r}: {message[0].lower()}{message[1:]}; found {found!r}" if path else message
@@ -330,7 +330,7 @@ def as_data(config: RunConfig) -> dict[str, Any]:
 
 
 def smoke(config: RunConfig) -> RunConfig:
-    """The same run in seconds: a tiny model, two steps a stage, a handful of prompts. It shows that the run file works, not that it learns."""
+    """The same run in seconds: a tiny model, two steps a stage, few prompts. It shows that it works, not that it learns."""
     data = as_data(config)
     if not config.policy.model.startswith("tiny:"):
         data["policy"] |= {"model": "tiny:qwen2_5_vl", "dtype": "float32", "trust_remote_code": False}

@@ -18,7 +18,10 @@ from mmrl.specs import AlgorithmSpec, PolicySpec, SimulatorSpec, Spec, TaskSpec,
 from mmrl.targets import suggest
 
 KINDS: dict[str, type[Spec]] = {
-    "tasks": TaskSpec, "verifiers": VerifierSpec, "simulators": SimulatorSpec, "policies": PolicySpec,
+    "tasks": TaskSpec,
+    "verifiers": VerifierSpec,
+    "simulators": SimulatorSpec,
+    "policies": PolicySpec,
     "algorithms": AlgorithmSpec,
 }
 SINGULAR = {"tasks": "task", "verifiers": "verifier", "simulators": "simulator", "policies": "policy", "algorithms": "algorithm"}
@@ -26,8 +29,11 @@ CORE = "mmrl"
 """The name under which the core's own specs are registered; only these have ids without a plugin's name."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
-_ID = re.compile(r"(?P<name>(?:[a-z0-9][a-z0-9_.-]*/)?[A-Za-z0-9][\w.-]*?)"
-                 r"(?:-v(?P<version>\d+))?(?:@(?P<system>[A-Za-z0-9][\w.-]*))?", re.ASCII)
+_ID = re.compile(
+    r"(?P<name>(?:[a-z0-9][a-z0-9_.-]*/)?[A-Za-z0-9][\w.-]*?)"
+    r"(?:-v(?P<version>\d+))?(?:@(?P<system>[A-Za-z0-9][\w.-]*))?",
+    re.ASCII,
+)
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -75,8 +81,11 @@ def check_core_version(dist: Distribution) -> None:
         for clause in requirement.specifier:
             if not clause.contains(running, prereleases=True):
                 too_old = clause.operator not in ("<", "<=", "!=") and running < Version(clause.version.removesuffix(".*"))
-                cure = f'upgrade the core: pip install "mmrl{requirement.specifier}"' if too_old else \
-                    f"upgrade the plugin: pip install -U {dist.name}"
+                cure = (
+                    f'upgrade the core: pip install "mmrl{requirement.specifier}"'
+                    if too_old
+                    else f"upgrade the plugin: pip install -U {dist.name}"
+                )
                 raise UserError(f"needs mmrl{requirement.specifier} and {running} is running: {cure}")
 
 
@@ -109,8 +118,10 @@ def check_specs(plugin: str, kind: str, returned: Any) -> dict[str, Spec]:
     for spec_id in specs:
         i = parse_id(spec_id)
         if i and i.version is None and (i.name, i.system) in versioned:
-            raise broken(f"{spec_id!r} stands for the highest version, {versioned[i.name, i.system]!r}: "
-                         f"rename the older one {i.name}-v1{'@' + i.system if i.system else ''}")
+            raise broken(
+                f"{spec_id!r} stands for the highest version, {versioned[i.name, i.system]!r}: "
+                f"rename the older one {i.name}-v1{'@' + i.system if i.system else ''}"
+            )
     return specs
 
 
@@ -123,7 +134,7 @@ def check_spec(plugin: str, spec: Spec) -> None:
     targets = [spec.target, spec.loss] if isinstance(spec, AlgorithmSpec) else [spec.target]
     for target in targets:
         if not isinstance(target, str) or not _TARGET.fullmatch(target):
-            raise broken(f"the target of {spec.id!r} must be \"module:Name\", not {target!r}")
+            raise broken(f'the target of {spec.id!r} must be "module:Name", not {target!r}')
     if isinstance(spec, VerifierSpec):
         if not (math.isfinite(spec.low) and math.isfinite(spec.high) and spec.low < spec.high):
             raise broken(f"{spec.id!r} needs finite low < high, not {spec.low} and {spec.high}")

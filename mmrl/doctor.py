@@ -84,8 +84,12 @@ def as_json(findings: Sequence[Finding]) -> dict[str, Any]:
 def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
     found = ".".join(map(str, version))
     if version < (3, 11):
-        return base(name="python", state="broken", detail=f"{found}; mmrl needs 3.11 or later",
-                    cure="make a new environment with Python 3.11 or later")
+        return base(
+            name="python",
+            state="broken",
+            detail=f"{found}; mmrl needs 3.11 or later",
+            cure="make a new environment with Python 3.11 or later",
+        )
     return base(name="python", state="ok", detail=f"{found} ({sys.executable})")
 
 
@@ -95,17 +99,27 @@ def check_base(have: Mapping[str, str], tried: Mapping[str, Facts], *, pth: bool
     `have` maps distributions to versions, `tried` the libraries among them to what importing them gave.
     """
     if "torch" not in have:
-        return [check_mmrl(have), base(name="torch", state="missing", detail="nothing can be trained without it",
-                                       cure='pip install "mmrl[train]"')]
-    return [check_mmrl(have), check_import("torch", have, tried), check_torchvision(have, tried, pth=pth),
-            check_import("transformers", have, tried)]
+        return [
+            check_mmrl(have),
+            base(name="torch", state="missing", detail="nothing can be trained without it", cure='pip install "mmrl[train]"'),
+        ]
+    return [
+        check_mmrl(have),
+        check_import("torch", have, tried),
+        check_torchvision(have, tried, pth=pth),
+        check_import("transformers", have, tried),
+    ]
 
 
 def check_mmrl(have: Mapping[str, str]) -> Finding:
     if "mmrl" in have:
         return base(name="mmrl", state="ok", detail=have["mmrl"])
-    return base(name="mmrl", state="broken", detail="runs from its sources, so that no bundled plugin is found",
-                cure="pip install -e . in its folder")
+    return base(
+        name="mmrl",
+        state="broken",
+        detail="runs from its sources, so that no bundled plugin is found",
+        cure="pip install -e . in its folder",
+    )
 
 
 def check_import(name: str, have: Mapping[str, str], tried: Mapping[str, Facts]) -> Finding:
@@ -113,8 +127,12 @@ def check_import(name: str, have: Mapping[str, str], tried: Mapping[str, Facts])
         return base(name=name, state="broken", detail="not installed, though torch is", cure='pip install "mmrl[train]"')
     version, answer = have[name], tried[name]
     if "error" in answer:
-        return base(name=name, state="broken", detail=f"{version} does not import: {answer['error']}",
-                    cure=f"pip install --force-reinstall --no-deps {name}=={version.partition('+')[0]}")
+        return base(
+            name=name,
+            state="broken",
+            detail=f"{version} does not import: {answer['error']}",
+            cure=f"pip install --force-reinstall --no-deps {name}=={version.partition('+')[0]}",
+        )
     build = {"cpu": " (CPU build)", None: ""}.get(answer.get("build"), f" (CUDA {answer.get('build')})")
     return base(name=name, state="ok", detail=version + build)
 
@@ -125,19 +143,30 @@ def check_torchvision(have: Mapping[str, str], tried: Mapping[str, Facts], *, pt
         torch, ours = Version(have["torch"]), Version(have["torchvision"])
         if torch.major == 2 and (ours.major, ours.minor) != (0, torch.minor + 15):
             fitting = f"0.{torch.minor + 15}"
-            return base(name="torchvision", state="broken", cure=f'pip install --no-deps "torchvision=={fitting}.*"',
-                        detail=f"{ours} does not go with torch {torch}, which needs {fitting}")
+            return base(
+                name="torchvision",
+                state="broken",
+                cure=f'pip install --no-deps "torchvision=={fitting}.*"',
+                detail=f"{ours} does not go with torch {torch}, which needs {fitting}",
+            )
     finding = check_import("torchvision", have, tried)
     if finding.state != "ok" or tried["torchvision"]["compiled"]:
         return finding
     if tried["torch"].get("build", "cpu") != "cpu":
-        return base(name="torchvision", state="broken",
-                    detail=f"{ours}: its operators (nms) do not load, it is built for another CUDA than torch {torch}",
-                    cure="install torch and torchvision again, both from the same index")
+        return base(
+            name="torchvision",
+            state="broken",
+            detail=f"{ours}: its operators (nms) do not load, it is built for another CUDA than torch {torch}",
+            cure="install torch and torchvision again, both from the same index",
+        )
     if pth:
         return base(name="torchvision", state="ok", detail=f"{ours}; mmrl declares what its import misses beside CPU torch")
-    return base(name="torchvision", state="note", cure="python -m mmrl.compat --install-pth",
-                detail=f"{ours} does not import beside CPU torch, except in mmrl's own processes")
+    return base(
+        name="torchvision",
+        state="note",
+        cure="python -m mmrl.compat --install-pth",
+        detail=f"{ours} does not import beside CPU torch, except in mmrl's own processes",
+    )
 
 
 def check_extra(extra: str, wanted: Sequence[Requirement], have: Mapping[str, str]) -> Finding:
@@ -147,8 +176,11 @@ def check_extra(extra: str, wanted: Sequence[Requirement], have: Mapping[str, st
     there = {r: have[canonical(r.name)] for r in wanted if r not in absent}
     unfit = {r: version for r, version in there.items() if not r.specifier.contains(version, prereleases=True)}
     if unfit:
-        return this(state="broken", cure="pip install " + " ".join(f'"{r.name}{r.specifier}"' for r in unfit),
-                    detail="; ".join(f"{r.name} {version} is outside {r.specifier}" for r, version in unfit.items()))
+        return this(
+            state="broken",
+            cure="pip install " + " ".join(f'"{r.name}{r.specifier}"' for r in unfit),
+            detail="; ".join(f"{r.name} {version} is outside {r.specifier}" for r, version in unfit.items()),
+        )
     names, cure = ", ".join(r.name for r in absent), f'pip install "mmrl[{extra}]"'
     if absent and extra == "train" and "torch" in have:
         return this(state="broken", detail=f"not installed: {names}", cure=cure)
@@ -161,8 +193,12 @@ def check_opencv(have: Mapping[str, str]) -> Finding:
     """Each distribution of OpenCV owns the module cv2: the last one installed wins, and removing one breaks the other."""
     ours = [name for name in OPENCV if name in have]
     if len(ours) > 1:
-        return base(name="opencv", state="broken", detail=f"{' and '.join(ours)} are installed together, and each owns cv2",
-                    cure=f"pip uninstall -y {' '.join(ours)} && pip install opencv-python-headless")
+        return base(
+            name="opencv",
+            state="broken",
+            detail=f"{' and '.join(ours)} are installed together, and each owns cv2",
+            cure=f"pip uninstall -y {' '.join(ours)} && pip install opencv-python-headless",
+        )
     if not ours:
         return base(name="opencv", state="missing", detail="would read video", cure='pip install "mmrl[train]"')
     return base(name="opencv", state="ok", detail=f"{ours[0]} {have[ours[0]]}")
@@ -184,18 +220,30 @@ def check_gpu(torch: Facts, listed: Sequence[str]) -> Finding:
     if not listed:
         return machine(name="gpu", state="missing", detail="models run on the CPU, which is enough for small ones")
     if torch.get("build") == "cpu":
-        return machine(name="gpu", state="broken", detail=f"{', '.join(listed)}: not used, for torch is a CPU build",
-                       cure="install torch and torchvision again, both from the CUDA index that pytorch.org names")
-    return machine(name="gpu", state="broken", detail=f"{', '.join(listed)}: torch does not see it",
-                   cure="unset CUDA_VISIBLE_DEVICES; if that is not it, the driver is older than torch's CUDA: see nvidia-smi")
+        return machine(
+            name="gpu",
+            state="broken",
+            detail=f"{', '.join(listed)}: not used, for torch is a CPU build",
+            cure="install torch and torchvision again, both from the CUDA index that pytorch.org names",
+        )
+    return machine(
+        name="gpu",
+        state="broken",
+        detail=f"{', '.join(listed)}: torch does not see it",
+        cure="unset CUDA_VISIBLE_DEVICES; if that is not it, the driver is older than torch's CUDA: see nvidia-smi",
+    )
 
 
 def check_vulkan(drivers: Sequence[Path], tried: Facts) -> Finding:
     """`drivers` are the driver files that the loader reads; `tried` is from `TRY_VULKAN`."""
     install = "apt-get install libvulkan1 mesa-vulkan-drivers, version 25 or later"
     if gone := [p for p in drivers if not p.is_file()]:
-        return machine(name="vulkan", state="broken", detail=f"VK_ICD_FILENAMES names {gone[0]}, which does not exist",
-                       cure="unset VK_ICD_FILENAMES, or name a file that exists")
+        return machine(
+            name="vulkan",
+            state="broken",
+            detail=f"VK_ICD_FILENAMES names {gone[0]}, which does not exist",
+            cure="unset VK_ICD_FILENAMES, or name a file that exists",
+        )
     if "error" in tried:
         return machine(name="vulkan", state="broken", detail=f"asking the driver failed: {tried['error']}", cure=install)
     if not tried["loader"]:
@@ -204,15 +252,20 @@ def check_vulkan(drivers: Sequence[Path], tried: Facts) -> Finding:
         return machine(name="vulkan", state="ok", detail=f"{tried['devices']} device(s)")
     if drivers:
         return machine(name="vulkan", state="broken", detail=f"no device answers: {', '.join(map(str, drivers))}", cure=install)
-    return machine(name="vulkan", state="missing", detail="no driver: simulators can't render",
-                   cure=f"export VK_ICD_FILENAMES={SWIFTSHADER}" if SWIFTSHADER.is_file() else install)
+    return machine(
+        name="vulkan",
+        state="missing",
+        detail="no driver: simulators can't render",
+        cure=f"export VK_ICD_FILENAMES={SWIFTSHADER}" if SWIFTSHADER.is_file() else install,
+    )
 
 
 def check_chromium(path: str | None) -> Finding:
     if path:
         return machine(name="chromium", state="ok", detail=path)
-    return machine(name="chromium", state="missing", cure="apt-get install chromium",
-                   detail="no browser: tasks on web pages can't run")
+    return machine(
+        name="chromium", state="missing", cure="apt-get install chromium", detail="no browser: tasks on web pages can't run"
+    )
 
 
 def check_run_folder(runs: Path) -> Finding:
@@ -222,8 +275,13 @@ def check_run_folder(runs: Path) -> Finding:
         with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:
-        return machine(name="run folder", state="broken", needed=True, detail=f"{there}: {error.strerror}",
-                       cure="make it writable, or let runs go elsewhere (`runs` in the run file)")
+        return machine(
+            name="run folder",
+            state="broken",
+            needed=True,
+            detail=f"{there}: {error.strerror}",
+            cure="make it writable, or let runs go elsewhere (`runs` in the run file)",
+        )
     return machine(name="run folder", state="ok", needed=True, detail=f"{runs.absolute()} can be written")
 
 
@@ -232,8 +290,13 @@ def check_space(runs: Path, free_bytes: int | None = None) -> Finding:
     there = _existing(runs)
     free = (shutil.disk_usage(there).free if free_bytes is None else free_bytes) / 2**30
     if free < SPACE_GIB:
-        return machine(name="disk", state="broken", needed=True, detail=f"{free:.1f} GiB free at {there}",
-                       cure=f"free at least {SPACE_GIB:g} GiB: checkpoints need it")
+        return machine(
+            name="disk",
+            state="broken",
+            needed=True,
+            detail=f"{free:.1f} GiB free at {there}",
+            cure=f"free at least {SPACE_GIB:g} GiB: checkpoints need it",
+        )
     return machine(name="disk", state="ok", needed=True, detail=f"{free:.0f} GiB free")
 
 

@@ -52,7 +52,9 @@ def wilson(successes: float, n: int, z: float = Z) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def evaluate_task(task_id: str, task: Task, config: RunConfig, collector: TurnCollector, judge: Judge) -> tuple[Evaluation, list[Rollout], list[Score]]:
+def evaluate_task(
+    task_id: str, task: Task, config: RunConfig, collector: TurnCollector, judge: Judge
+) -> tuple[Evaluation, list[Rollout], list[Score]]:
     """Answer the first `evaluate.n` prompts of the evaluation split greedily and score them with the task's metric.
 
     Raises UserError when no score came back at all.
@@ -69,7 +71,9 @@ def evaluate_task(task_id: str, task: Task, config: RunConfig, collector: TurnCo
     scores = judge.run(metric, cases_of(rollouts))
     values = [s.value for s in scores if s.value is not None]
     if not values:
-        raise UserError(f"evaluation of {task_id!r}: every one of {len(scores)} scores failed, the first with: {scores[0].detail}")
+        raise UserError(
+            f"evaluation of {task_id!r}: every one of {len(scores)} scores failed, the first with: {scores[0].detail}"
+        )
     binary = all(v in (0.0, 1.0) for v in values)
     mean, n = statistics.fmean(values), len(values)
     if binary:
@@ -79,5 +83,7 @@ def evaluate_task(task_id: str, task: Task, config: RunConfig, collector: TurnCo
         low, high = mean - half, mean + half
     extra = {"truncated_share": sum(r.status.is_truncated for r in rollouts) / len(rollouts), "failed": float(len(scores) - n)}
     extra |= task.summarise([(r.prompt, s.value) for r, s in zip(rollouts, scores, strict=True) if s.value is not None])
-    figure = Evaluation(task=task_id, split=split, metric="accuracy" if binary else metric, value=mean, low=low, high=high, n=n, extra=extra)
+    figure = Evaluation(
+        task=task_id, split=split, metric="accuracy" if binary else metric, value=mean, low=low, high=high, n=n, extra=extra
+    )
     return figure, rollouts, scores

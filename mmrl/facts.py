@@ -66,8 +66,14 @@ else:
 def try_python(code: str, timeout_s: float) -> dict[str, Any]:
     """The JSON object on the last line that `code` prints in a child process, or `{"error": why there is none}`."""
     try:
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, errors="replace", timeout=timeout_s,
-                              stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            stdin=subprocess.DEVNULL,
+        )
     except subprocess.TimeoutExpired:
         return {"error": f"no answer within {timeout_s:g} s"}
     if done.returncode < 0:
@@ -89,8 +95,10 @@ def extras(dist: str = "mmrl") -> dict[str, list[Requirement]]:
     except metadata.PackageNotFoundError:
         return {}
     asked = [Requirement(r) for r in declared.get_all("Requires-Dist") or ()]
-    return {extra: [r for r in asked if r.marker and r.marker.evaluate({"extra": extra}) > r.marker.evaluate({"extra": ""})]
-            for extra in declared.get_all("Provides-Extra") or ()}
+    return {
+        extra: [r for r in asked if r.marker and r.marker.evaluate({"extra": extra}) > r.marker.evaluate({"extra": ""})]
+        for extra in declared.get_all("Provides-Extra") or ()
+    }
 
 
 def has_pth() -> bool:

@@ -4,33 +4,41 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from typing import Literal
 
 import torch
 
-from mmrl.algorithms.loss import LossInputs, average, k3
+from mmrl.algorithms.loss import LossFunction, LossInputs, average, k3
 from mmrl.config import RlStage, SftStage
 from mmrl.errors import UserError
 from mmrl.policies.vlm import VLM
 from mmrl.types import Batch
 
-LossFunction = Callable[[LossInputs, float, float], tuple[torch.Tensor, torch.Tensor]]
-
 
 class Learner:
     """One stage's optimiser and loss."""
 
-    def __init__(self, policy: VLM, stage: SftStage | RlStage, loss: LossFunction, normalise: Literal["token", "sequence"], temperature: float = 1.0,
-                 reference: VLM | None = None, gap_limit: float = math.inf) -> None:
-        """reference: what the KL penalty compares with. gap_limit: nats a token between sampler and learner above which an update is refused."""
+    def __init__(
+        self,
+        policy: VLM,
+        stage: SftStage | RlStage,
+        loss: LossFunction,
+        normalise: Literal["token", "sequence"],
+        temperature: float = 1.0,
+        reference: VLM | None = None,
+        gap_limit: float = math.inf,
+    ) -> None:
+        """reference: what the KL penalty compares with. gap_limit: nats a token between sampler and
+        learner above which an update is refused."""
         self.policy = policy
         self.stage = stage
         self.loss = loss
         self.normalise = normalise
         self.temperature = temperature
         self.named = [(name, p) for name, p in policy.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW([p for _, p in self.named], lr=stage.learning_rate, weight_decay=stage.weight_decay, fused=True)
+        self.optimizer = torch.optim.AdamW(
+            [p for _, p in self.named], lr=stage.learning_rate, weight_decay=stage.weight_decay, fused=True
+        )
         self.epochs = stage.epochs if isinstance(stage, RlStage) else 1
         self.clip = (stage.clip_low, stage.clip_high) if isinstance(stage, RlStage) else (0.0, 0.0)
         self.kl = stage.kl if isinstance(stage, RlStage) else 0.0
@@ -45,8 +53,10 @@ class Learner:
             metrics = self._epoch(batch, old, first=epoch == 0) | {k: v for k, v in metrics.items() if k == "logprob_gap"}
             if isinstance(self.stage, RlStage) and metrics["logprob_gap"] > self.gap_limit:
                 self.optimizer.zero_grad()
-                raise UserError(f"sampler and learner disagree by {metrics['logprob_gap']:.3f} nats a token (limits.logprob_gap = {self.gap_limit}): "
-                                "what would be trained is not what was sampled; check policy.dtype, policy.attention and the model family")
+                raise UserError(
+                    f"sampler and learner disagree by {metrics['logprob_gap']:.3f} nats a token "
+                    f"(limits.logprob_gap = {self.gap_limit}): what would be trained is not what was sampled; check policy.dtype, policy.attention and the model family"
+                )
             rate = learning_rate(self.stage, step)
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
@@ -64,7 +74,13 @@ class Learner:
             logprobs_L, entropy_L = self.policy.logprobs(micro, self.temperature)
             if first:
                 old.append(logprobs_L.detach())
-            inputs = LossInputs(logprobs_L=logprobs_L, old_logprobs_L=old[i], advantages_L=micro.advantages_L, rollout_L=micro.rollout_L, lengths_N=batch.lengths_N)
+            inputs = LossInputs(
+                logprobs_L=logprobs_L,
+                old_logprobs_L=old[i],
+                advantages_L=micro.advantages_L,
+                rollout_L=micro.rollout_L,
+                lengths_N=batch.lengths_N,
+            )
             loss_L, clipped_L = self.loss(inputs, *self.clip)
             drift_L = k3(logprobs_L.detach(), old[i] if self.reference is None else torch.zeros_like(old[i]))
             if self.reference is not None:
@@ -75,10 +91,21 @@ class Learner:
             loss = average(loss_L, micro, batch, self.normalise)
             loss.backward()
             gap_L = (micro.sampler_logprobs_L - old[i]).abs()
-            sums += torch.stack([loss.detach(), entropy_L.sum(), clipped_L.sum(), drift_L.sum(), gap_L.sum(), torch.tensor(float(len(gap_L)), device=sums.device)])
+            sums += torch.stack(
+                [
+                    loss.detach(),
+                    entropy_L.sum(),
+                    clipped_L.sum(),
+                    drift_L.sum(),
+                    gap_L.sum(),
+                    torch.tensor(float(len(gap_L)), device=sums.device),
+                ]
+            )
         loss, entropy, clipped, drift, gap, tokens = sums.tolist()
         tokens = tokens or math.nan  # no group had spread: nothing was computed, so there is nothing to report
-        return {"loss": loss, "entropy": entropy / tokens, "clip_share": clipped / tokens, "kl": drift / tokens} | ({"logprob_gap": gap / tokens} if first else {})
+        return {"loss": loss, "entropy": entropy / tokens, "clip_share": clipped / tokens, "kl": drift / tokens} | (
+            {"logprob_gap": gap / tokens} if first else {}
+        )
 
     def state(self) -> dict[str, torch.Tensor]:
         """The optimiser's tensors by parameter name, as they go into a safetensors file."""

@@ -40,14 +40,20 @@ def machine() -> dict[str, Any]:
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
-    return {"system": platform.platform(), "cpu": _cpu(), "cores": cores, "memory_mb": memory // 2**20,
-            "gpus": nvidia_gpus()}
+    return {"system": platform.platform(), "cpu": _cpu(), "cores": cores, "memory_mb": memory // 2**20, "gpus": nvidia_gpus()}
 
 
 def _cpu() -> str:
     info = Path("/proc/cpuinfo")
-    names = [line.partition(":")[2].strip() for line in info.read_text(errors="replace").splitlines()
-             if line.startswith("model name")] if info.exists() else []
+    names = (
+        [
+            line.partition(":")[2].strip()
+            for line in info.read_text(errors="replace").splitlines()
+            if line.startswith("model name")
+        ]
+        if info.exists()
+        else []
+    )
     return names[0] if names else platform.processor() or platform.machine()
 
 

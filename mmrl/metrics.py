@@ -15,8 +15,10 @@ def rl_metrics(rollouts: Sequence[Rollout], scores: Sequence[Score], advantages_
     values = [s.value for s in scores if s.value is not None]
     lengths = [len(r.turns[-1].token_ids) for r in rollouts]
     metrics = {
-        "reward/mean": _mean(values), "reward/std": statistics.pstdev(values) if values else float("nan"),
-        "length/mean": _mean(lengths), "length/max": float(max(lengths)),
+        "reward/mean": _mean(values),
+        "reward/std": statistics.pstdev(values) if values else float("nan"),
+        "length/mean": _mean(lengths),
+        "length/max": float(max(lengths)),
         "length/truncated_share": _mean([r.status.is_truncated for r in rollouts]),
         "judge/failed_share": _mean([s.failed for s in scores]),
         "zero_spread_share": zero_spread_share(rollouts, advantages_N),
@@ -24,7 +26,9 @@ def rl_metrics(rollouts: Sequence[Rollout], scores: Sequence[Score], advantages_
     for part in sorted({p for s in scores for p in s.parts}):
         metrics[f"reward/{part}"] = _mean([s.parts[part] for s in scores if part in s.parts])
     for task in sorted({r.prompt.task for r in rollouts}):
-        metrics[f"task/{task}/reward"] = _mean([s.value for s, r in zip(scores, rollouts, strict=True) if s.value is not None and r.prompt.task == task])
+        metrics[f"task/{task}/reward"] = _mean(
+            [s.value for s, r in zip(scores, rollouts, strict=True) if s.value is not None and r.prompt.task == task]
+        )
     return metrics
 
 

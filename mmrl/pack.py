@@ -23,8 +23,15 @@ class _Row:
     length: int
 
 
-def pack(rollouts: Sequence[Rollout], advantages_N: torch.Tensor, policy: VLM, *, shared_prefix: bool, budget: int,
-         keep_zero: bool = False) -> Batch:
+def pack(
+    rollouts: Sequence[Rollout],
+    advantages_N: torch.Tensor,
+    policy: VLM,
+    *,
+    shared_prefix: bool,
+    budget: int,
+    keep_zero: bool = False,
+) -> Batch:
     """Flat tensors of every trained token.
 
     advantages_N: float32, NaN for rollouts that leave the batch (failed scores). budget: padded tokens a micro-batch may hold.
@@ -38,7 +45,9 @@ def pack(rollouts: Sequence[Rollout], advantages_N: torch.Tensor, policy: VLM, *
         if not policy.banned.isdisjoint(turn.token_ids):
             raise ValueError(f"rollout {n} of prompt {rollouts[n].prompt.id!r} holds a vision id: the sampler must suppress them")
         if turn.observed_ids != tuple(rollouts[n].inputs.ids.tolist()):
-            raise ValueError(f"rollout {n} of prompt {rollouts[n].prompt.id!r}: the sampler read other prompt ids than the learner would")
+            raise ValueError(
+                f"rollout {n} of prompt {rollouts[n].prompt.id!r}: the sampler read other prompt ids than the learner would"
+            )
     lengths_N = torch.zeros(len(rollouts), dtype=torch.long)
     lengths_N[trained] = torch.tensor([len(rollouts[n].turns[-1].token_ids) for n in trained], dtype=torch.long)
     computed = [n for n in trained if keep_zero or advantages_N[n] != 0]
@@ -108,5 +117,13 @@ def _micro(rows: list[_Row], rollouts: Sequence[Rollout], advantages_N: torch.Te
     media = concatenate([m for r in rows for m in [r.inputs.media]], device) | {k: v.to(device) for k, v in types.items()}
     flat = [torch.cat(x).to(device) for x in (source, target, sampled, advantage, owner)]
     return MicroBatch(
-        ids_BS=ids.to(device), segment_BS=segment.to(device), positions=positions.to(device) if axes else None, media=media,
-        source_L=flat[0], target_L=flat[1], sampler_logprobs_L=flat[2], advantages_L=flat[3], rollout_L=flat[4])
+        ids_BS=ids.to(device),
+        segment_BS=segment.to(device),
+        positions=positions.to(device) if axes else None,
+        media=media,
+        source_L=flat[0],
+        target_L=flat[1],
+        sampler_logprobs_L=flat[2],
+        advantages_L=flat[3],
+        rollout_L=flat[4],
+    )

@@ -57,8 +57,15 @@ class PluginInfo:
         return f"plugin {self.name!r} ({self.dist} {self.version})" if self.dist else f"plugin {self.name!r} ({self.target})"
 
     def as_json(self) -> dict[str, Any]:
-        return {"name": self.name, "dist": self.dist, "version": self.version, "target": self.target,
-                "specs": self.specs, "hooks": self.hooks, "error": self.error}
+        return {
+            "name": self.name,
+            "dist": self.dist,
+            "version": self.version,
+            "target": self.target,
+            "specs": self.specs,
+            "hooks": self.hooks,
+            "error": self.error,
+        }
 
 
 def registry() -> Registry:
@@ -69,8 +76,12 @@ def registry() -> Registry:
 
 @functools.lru_cache
 def _registry(only: str | None, block: str, files: str, strict: str) -> Registry:
-    return Registry(only=None if only is None else _names(only), block=_names(block), strict=strict not in ("", "0"),
-                    files=[Path(f) for f in files.split(os.pathsep) if f])
+    return Registry(
+        only=None if only is None else _names(only),
+        block=_names(block),
+        strict=strict not in ("", "0"),
+        files=[Path(f) for f in files.split(os.pathsep) if f],
+    )
 
 
 def _names(text: str) -> list[str]:
@@ -83,8 +94,15 @@ class Registry:
     `entry_points` is for tests; by default those of the installed distributions are taken.
     """
 
-    def __init__(self, *, only: Iterable[str] | None = None, block: Iterable[str] = (), files: Iterable[Path] = (),
-                 strict: bool = False, entry_points: Iterable[EntryPoint] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        only: Iterable[str] | None = None,
+        block: Iterable[str] = (),
+        files: Iterable[Path] = (),
+        strict: bool = False,
+        entry_points: Iterable[EntryPoint] | None = None,
+    ) -> None:
         self.plugins: list[PluginInfo] = []
         """Every plugin that was found, the core first; `error` tells those that failed."""
         self._manager = pluggy.PluginManager("mmrl")
@@ -125,8 +143,11 @@ class Registry:
             return known[id]
         wanted = contract.parse_id(id)
         if wanted and wanted.version is None:
-            versions = {i.version: spec for spec_id, spec in known.items()
-                        if (i := contract.parse_id(spec_id)) and (i.name, i.system) == (wanted.name, wanted.system)}
+            versions = {
+                i.version: spec
+                for spec_id, spec in known.items()
+                if (i := contract.parse_id(spec_id)) and (i.name, i.system) == (wanted.name, wanted.system)
+            }
             if versions:
                 return versions[max(v for v in versions if v is not None)]
         raise self._unknown(kind, id)
@@ -142,8 +163,9 @@ class Registry:
         check_options(f"task {spec.id!r}", cls, merged)
         task = cls(**merged)
         if not isinstance(task, Task):
-            raise PluginError(f"task {spec.id!r}: its target {spec.target!r} is not a mmrl.Task but a {type(task).__name__}; "
-                              "subclass Task")
+            raise PluginError(
+                f"task {spec.id!r}: its target {spec.target!r} is not a mmrl.Task but a {type(task).__name__}; subclass Task"
+            )
         return task
 
     def make_verifier(self, id: str, options: Mapping[str, Any] | None = None) -> Callable[[Case], float | Score]:
@@ -253,6 +275,7 @@ class Registry:
 
 def _installed() -> list[EntryPoint]:
     """The installed plugins in a fixed order; what the core bundles comes first, so that nobody takes its names."""
+
     def order(ep: EntryPoint) -> tuple[str, bool, str]:
         dist = (ep.dist and ep.dist.name) or ""
         return ep.name, dist != CORE, dist

@@ -68,8 +68,7 @@ class RunFolder:
         run = cls(path)
         _check_run(run.path)
         if config is not None and (keys := run.same_config(config)):
-            raise UserError(f"{run.path} was made with other settings: {', '.join(keys)}; "
-                            "set them back or choose another name")
+            raise UserError(f"{run.path} was made with other settings: {', '.join(keys)}; set them back or choose another name")
         run._continue_clock()
         return run
 
@@ -88,11 +87,30 @@ class RunFolder:
         """One training step's flat metrics. `step` counts over the whole run, stages included, from 1."""
         self._append("metrics.jsonl", {"step": step, "stage": stage, "time": self._seconds(), "metrics": values})
 
-    def evaluation(self, step: int, stage: str, task: str, split: str, metric: str, value: float, low: float, high: float,
-                   n: int, extra: Mapping[str, Any] | None = None) -> None:
+    def evaluation(
+        self,
+        step: int,
+        stage: str,
+        task: str,
+        split: str,
+        metric: str,
+        value: float,
+        low: float,
+        high: float,
+        n: int,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
         """One evaluation: `value` within its 95% interval `low`..`high`, over `n` items. Before any training, `step` is 0."""
-        row = {"task": task, "split": split, "metric": metric, "value": value, "low": low, "high": high, "n": n,
-               "extra": extra or {}}
+        row = {
+            "task": task,
+            "split": split,
+            "metric": metric,
+            "value": value,
+            "low": low,
+            "high": high,
+            "n": n,
+            "extra": extra or {},
+        }
         self._append("metrics.jsonl", {"step": step, "stage": stage, "time": self._seconds(), "eval": row})
 
     def error(self, step: int | None, where: str, what: str) -> None:
@@ -206,10 +224,15 @@ def read_run(path: str | os.PathLike[str]) -> RunData:
     evals = {(row["step"], *(row["eval"][key] for key in ("task", "split", "metric"))): row for row in rows if "eval" in row}
     summary = path / "summary.json"
     return RunData(
-        path=path, config=_read_toml(path / "config.toml"), manifest=_read_json(path / "manifest.json"),
-        steps=[row for row in rows if "metrics" in row], evals=list(evals.values()),
-        errors=read_rows(path / "errors.jsonl"), summary=_read_json(summary) if summary.exists() else None,
-        rollout_files=_by_step(path / "rollouts"))
+        path=path,
+        config=_read_toml(path / "config.toml"),
+        manifest=_read_json(path / "manifest.json"),
+        steps=[row for row in rows if "metrics" in row],
+        evals=list(evals.values()),
+        errors=read_rows(path / "errors.jsonl"),
+        summary=_read_json(summary) if summary.exists() else None,
+        rollout_files=_by_step(path / "rollouts"),
+    )
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

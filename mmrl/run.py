@@ -62,8 +62,11 @@ class Position:
 class Run:
     """A policy, its tasks, and everything that a step calls."""
 
-    def __init__(self, config: RunConfig, tasks: Mapping[str, Task], folder: RunFolder, policy: VLM, judge: Judge, progress: Progress) -> None:
-        self.config, self.tasks, self.folder, self.policy, self.judge, self.progress = config, tasks, folder, policy, judge, progress
+    def __init__(
+        self, config: RunConfig, tasks: Mapping[str, Task], folder: RunFolder, policy: VLM, judge: Judge, progress: Progress
+    ) -> None:
+        self.config, self.tasks, self.folder = config, tasks, folder
+        self.policy, self.judge, self.progress = policy, judge, progress
         self.collector = TurnCollector(policy, LocalGenerator(policy, config.generate.batch_size))
         self.weights = task_weights(config)
         self.at = Position()
@@ -108,7 +111,7 @@ class Run:
     # -- their parts ----------------------------------------------------------------------------------------------------
 
     def take(self, n: int) -> tuple[list[Prompt], list[PromptInputs]]:
-        """The next n prompts and their inputs. One whose image is broken is named in errors.jsonl, put in quarantine and replaced;
+        """The next n prompts and their inputs. One whose image is broken is named in errors.jsonl, quarantined and replaced;
         when that befalls more than a tenth of the prompts, the run stops."""
         prompts: list[Prompt] = []
         inputs: list[PromptInputs] = []
@@ -125,18 +128,31 @@ class Run:
                     self.folder.error(self.at.step + 1, f"{prompt.task} {prompt.id}", str(error))
                     self.progress.note(f"left out {prompt.id}: {error}")
                     if len(self.quarantine) > 2 + sum(self.source.taken.values()) // 10:
-                        raise UserError(f"step {self.at.step + 1}: {len(self.quarantine)} prompts are broken so far, see {self.folder.path / 'errors.jsonl'}: mend "
-                                        f"or remove them, then go on with --resume; the last: {error}") from error
+                        raise UserError(
+                            f"step {self.at.step + 1}: {len(self.quarantine)} prompts are broken so far, "
+                            f"see {self.folder.path / 'errors.jsonl'}: mend or remove them, then go on with --resume; the last: {error}"
+                        ) from error
         return prompts, inputs
 
     def sampling(self) -> Sampling:
         generate = self.config.generate
-        return Sampling(max_tokens=generate.max_tokens, temperature=generate.temperature, seed=derive(self.config.seed, "sample", self.at.step))
+        return Sampling(
+            max_tokens=generate.max_tokens,
+            temperature=generate.temperature,
+            seed=derive(self.config.seed, "sample", self.at.step),
+        )
 
     def pack(self, rollouts: Sequence[Rollout], advantages_N: torch.Tensor) -> Batch:
         shared = self.config.train.packing != "per-completion" and self.policy.family.shares_prefix
         with self.clock("update"):
-            return pack(rollouts, advantages_N, self.policy, shared_prefix=shared, budget=self.config.train.micro_batch_tokens, keep_zero=self.learner.kl > 0)
+            return pack(
+                rollouts,
+                advantages_N,
+                self.policy,
+                shared_prefix=shared,
+                budget=self.config.train.micro_batch_tokens,
+                keep_zero=self.learner.kl > 0,
+            )
 
     def report_failures(self, scores: Sequence[Score], rollouts: Sequence[Rollout]) -> None:
         """Write failed scores down; stop the run when there are too many of them."""
@@ -144,8 +160,10 @@ class Run:
         for score, rollout in failed[:8]:
             self.folder.error(self.at.step + 1, f"{rollout.prompt.task} {rollout.prompt.id}", score.detail)
         if len(failed) > self.config.judge.failure_limit * len(scores):
-            raise UserError(f"{len(failed)} of {len(scores)} scores of step {self.at.step + 1} failed, more than judge.failure_limit = "
-                            f"{self.config.judge.failure_limit} allows; the first: {failed[0][0].detail}")
+            raise UserError(
+                f"{len(failed)} of {len(scores)} scores of step {self.at.step + 1} failed, more than judge.failure_limit = "
+                f"{self.config.judge.failure_limit} allows; the first: {failed[0][0].detail}"
+            )
 
     def update(self, batch: Batch) -> dict[str, float]:
         with self.clock("update"):
@@ -192,15 +210,26 @@ class Run:
         """The prompts, the optimiser and the algorithm of a stage."""
         config = self.config
         seed = derive(config.seed, "source", self.at.stage)
-        self.source = Source({t: prompts_of(t, task, stage.split, config.seed) for t, task in self.tasks.items()}, {t.id: t.weight for t in config.tasks}, seed)
+        self.source = Source(
+            {t: prompts_of(t, task, stage.split, config.seed) for t, task in self.tasks.items()},
+            {t.id: t.weight for t in config.tasks},
+            seed,
+        )
         if self.at.source:
             self.source.restore(self.at.source)
         if isinstance(stage, SftStage):
             self.learner = Learner(self.policy, stage, negative_log_likelihood, "token")
         else:
             self.algorithm = load_algorithm(stage.algorithm, stage.settings)
-            self.learner = Learner(self.policy, stage, self.algorithm.loss, self.algorithm.normalise, config.generate.temperature,
-                                   reference=frozen_copy(self.policy) if stage.kl else None, gap_limit=config.limits.logprob_gap)
+            self.learner = Learner(
+                self.policy,
+                stage,
+                self.algorithm.loss,
+                self.algorithm.normalise,
+                config.generate.temperature,
+                reference=frozen_copy(self.policy) if stage.kl else None,
+                gap_limit=config.limits.logprob_gap,
+            )
         if self.resume and self.at.stage_step:
             checkpoint.restore(*self.resume, self.learner)
         self.resume = None
@@ -239,8 +268,18 @@ class Run:
             figure, _, scores = evaluate_task(entry.id, self.tasks[entry.id], self.config, self.collector, self.judge)
             for score in [s for s in scores if s.failed][:8]:
                 self.folder.error(self.at.step, f"evaluation of {entry.id}", score.detail)
-            self.folder.evaluation(self.at.step, self.config.stages[min(self.at.stage, len(self.config.stages) - 1)].kind, figure.task, figure.split, figure.metric,
-                                   figure.value, figure.low, figure.high, figure.n, figure.extra)
+            self.folder.evaluation(
+                self.at.step,
+                self.config.stages[min(self.at.stage, len(self.config.stages) - 1)].kind,
+                figure.task,
+                figure.split,
+                figure.metric,
+                figure.value,
+                figure.low,
+                figure.high,
+                figure.n,
+                figure.extra,
+            )
             figures.append(figure)
         found = {f.task: f.as_json() for f in figures}
         for name in names:
@@ -270,14 +309,32 @@ class Run:
                 self.progress.note(f"plugin {name} failed in {hook}: {error}")
 
     def summary(self) -> dict[str, Any]:
-        seconds = {"total": 0.0, "process": 0.0, "generate": 0.0, "judge": 0.0, "update": 0.0, "evaluate": 0.0, "other": 0.0, **self.at.seconds}
+        seconds = {
+            "total": 0.0,
+            "process": 0.0,
+            "generate": 0.0,
+            "judge": 0.0,
+            "update": 0.0,
+            "evaluate": 0.0,
+            "other": 0.0,
+            **self.at.seconds,
+        }
         seconds["total"] = sum(v for k, v in seconds.items() if k != "total")
-        figures = {name: {task: {k: f[k] for k in ("metric", "value", "low", "high", "n", "extra")} for task, f in self.at.figures.get(name, {}).items()}
-                   for name in ("before", "best", "last")}
+        figures = {
+            name: {
+                task: {k: f[k] for k in ("metric", "value", "low", "high", "n", "extra")}
+                for task, f in self.at.figures.get(name, {}).items()
+            }
+            for name in ("before", "best", "last")
+        }
         memory = {"peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)}
         if self.policy.device.type == "cuda":
             memory["peak_gpu_memory_mb"] = round(torch.cuda.max_memory_allocated(self.policy.device) / 2**20)
-        return figures | {"steps": self.at.step, "best_step": self.at.best_step, "seconds": {k: round(v, 3) for k, v in seconds.items()}} | memory
+        return (
+            figures
+            | {"steps": self.at.step, "best_step": self.at.best_step, "seconds": {k: round(v, 3) for k, v in seconds.items()}}
+            | memory
+        )
 
 
 def task_weights(config: RunConfig) -> dict[str, dict[str, float]]:
@@ -285,15 +342,27 @@ def task_weights(config: RunConfig) -> dict[str, dict[str, float]]:
     weights = {t.id: dict(t.verifiers or plugins.registry().get("tasks", t.id).verifiers) for t in config.tasks}
     for task, verifiers in weights.items():
         if not verifiers:
-            raise UserError(f"task {task!r} names no verifiers: give some in the run file, [[tasks]] verifiers = {{ \"plugin/name\" = 1.0 }}")
+            raise UserError(
+                f'task {task!r} names no verifiers: give some in the run file, [[tasks]] verifiers = {{ "plugin/name" = 1.0 }}'
+            )
     return weights
 
 
 def rollout_row(rollout: Rollout, score: Score, advantage: float) -> dict[str, Any]:
     """What the run folder keeps of a rollout."""
     prompt, turn = rollout.prompt, rollout.turns[-1]
-    return {"task": prompt.task, "prompt_id": prompt.id, "group": rollout.group, "messages": prompt.messages, "answer": prompt.answer,
-            "completion": turn.text, "tokens": len(turn.token_ids), "status": rollout.status, "score": score.as_json(), "advantage": advantage}
+    return {
+        "task": prompt.task,
+        "prompt_id": prompt.id,
+        "group": rollout.group,
+        "messages": prompt.messages,
+        "answer": prompt.answer,
+        "completion": turn.text,
+        "tokens": len(turn.token_ids),
+        "status": rollout.status,
+        "score": score.as_json(),
+        "advantage": advantage,
+    }
 
 
 def _mean(figures: Mapping[str, Mapping[str, Any]]) -> float:

@@ -64,7 +64,8 @@ class SimulatorSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySpec(Spec):
-    """A kind of policy: the target is called as `target(config, device=..., **options)` and returns a `mmrl.interfaces.Policy`."""
+    """A kind of policy: the target is called as `target(config, device=..., seed=..., source=..., **options)`, see
+    `mmrl.policies.vlm.VLM`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,10 +14,10 @@ import torch
 
 from mmrl import checkpoint, plugins
 from mmrl.algorithms.presets import load_algorithm
+from mmrl.collect.turns import TurnCollector
 from mmrl.config import RlStage, RunConfig, as_data
 from mmrl.data.seeds import derive
 from mmrl.data.source import prompts_of
-from mmrl.collect.turns import TurnCollector
 from mmrl.errors import UserError
 from mmrl.evaluate import Evaluation, evaluate_task
 from mmrl.generate.local import LocalGenerator
@@ -149,7 +149,7 @@ def load_policy(config: RunConfig, source: Path | None) -> VLM:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError(f"policy.device = {device!r}, but torch sees no GPU: use \"cpu\" or \"auto\", and see mmrl doctor")
+        raise UserError(f'policy.device = {device!r}, but torch sees no GPU: use "cpu" or "auto", and see mmrl doctor')
     return registry.target(spec)(config.policy, device=device, seed=derive(config.seed, "weights"), source=source, **spec.options)
 
 
@@ -158,10 +158,15 @@ def check_packing(config: RunConfig, policy: VLM, progress: Progress) -> None:
         return
     kind = policy.model.config.model_type
     if config.train.packing == "shared-prefix":
-        raise UserError(f"train.packing = \"shared-prefix\", but mmrl doesn't know how a {kind} model could share a prompt: use \"auto\"")
+        raise UserError(
+            f'train.packing = "shared-prefix", but mmrl doesn\'t know how a {kind} model could share a prompt: use "auto"'
+        )
     if config.train.packing == "auto":
-        progress.note(f"model family {kind!r} has no adapter: every completion is computed with its own copy of the prompt, which is exact but several times slower "
-                      "(set train.packing = \"per-completion\" to accept that in silence)")
+        progress.note(
+            f"model family {kind!r} has no adapter: every completion is computed with its own copy of the prompt, "
+            "which is exact but several times slower "
+            '(set train.packing = "per-completion" to accept that in silence)'
+        )
 
 
 def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Evaluation]:
@@ -188,4 +193,6 @@ def find_checkpoint(folder: RunFolder, which: str) -> Path:
         return folder.checkpoint_dir(best) if best is not None and folder.checkpoint_dir(best).exists() else found[-1]
     if which.isdigit() and folder.checkpoint_dir(int(which)) in found:
         return folder.checkpoint_dir(int(which))
-    raise UserError(f"{folder.path} has no checkpoint {which!r}: give best, last or one of {', '.join(str(step_of(p)) for p in found)}")
+    raise UserError(
+        f"{folder.path} has no checkpoint {which!r}: give best, last or one of {', '.join(str(step_of(p)) for p in found)}"
+    )

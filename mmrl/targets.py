@@ -23,7 +23,7 @@ class PluginError(UserError):
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """" Did you mean 'x'?" or nothing."""
+    """ " Did you mean 'x'?" or nothing."""
     match = difflib.get_close_matches(word, list(known), n=1)
     return f" Did you mean {match[0]!r}?" if match else ""
 
@@ -40,8 +40,9 @@ def load_target(target: str, what: str) -> Any:
     try:
         return functools.reduce(getattr, name.split("."), module)
     except AttributeError as error:
-        raise PluginError(f"{what}: its target {target!r} does not exist, {module_name} has no {name!r}."
-                          f"{suggest(name, vars(module))}") from error
+        raise PluginError(
+            f"{what}: its target {target!r} does not exist, {module_name} has no {name!r}.{suggest(name, vars(module))}"
+        ) from error
 
 
 def explain_import(error: BaseException, module: str, dist: str | None = None) -> str:
@@ -66,8 +67,9 @@ def check_options(what: str, target: Callable[..., Any], options: Mapping[str, A
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         for name in options:
             if name not in accepted:
-                raise UserError(f"{what} has no option {name!r}.{suggest(name, accepted)} "
-                                f"It accepts: {', '.join(accepted) or 'no options'}")
+                raise UserError(
+                    f"{what} has no option {name!r}.{suggest(name, accepted)} It accepts: {', '.join(accepted) or 'no options'}"
+                )
     for p in named:
         if p.default is p.empty and p.name not in options:
             raise UserError(f"{what} needs the option {p.name!r}; it accepts: {', '.join(accepted)}")

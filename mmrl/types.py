@@ -73,14 +73,17 @@ class Prompt:
     @property
     def images(self) -> tuple[Any, ...]:
         """The images of all messages in order, as the task gave them (PIL images or paths)."""
-        return tuple(p["image"] for m in self.messages if not isinstance(m["content"], str)
-                     for p in m["content"] if p["type"] == "image")
+        return tuple(
+            p["image"] for m in self.messages if not isinstance(m["content"], str) for p in m["content"] if p["type"] == "image"
+        )
 
     @property
     def text(self) -> str:
         """The text of all messages, for people and for checks."""
-        return "\n".join(m["content"] if isinstance(m["content"], str) else
-                         "\n".join(p["text"] for p in m["content"] if p["type"] == "text") for m in self.messages)
+        return "\n".join(
+            m["content"] if isinstance(m["content"], str) else "\n".join(p["text"] for p in m["content"] if p["type"] == "text")
+            for m in self.messages
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +173,12 @@ class Score:
 
     def as_json(self) -> dict[str, Any]:
         """`{"value", "parts", "status", "detail"}`, the format of `mmrl score` and of the run folder."""
-        return {"value": self.value, "parts": dict(self.parts), "status": "failed" if self.failed else "ok", "detail": self.detail}
+        return {
+            "value": self.value,
+            "parts": dict(self.parts),
+            "status": "failed" if self.failed else "ok",
+            "detail": self.detail,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,8 +28,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]
         monkeypatch.delenv(name, raising=False)
     loaded = set(sys.modules)
 
-    def install(dist: str, files: Mapping[str, str], entry: Mapping[str, str], requires: Sequence[str] = (),
-                version: str = "0.1") -> Path:
+    def install(
+        dist: str, files: Mapping[str, str], entry: Mapping[str, str], requires: Sequence[str] = (), version: str = "0.1"
+    ) -> Path:
         for name, source in files.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +56,14 @@ def mmrl(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run the command line in a process of its own, in a folder of its own: `mmrl("list", "--json")`."""
 
     def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-m", "mmrl", *args], capture_output=True, text=True, timeout=120, check=False,
-                              cwd=tmp_path, env={**os.environ, **env})
+        return subprocess.run(
+            [sys.executable, "-m", "mmrl", *args],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            cwd=tmp_path,
+            env={**os.environ, **env},
+        )
 
     return run

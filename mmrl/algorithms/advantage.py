@@ -9,11 +9,13 @@ import torch
 EPSILON = 1e-4
 
 
-def group_relative(rewards_N: torch.Tensor, groups_N: torch.Tensor, *, scale: Literal["group", "batch", "none"] = "group") -> torch.Tensor:
+def group_relative(
+    rewards_N: torch.Tensor, groups_N: torch.Tensor, *, scale: Literal["group", "batch", "none"] = "group"
+) -> torch.Tensor:
     """Reward minus the mean of its group, divided by a standard deviation: GRPO (Shao et al., DeepSeekMath, section 4.1.2).
 
-    rewards_N: float, NaN where the score failed; such rollouts leave their group's statistics. groups_N: int64 group of each rollout.
-    scale: divide by the group's sample standard deviation, by the batch's (Liu et al., Lite PPO), or not at all (Liu et al., Dr.GRPO).
+    rewards_N: float, NaN where the score failed; such rollouts leave their group's statistics. groups_N: int64, its group.
+    scale: divide by the group's sample standard deviation, by the batch's (Liu et al., Lite PPO), or not at all (Dr.GRPO).
 
     Returns float32 [N]: 0 for groups without spread or with a single valid rollout, NaN where the reward was NaN.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,6 +26,10 @@ class LossInputs:
     """int64 trained tokens of each rollout."""
 
 
+LossFunction = Callable[[LossInputs, float, float], tuple[torch.Tensor, torch.Tensor]]
+"""(inputs, clip_low, clip_high) -> (loss_L, clipped_L), both float32 [L]."""
+
+
 def clipped_surrogate(inputs: LossInputs, clip_low: float, clip_high: float) -> tuple[torch.Tensor, torch.Tensor]:
     """The negative clipped objective (Schulman et al., PPO, equation 7), with separate bounds (Yu et al., DAPO, equation 10).
 
@@ -36,13 +41,15 @@ def clipped_surrogate(inputs: LossInputs, clip_low: float, clip_high: float) -> 
     return -torch.minimum(plain_L, clipped_L), (clipped_L < plain_L).float()
 
 
-def negative_log_likelihood(inputs: LossInputs, clip_low: float = 0.0, clip_high: float = 0.0) -> tuple[torch.Tensor, torch.Tensor]:
+def negative_log_likelihood(
+    inputs: LossInputs, clip_low: float = 0.0, clip_high: float = 0.0
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Supervised learning: minus the log-probability of each token, weighted by its advantage (1 for demonstrations)."""
     return -inputs.logprobs_L * inputs.advantages_L, torch.zeros_like(inputs.logprobs_L)
 
 
 def k3(logprobs_L: torch.Tensor, reference_L: torch.Tensor) -> torch.Tensor:
-    """Unbiased, non-negative estimate of KL(policy || reference) from the policy's samples (Schulman, "Approximating KL divergence")."""
+    """Unbiased, non-negative estimate of KL(policy || reference) from the policy's samples (Schulman, Approximating KL)."""
     log_ratio_L = reference_L - logprobs_L
     return log_ratio_L.exp() - 1 - log_ratio_L
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from mmrl import plugins
-from mmrl.learn import LossFunction
+from mmrl.algorithms.loss import LossFunction
 from mmrl.targets import check_options, load_target
 from mmrl.types import Rollout, Score
 
@@ -42,4 +42,10 @@ def load_algorithm(id: str, settings: Mapping[str, Any]) -> Algorithm:
     spec = registry.get("algorithms", id)
     advantage, merged = registry.target(spec), {**spec.options, **settings}
     check_options(f"algorithm {spec.id!r}", advantage, merged, skip=2)
-    return Algorithm(id=spec.id, advantage=advantage, settings=merged, loss=load_target(spec.loss, f"loss of algorithm {spec.id!r}"), normalise=spec.normalise)
+    return Algorithm(
+        id=spec.id,
+        advantage=advantage,
+        settings=merged,
+        loss=load_target(spec.loss, f"loss of algorithm {spec.id!r}"),
+        normalise=spec.normalise,
+    )

@@ -78,8 +78,14 @@ class Main(click.Group):
                         found[name] = command
         return ctx.meta["commands"]
 
-    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, complete_var: str | None = None,  # type: ignore
-             standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,  # type: ignore
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
         """Run a command line and exit: 0 done, 1 the answer is no (`mmrl check`), 2 bad input, 130 interrupted."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
@@ -138,10 +144,18 @@ def _extend(ctx: click.Context, name: str, separator: str, values: list[str]) ->
 # eager: the switches act before a plugin's command is looked up
 @click.group(cls=Main, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="mmrl %(version)s")
-@click.option("-p", multiple=True, metavar="no:NAME", is_eager=True, expose_value=False, callback=_block,
-              help="Switch the plugin NAME off.")
-@click.option("--plugin", multiple=True, metavar="FILE", is_eager=True, expose_value=False, callback=_add_files,
-              help="Load a local file as a plugin.")
+@click.option(
+    "-p", multiple=True, metavar="no:NAME", is_eager=True, expose_value=False, callback=_block, help="Switch the plugin NAME off."
+)
+@click.option(
+    "--plugin",
+    multiple=True,
+    metavar="FILE",
+    is_eager=True,
+    expose_value=False,
+    callback=_add_files,
+    help="Load a local file as a plugin.",
+)
 @click.pass_context
 def main(ctx: click.Context) -> None:
     """Train vision-language and vision-language-action models by reinforcement learning."""

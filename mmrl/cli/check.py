@@ -26,9 +26,18 @@ def command(id: str, n: int, task: str | None, settings: tuple[str, ...], as_jso
         from mmrl.cli.table import escape, print_table
 
         for report in reports:
-            print_table(f"{report.kind} {report.id}", ["check", "", "what was seen"], [
-                [r.name.replace("_", " "), "[green]ok[/green]" if r.ok else "[red]FAIL[/red]",
-                 escape(r.message) if not r.ok else f"[dim]{escape(r.note)}[/dim]"] for r in report.results])
+            print_table(
+                f"{report.kind} {report.id}",
+                ["check", "", "what was seen"],
+                [
+                    [
+                        r.name.replace("_", " "),
+                        "[green]ok[/green]" if r.ok else "[red]FAIL[/red]",
+                        escape(r.message) if not r.ok else f"[dim]{escape(r.note)}[/dim]",
+                    ]
+                    for r in report.results
+                ],
+            )
             failed, total = sum(not r.ok for r in report.results), len(report.results)
             click.echo(f"{failed} of {total} checks fail\n" if failed else f"all {total} checks pass\n")
     if not all(r.ok for r in reports):

@@ -13,7 +13,9 @@ import click
 @click.option("--checkpoint", "which", default="best", show_default=True, help="Of a run folder: best, last, or a step.")
 @click.option("--split", help="Instead of the run file's evaluation split.")
 @click.option("-n", "n", type=click.IntRange(min=1), help="Prompts per task, instead of the run file's.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one value of the run file; may be repeated.")
+@click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one value of the run file; may be repeated."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, {task: figure}.")
 def command(target: Path, which: str, split: str | None, n: int | None, overrides: tuple[str, ...], as_json: bool) -> None:
     """Evaluate a run file's policy or a run's checkpoint.

@@ -43,7 +43,8 @@ def _row(registry: Any, kind: str, spec: Spec) -> dict[str, Any]:
     fields = {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec)}
     return {"kind": SINGULAR[kind], "plugin": plugin} | {
         name: dict(value) if hasattr(value, "items") else sorted(value) if isinstance(value, frozenset) else value
-        for name, value in fields.items()}
+        for name, value in fields.items()
+    }
 
 
 def _details(spec: Spec) -> str:

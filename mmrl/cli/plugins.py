@@ -35,9 +35,19 @@ def command(as_json: bool, errors: bool) -> None:
 def _print(found: list[PluginInfo]) -> None:
     from mmrl.cli.table import escape, print_table
 
-    print_table("plugins", ["name", "version", "from", "brings"], [
-        [escape(p.name), p.version or "", escape(p.dist or p.target), f"[red]{escape(p.error)}[/red]" if p.error else _brings(p)]
-        for p in found])
+    print_table(
+        "plugins",
+        ["name", "version", "from", "brings"],
+        [
+            [
+                escape(p.name),
+                p.version or "",
+                escape(p.dist or p.target),
+                f"[red]{escape(p.error)}[/red]" if p.error else _brings(p),
+            ]
+            for p in found
+        ],
+    )
     if any(p.error for p in found):
         click.echo("`mmrl plugins --errors` shows the tracebacks.")
 

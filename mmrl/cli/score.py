@@ -76,7 +76,7 @@ def _case(line: bytes, where: str) -> Case:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where} is not JSON ({error}): write one object per line") from None
     if not isinstance(row, dict):
-        raise UserError(f"{where} is not a JSON object: write {{\"completion\": ..., \"answer\": ...}}")
+        raise UserError(f'{where} is not a JSON object: write {{"completion": ..., "answer": ...}}')
     for key, value in row.items():
         if key not in KEYS:
             raise UserError(f"{where} has an unknown key {key!r}.{suggest(key, KEYS)} Known keys: {', '.join(KEYS)}")
@@ -88,8 +88,14 @@ def _case(line: bytes, where: str) -> Case:
     if status not in {*Status}:
         raise UserError(f"{where}: unknown status {status!r}.{suggest(status, Status)} Known: {', '.join(Status)}")
     images = row.get("images", [])
-    return Case(completion=row["completion"], answer=row.get("answer"), meta=row.get("meta", {}), status=Status(status),
-                media=tuple(images), image_sizes=tuple(_size(path, where) for path in images))
+    return Case(
+        completion=row["completion"],
+        answer=row.get("answer"),
+        meta=row.get("meta", {}),
+        status=Status(status),
+        media=tuple(images),
+        image_sizes=tuple(_size(path, where) for path in images),
+    )
 
 
 def _size(path: Any, where: str) -> tuple[int, int]:

@@ -10,7 +10,13 @@ import click
 
 @click.command()
 @click.argument("run_file", type=click.Path(path_type=Path))
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one value of the run file, such as stages.1.steps=50; may be repeated.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override one value of the run file, such as stages.1.steps=50; may be repeated.",
+)
 @click.option("--resume", is_flag=True, help="Go on from the newest checkpoint of the run, or begin it when there is none.")
 @click.option("--overwrite", is_flag=True, help="Remove an earlier run of the same name first.")
 @click.option("--dry-run", is_flag=True, help="Check the run file and everything it names, print it resolved, train nothing.")
@@ -72,9 +78,20 @@ def _close(run: Path, page: Path, console: Any) -> None:
     for task, before in summary["before"].items():
         best, last = summary["best"][task], summary["last"][task]
         for name, after in [("last", last)] if best == last else [("best", best), ("last", last)]:
-            console.print(f"{task}  {after['metric']} {before['value']:.3f} ({before['low']:.3f} to {before['high']:.3f}) -> [bold]{after['value']:.3f}[/] "
-                          f"({after['low']:.3f} to {after['high']:.3f}) {name}, n={after['n']}, 95% intervals", highlight=False, soft_wrap=True)
+            console.print(
+                f"{task}  {after['metric']} {before['value']:.3f} ({before['low']:.3f} to {before['high']:.3f}) -> "
+                f"[bold]{after['value']:.3f}[/] "
+                f"({after['low']:.3f} to {after['high']:.3f}) {name}, n={after['n']}, 95% intervals",
+                highlight=False,
+                soft_wrap=True,
+            )
     seconds = summary["seconds"]
     parts = ", ".join(f"{part} {seconds[part]:.0f}" for part in ("generate", "update", "judge", "process", "evaluate", "other"))
-    console.print(f"{seconds['total']:.0f} s ({parts}); peak memory {summary['peak_memory_mb']} MB", highlight=False, soft_wrap=True)
-    console.print(f"\nreport    {page}\nagain     mmrl eval {run}\nyour own  mmrl new plugin NAME, then docs/plugins.md", highlight=False, soft_wrap=True)
+    console.print(
+        f"{seconds['total']:.0f} s ({parts}); peak memory {summary['peak_memory_mb']} MB", highlight=False, soft_wrap=True
+    )
+    console.print(
+        f"\nreport    {page}\nagain     mmrl eval {run}\nyour own  mmrl new plugin NAME, then docs/plugins.md",
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -28,7 +28,9 @@ class ReservedLayer(DynamicLayer):
     def _view(self) -> None:
         self.keys, self.values = (x[:, :, : self.length] for x in self.rooms)
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         end = self.length + key_states.shape[-2]
         for space, states in zip(self.rooms, (key_states, value_states), strict=True):
             space[:, :, self.length : end] = states

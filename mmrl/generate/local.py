@@ -54,7 +54,9 @@ class LocalGenerator:
         return groups
 
     @torch.inference_mode()
-    def _decode(self, inputs: list[PromptInputs], group_size: int, sampling: Sampling, noise: torch.Generator) -> list[list[Sample]]:
+    def _decode(
+        self, inputs: list[PromptInputs], group_size: int, sampling: Sampling, noise: torch.Generator
+    ) -> list[list[Sample]]:
         policy, device = self.policy, self.policy.device
         cache = DynamicCache(config=policy.model.config)
         logits, mask = self._prefill(inputs, cache)
@@ -86,15 +88,24 @@ class LocalGenerator:
                 mask = None if mask is None else mask[keep]
             if mask is not None:
                 mask = torch.cat([mask, mask.new_ones(len(row_N), 1)], 1)
-            positions = None if inputs[0].positions is None else (position_N + t)[None, :, None].expand(inputs[0].positions.shape[0], -1, -1)
+            positions = (
+                None
+                if inputs[0].positions is None
+                else (position_N + t)[None, :, None].expand(inputs[0].positions.shape[0], -1, -1)
+            )
             logits = policy.family.step(token[:, None], mask, positions, {}, cache)
         tokens, logprobs, lengths, finished = tokens_TN.T.tolist(), logprobs_TN.T.tolist(), length_N.tolist(), finished_N.tolist()
-        samples = [Sample(token_ids=tuple(tokens[n][: lengths[n]]), logprobs=tuple(logprobs[n][: lengths[n]]), finished=finished[n]) for n in range(total)]
+        samples = [
+            Sample(token_ids=tuple(tokens[n][: lengths[n]]), logprobs=tuple(logprobs[n][: lengths[n]]), finished=finished[n])
+            for n in range(total)
+        ]
         return [samples[i : i + group_size] for i in range(0, total, group_size)]
 
     def _choose(self, logits_NV: torch.Tensor, temperature: float, noise: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         logprobs_NV = self.policy.distribution(logits_NV, temperature or 1.0)
-        token_N = torch.multinomial(logprobs_NV.exp(), 1, generator=noise) if temperature else logprobs_NV.argmax(-1, keepdim=True)
+        token_N = (
+            torch.multinomial(logprobs_NV.exp(), 1, generator=noise) if temperature else logprobs_NV.argmax(-1, keepdim=True)
+        )
         return token_N[:, 0], logprobs_NV.gather(1, token_N)[:, 0]
 
     def _prefill(self, inputs: list[PromptInputs], cache: DynamicCache) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -112,4 +123,3 @@ class LocalGenerator:
         media = concatenate([i.media for i in inputs], device) | {k: v[None].to(device) for k, v in inputs[0].token_types.items()}
         padded = mask.to(device) if not mask.all() else None
         return self.policy.family.step(ids.to(device), padded, positions.to(device) if axes else None, media, cache), padded
-

@@ -35,8 +35,13 @@ class Judge:
     starts a session of its own escapes, so code that is hostile needs a sandbox of its own.
     """
 
-    def __init__(self, verifiers: Mapping[str, Mapping[str, Any]], processes: int = 1, deadline_s: float | None = None,
-                 memory_mb: int | None = 2048) -> None:
+    def __init__(
+        self,
+        verifiers: Mapping[str, Mapping[str, Any]],
+        processes: int = 1,
+        deadline_s: float | None = None,
+        memory_mb: int | None = 2048,
+    ) -> None:
         registry = plugins.registry()
         self._specs = {name: registry.get("verifiers", name) for name in verifiers}
         deadlines = {name: spec.deadline_s if deadline_s is None else deadline_s for name, spec in self._specs.items()}
@@ -119,8 +124,16 @@ def weigh(weights: Mapping[str, float], scores: Mapping[str, Score]) -> Score:
 def cases_of(rollouts: Sequence[Rollout]) -> list[Case]:
     """[N] rollouts -> [N] cases, with everything attached; the judge sends on what a verifier's spec asks for."""
     return [
-        Case(completion=r.completion, answer=r.prompt.answer, meta=r.prompt.meta, status=r.status,
-             media=r.prompt.images, rollout=r, image_sizes=getattr(r.inputs, "image_sizes", ()),
-             model_sizes=getattr(r.inputs, "model_sizes", ()), frame=getattr(r.inputs, "frame", Frame.PIXELS))
+        Case(
+            completion=r.completion,
+            answer=r.prompt.answer,
+            meta=r.prompt.meta,
+            status=r.status,
+            media=r.prompt.images,
+            rollout=r,
+            image_sizes=getattr(r.inputs, "image_sizes", ()),
+            model_sizes=getattr(r.inputs, "model_sizes", ()),
+            frame=getattr(r.inputs, "frame", Frame.PIXELS),
+        )
         for r in rollouts
     ]

@@ -68,8 +68,9 @@ class Chunk:
 class Pool:
     """A fixed number of workers that are replaced when they hang or die."""
 
-    def __init__(self, specs: Mapping[str, VerifierSpec], deadlines: Mapping[str, float], processes: int,
-                 hire: Callable[[], Worker]) -> None:
+    def __init__(
+        self, specs: Mapping[str, VerifierSpec], deadlines: Mapping[str, float], processes: int, hire: Callable[[], Worker]
+    ) -> None:
         self._specs, self._deadlines, self._processes = specs, deadlines, processes
         self._hire_one = hire
         self._workers: list[Worker] = []

@@ -38,8 +38,14 @@ class Worker:
             """[index of the running case, time.monotonic() of its start]"""
             self.process = subprocess.Popen(
                 [sys.executable, "-c", BOOT, json.dumps([[*map(str, sys.path)], [shared, os.getpid(), memory_mb]])],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, pass_fds=[shared],
-                start_new_session=True, env={**environment, **ENVIRONMENT})
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                pass_fds=[shared],
+                start_new_session=True,
+                env={**environment, **ENVIRONMENT},
+            )
         finally:
             os.close(shared)
         assert self.process.stdin and self.process.stdout and self.process.stderr

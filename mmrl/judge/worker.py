@@ -143,8 +143,10 @@ def _load(wanted: Mapping[str, Mapping[str, Any]], replies: int) -> dict[str, Ve
     """The verifiers by id. A failure here is a fault of the set-up: the engine stops with it."""
     try:
         registry = plugins.registry()
-        return {name: Verifier(registry.make_verifier(name, options), registry.get("verifiers", name))
-                for name, options in wanted.items()}
+        return {
+            name: Verifier(registry.make_verifier(name, options), registry.get("verifiers", name))
+            for name, options in wanted.items()
+        }
     except BaseException as error:  # noqa: BLE001  whatever it is, the engine reports it
         text = str(error) if isinstance(error, UserError) else f"verifiers could not be loaded: {describe(error)}"
         cause = error.__cause__ if isinstance(error, UserError) else error

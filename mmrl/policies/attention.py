@@ -16,8 +16,16 @@ NAME = "mmrl_flash_stacked"
 
 
 def stacked_attention(
-    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: None = None,
-    *, scaling: float, cu_seq_lens_q: torch.Tensor, dropout: float = 0.0, **_: Any,
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: None = None,
+    *,
+    scaling: float,
+    cu_seq_lens_q: torch.Tensor,
+    dropout: float = 0.0,
+    **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """query, key, value: [1, heads, S, width]; cu_seq_lens_q: [n + 1] boundaries. Returns ([1, S, heads, width], None)."""
     heads, total, width = query.shape[1:]

@@ -34,8 +34,12 @@ class Family:
     def banned_ids(self) -> list[int]:
         """Ids that must never be sampled: vision placeholders, and rows of the embedding that no token owns."""
         tokenizer = self.processor.tokenizer
-        found = {v for config in (self.model.config, self.model.config.get_text_config()) for k, v in config.to_dict().items()
-                 if isinstance(v, int) and _VISION_SETTING.search(k)}
+        found = {
+            v
+            for config in (self.model.config, self.model.config.get_text_config())
+            for k, v in config.to_dict().items()
+            if isinstance(v, int) and _VISION_SETTING.search(k)
+        }
         found |= {i for t, i in tokenizer.get_added_vocab().items() if _VISION_TOKEN.search(t)}
         found |= set(range(len(tokenizer), self.model.get_output_embeddings().weight.shape[0]))
         return sorted(i for i in found if i >= 0)
@@ -47,16 +51,32 @@ class Family:
     def model_sizes(self, encoded: Mapping[str, torch.Tensor]) -> tuple[tuple[int, int], ...]:
         """(width, height) of each image as the model sees it, in pixels."""
         pixels = encoded.get("pixel_values")
-        return () if pixels is None or pixels.ndim < 4 else tuple((pixels.shape[-1], pixels.shape[-2]) for _ in range(pixels.shape[0]))
+        return (
+            ()
+            if pixels is None or pixels.ndim < 4
+            else tuple((pixels.shape[-1], pixels.shape[-2]) for _ in range(pixels.shape[0]))
+        )
 
-    def logits(self, ids_BS: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor | None, media: Mapping[str, torch.Tensor],
-               source_L: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    def logits(
+        self,
+        ids_BS: torch.Tensor,
+        mask: torch.Tensor,
+        positions: torch.Tensor | None,
+        media: Mapping[str, torch.Tensor],
+        source_L: torch.Tensor,
+    ) -> tuple[torch.Tensor, Any]:
         """What predicts the next token after each of L flat positions: (values, head); head(values) are the logits [L, V]."""
         output = self.model(input_ids=ids_BS, attention_mask=mask, use_cache=False, **media)
         return output.logits.flatten(0, 1)[source_L], torch.nn.Identity()
 
-    def step(self, ids_NS: torch.Tensor, mask: torch.Tensor | None, positions: torch.Tensor | None, media: Mapping[str, torch.Tensor],
-             cache: Any) -> torch.Tensor:
+    def step(
+        self,
+        ids_NS: torch.Tensor,
+        mask: torch.Tensor | None,
+        positions: torch.Tensor | None,
+        media: Mapping[str, torch.Tensor],
+        cache: Any,
+    ) -> torch.Tensor:
         """Feed tokens to a cache; returns the logits [N, V] that follow the last one."""
         return self.model(input_ids=ids_NS, attention_mask=mask, past_key_values=cache, use_cache=True, **media).logits[:, -1]
 
@@ -79,16 +99,34 @@ class Qwen25VL(Family):
 
     def model_sizes(self, encoded: Mapping[str, torch.Tensor]) -> tuple[tuple[int, int], ...]:
         patch = self.model.config.vision_config.patch_size
-        return tuple((w * patch, h * patch) for _, h, w in encoded["image_grid_thw"].tolist()) if "image_grid_thw" in encoded else ()
+        return (
+            tuple((w * patch, h * patch) for _, h, w in encoded["image_grid_thw"].tolist()) if "image_grid_thw" in encoded else ()
+        )
 
-    def logits(self, ids_BS: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor | None, media: Mapping[str, torch.Tensor],
-               source_L: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        hidden = self.model.model(input_ids=ids_BS, attention_mask=mask, position_ids=positions, use_cache=False, **media).last_hidden_state
+    def logits(
+        self,
+        ids_BS: torch.Tensor,
+        mask: torch.Tensor,
+        positions: torch.Tensor | None,
+        media: Mapping[str, torch.Tensor],
+        source_L: torch.Tensor,
+    ) -> tuple[torch.Tensor, Any]:
+        hidden = self.model.model(
+            input_ids=ids_BS, attention_mask=mask, position_ids=positions, use_cache=False, **media
+        ).last_hidden_state
         return hidden.flatten(0, 1)[source_L], self.model.lm_head
 
-    def step(self, ids_NS: torch.Tensor, mask: torch.Tensor | None, positions: torch.Tensor | None, media: Mapping[str, torch.Tensor],
-             cache: Any) -> torch.Tensor:
-        output = self.model.model(input_ids=ids_NS, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True, **media)
+    def step(
+        self,
+        ids_NS: torch.Tensor,
+        mask: torch.Tensor | None,
+        positions: torch.Tensor | None,
+        media: Mapping[str, torch.Tensor],
+        cache: Any,
+    ) -> torch.Tensor:
+        output = self.model.model(
+            input_ids=ids_NS, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True, **media
+        )
         return self.model.lm_head(output.last_hidden_state[:, -1])
 
 

@@ -15,7 +15,16 @@ from mmrl.errors import UserError
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 
-SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>")
+SPECIAL = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|vision_pad|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 
 CHAT_TEMPLATE = """\
@@ -30,20 +39,27 @@ CHAT_TEMPLATE = """\
 # A few phrases that tasks use, so that a prompt is some ten tokens and not fifty bytes.
 CORPUS = [
     "What digit is shown? What type of object is in the photo? Please choose one from list [ a, b, c].",
-    "Please directly output the answer. Please output the thinking process in <think> </think> and final answer in <answer> </answer> tags.",
-    "user assistant 0 1 2 3 4 5 6 7 8 9 yes no The colour of the shape is red green blue yellow black white circle square triangle",
+    "Please directly output the answer.",
+    "Please output the thinking process in <think> </think> and final answer in <answer> </answer> tags.",
+    "user assistant 0 1 2 3 4 5 6 7 8 9 yes no",
+    "The colour of the shape is red green blue yellow black white circle square triangle",
 ]
 
 
-def build(family: str = "qwen2_5_vl", *, hidden: int = 128, layers: int = 2, seed: int = 0, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
+def build(
+    family: str = "qwen2_5_vl", *, hidden: int = 128, layers: int = 2, seed: int = 0, dtype: torch.dtype = torch.float32
+) -> tuple[Any, Any]:
     """A model and its processor.
 
-    hidden: width of the language model and the vision tower, a multiple of 32. layers: depth of both. Same arguments, same weights.
+    hidden: width of the language model and the vision tower, a multiple of 32. layers: depth of both. Same arguments, same
+    weights.
     """
     if family not in FAMILIES:
         raise UserError(f"policy.model: no tiny {family!r}: choose one of {', '.join(FAMILIES)}")
     if hidden % 32 or hidden < 32 or layers < 1:
-        raise UserError(f"policy.model: tiny hidden={hidden}, layers={layers}: hidden must be a multiple of 32, layers at least 1")
+        raise UserError(
+            f"policy.model: tiny hidden={hidden}, layers={layers}: hidden must be a multiple of 32, layers at least 1"
+        )
     prepare_torchvision()
     import transformers
 
@@ -53,14 +69,35 @@ def build(family: str = "qwen2_5_vl", *, hidden: int = 128, layers: int = 2, see
     half = hidden // heads // 2  # rotary pairs per head, split into time, height and width
     side = half * 3 // 8
     text: dict[str, Any] = dict(
-        vocab_size=512, hidden_size=hidden, intermediate_size=hidden * 3, num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=2,
-        max_position_embeddings=4096, tie_word_embeddings=True, bos_token_id=None, pad_token_id=ids["<|endoftext|>"], eos_token_id=ids["<|im_end|>"],
+        vocab_size=512,
+        hidden_size=hidden,
+        intermediate_size=hidden * 3,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        pad_token_id=ids["<|endoftext|>"],
+        eos_token_id=ids["<|im_end|>"],
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [half - 2 * side, side, side]},
     )
-    vision: dict[str, Any] = dict(depth=layers, hidden_size=hidden, intermediate_size=hidden * 2, num_heads=heads, out_hidden_size=hidden, patch_size=14, spatial_merge_size=2, temporal_patch_size=2)
+    vision: dict[str, Any] = dict(
+        depth=layers,
+        hidden_size=hidden,
+        intermediate_size=hidden * 2,
+        num_heads=heads,
+        out_hidden_size=hidden,
+        patch_size=14,
+        spatial_merge_size=2,
+        temporal_patch_size=2,
+    )
     shared: dict[str, Any] = dict(
-        image_token_id=ids["<|image_pad|>"], video_token_id=ids["<|video_pad|>"], vision_start_token_id=ids["<|vision_start|>"],
-        vision_end_token_id=ids["<|vision_end|>"], tie_word_embeddings=True,
+        image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"],
+        tie_word_embeddings=True,
     )
     if family == "qwen2_vl":
         vision.update(embed_dim=hidden, mlp_ratio=2)
@@ -100,10 +137,17 @@ def _tokenizer() -> Any:
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=list(SPECIAL), initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
     bpe.train_from_iterator(CORPUS * 20, trainer)
     bpe.add_tokens([AddedToken(t, normalized=False) for t in TAGS])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|endoftext|>", additional_special_tokens=list(SPECIAL[1:]))
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|endoftext|>", additional_special_tokens=list(SPECIAL[1:])
+    )
     tokenizer.image_token, tokenizer.video_token = "<|image_pad|>", "<|video_pad|>"
     tokenizer.vision_start_token, tokenizer.vision_end_token = "<|vision_start|>", "<|vision_end|>"
     tokenizer.chat_template = CHAT_TEMPLATE
@@ -118,7 +162,9 @@ def _processor(family: str, tokenizer: Any, patch: int) -> Any:
     images = transformers.Qwen2VLImageProcessor(patch_size=patch, size=limits)
     if family == "qwen3_vl":
         videos = transformers.Qwen3VLVideoProcessor(patch_size=patch, size=limits)
-        return transformers.Qwen3VLProcessor(image_processor=images, tokenizer=tokenizer, video_processor=videos, chat_template=CHAT_TEMPLATE)
+        return transformers.Qwen3VLProcessor(
+            image_processor=images, tokenizer=tokenizer, video_processor=videos, chat_template=CHAT_TEMPLATE
+        )
     videos = transformers.Qwen2VLVideoProcessor(patch_size=patch, size=limits)
     kind = transformers.Qwen2VLProcessor if family == "qwen2_vl" else transformers.Qwen2_5_VLProcessor
     return kind(image_processor=images, tokenizer=tokenizer, video_processor=videos, chat_template=CHAT_TEMPLATE)

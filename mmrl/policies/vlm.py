@@ -50,7 +50,9 @@ class VLM:
     sampler's.
     """
 
-    def __init__(self, config: PolicyConfig, *, device: str | torch.device = "cpu", seed: int = 0, source: Path | None = None) -> None:
+    def __init__(
+        self, config: PolicyConfig, *, device: str | torch.device = "cpu", seed: int = 0, source: Path | None = None
+    ) -> None:
         """source: load from this folder (a checkpoint of the run) instead of `config.model`."""
         self.device = torch.device(device)
         model, self.processor = _load(config, str(source) if source else config.model, seed)
@@ -74,7 +76,13 @@ class VLM:
         size = {"size": {**dict(self.processor.image_processor.size), **self.pixels}} if self.pixels and images else {}
         try:
             encoded = self.processor.apply_chat_template(
-                [messages], tokenize=True, return_dict=True, return_tensors="pt", add_generation_prompt=True, processor_kwargs={"images_kwargs": size} if size else {})
+                [messages],
+                tokenize=True,
+                return_dict=True,
+                return_tensors="pt",
+                add_generation_prompt=True,
+                processor_kwargs={"images_kwargs": size} if size else {},
+            )
         except ValueError as err:
             raise UserError(f"prompt {prompt.id!r} of task {prompt.task!r} can't be processed: {err}") from err
         encoded = dict(encoded)
@@ -83,9 +91,14 @@ class VLM:
         positions = self.family.positions(ids, encoded)
         per_token = {k for k, v in encoded.items() if v.ndim == 2 and tuple(v.shape) == (1, len(ids))}
         return PromptInputs(
-            ids=ids, positions=positions, media={k: v for k, v in encoded.items() if k not in per_token},
+            ids=ids,
+            positions=positions,
+            media={k: v for k, v in encoded.items() if k not in per_token},
             token_types={} if positions is not None else {k: encoded[k][0] for k in sorted(per_token)},
-            image_sizes=tuple(i.size for i in images), model_sizes=self.family.model_sizes(encoded), frame=self.family.frame)
+            image_sizes=tuple(i.size for i in images),
+            model_sizes=self.family.model_sizes(encoded),
+            frame=self.family.frame,
+        )
 
     def encode_completion(self, text: str) -> list[int]:
         """The ids of a completion written by a person, the end-of-turn token included."""
@@ -98,18 +111,25 @@ class VLM:
 
     def logprobs(self, micro: MicroBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """(logprobs_L with gradient, entropy_L without), float32, of the micro-batch's target tokens."""
-        mask = prefix_mask(micro.segment_BS, self.model.config.get_text_config()._attn_implementation, self.model.dtype) \
-            if micro.positions is not None else (micro.segment_BS >= 0).long()
+        mask = (
+            prefix_mask(micro.segment_BS, self.model.config.get_text_config()._attn_implementation, self.model.dtype)
+            if micro.positions is not None
+            else (micro.segment_BS >= 0).long()
+        )
         values_L, head = self.family.logits(micro.ids_BS, mask, micro.positions, micro.media, micro.source_L)
         step = max(1, LOGIT_CHUNK // len(self.bias_V))
         if len(values_L) <= step:
             return self._score(values_L, head, micro.target_L, temperature)
-        pieces = [checkpoint(self._score, v, head, t, temperature, use_reentrant=False)
-                  for v, t in zip(values_L.split(step), micro.target_L.split(step), strict=True)]
+        pieces = [
+            checkpoint(self._score, v, head, t, temperature, use_reentrant=False)
+            for v, t in zip(values_L.split(step), micro.target_L.split(step), strict=True)
+        ]
         logprobs, entropy = zip(*pieces, strict=True)
         return torch.cat(logprobs), torch.cat(entropy)
 
-    def _score(self, values_L: torch.Tensor, head: Any, target_L: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+    def _score(
+        self, values_L: torch.Tensor, head: Any, target_L: torch.Tensor, temperature: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         logprobs_LV = self.distribution(head(values_L), temperature)
         with torch.no_grad():
             entropy_L = -(logprobs_LV.exp() * logprobs_LV.clamp_min(-1e4)).sum(-1)
@@ -151,8 +171,15 @@ def _with_images(messages: Sequence[Mapping[str, Any]], images: Any) -> list[dic
     def part(p: Mapping[str, Any]) -> dict[str, Any]:
         return {"type": "image", "image": next(images)} if p["type"] == "image" else dict(p)
 
-    return [{**m, "content": [{"type": "text", "text": m["content"]}] if isinstance(m["content"], str) else [part(p) for p in m["content"]]}
-            for m in messages]
+    return [
+        {
+            **m,
+            "content": [{"type": "text", "text": m["content"]}]
+            if isinstance(m["content"], str)
+            else [part(p) for p in m["content"]],
+        }
+        for m in messages
+    ]
 
 
 def _eos_ids(model: Any, tokenizer: Any) -> set[int]:
@@ -176,4 +203,7 @@ def _load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
         return model, AutoProcessor.from_pretrained(name, **options)
     except (OSError, ValueError) as err:
         first = str(err).strip().splitlines()[0]
-        raise UserError(f"policy.model {name!r} can't be loaded: {first} Give a folder with a transformers checkpoint, a hub name, or tiny:qwen2_5_vl") from err
+        raise UserError(
+            f"policy.model {name!r} can't be loaded: {first} "
+            "Give a folder with a transformers checkpoint, a hub name, or tiny:qwen2_5_vl"
+        ) from err

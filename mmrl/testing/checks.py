@@ -49,8 +49,9 @@ class Report:
         return "\n".join(f"{self.kind} {self.id!r} fails {r.name}: {r.message}" for r in self.results if not r.ok)
 
 
-def run_checks(subject: Subject, gates: Sequence[Callable[[Subject], str | None]],
-               checks: Sequence[Callable[[Subject], str | None]]) -> tuple[CheckResult, ...]:
+def run_checks(
+    subject: Subject, gates: Sequence[Callable[[Subject], str | None]], checks: Sequence[Callable[[Subject], str | None]]
+) -> tuple[CheckResult, ...]:
     """Run every check; where a gate fails, what follows would only repeat it and is left out."""
     results = []
     for check in (*gates, *checks):

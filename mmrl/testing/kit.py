@@ -45,8 +45,9 @@ def check_id(id: str, n: int = 32, options: Options | None = None, task: str | N
     return reports
 
 
-def check_plugin(name: str, n: int = 32, options: Mapping[str, Options] | None = None,
-                 skip: Collection[str] = ()) -> list[Report]:
+def check_plugin(
+    name: str, n: int = 32, options: Mapping[str, Options] | None = None, skip: Collection[str] = ()
+) -> list[Report]:
     """Check every task and verifier of a plugin; AssertionError names each rule that is broken and the cure.
 
     `options` are for tasks that need some: `{"flags/folder": {"root": "tests/pictures"}}`; `skip` holds ids to leave out.
@@ -66,8 +67,9 @@ def check_plugin(name: str, n: int = 32, options: Mapping[str, Options] | None =
             try:
                 reports.append(check_task(registry.get("tasks", id), n=n, options=options.get(id)))
             except UserError as error:
-                failed.append(f"task {id!r} can't be built: {error}: give check_plugin "
-                              f"options={{{id!r}: {{...}}}} or skip=[{id!r}]")
+                failed.append(
+                    f"task {id!r} can't be built: {error}: give check_plugin options={{{id!r}: {{...}}}} or skip=[{id!r}]"
+                )
     for id in info.specs.get("verifiers", ()):
         if id not in skip:
             users = _users(id)
@@ -78,8 +80,9 @@ def check_plugin(name: str, n: int = 32, options: Mapping[str, Options] | None =
     return reports
 
 
-def _check_verifier(spec: VerifierSpec, users: Iterable[TaskSpec], rows: list[tuple[Task, Prompt]],
-                    left_out: Mapping[str, str]) -> Report:
+def _check_verifier(
+    spec: VerifierSpec, users: Iterable[TaskSpec], rows: list[tuple[Task, Prompt]], left_out: Mapping[str, str]
+) -> Report:
     """Check a verifier on rows of the tasks that could be built, and say which could not."""
     note = f"without {', '.join(left_out)}, which can't be built with no options" if left_out else ""
     if not rows:

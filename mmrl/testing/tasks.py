@@ -43,8 +43,9 @@ class TaskSubject:
         return [(split, p) for split, rows in self.rows.items() for p in rows]
 
 
-def check_task(spec: TaskSpec, make: Callable[[], Task] | None = None, n: int = 32,
-               options: Mapping[str, Any] | None = None) -> Report:
+def check_task(
+    spec: TaskSpec, make: Callable[[], Task] | None = None, n: int = 32, options: Mapping[str, Any] | None = None
+) -> Report:
     """Check a task on n rows of each split. `make` is for tasks that are not installed; by default the registry builds it."""
     from mmrl import plugins
 
@@ -59,7 +60,7 @@ def every_split_has_rows(subject: TaskSubject) -> None:
     """Each name in `splits` gives at least one Prompt."""
     task = subject.make()
     if not task.splits:
-        raise Fault("the class names no splits: set splits = (\"train\", \"test\")")
+        raise Fault('the class names no splits: set splits = ("train", "test")')
     for split in task.splits:
         rows = take(task, split, subject.n)
         if not rows:
@@ -75,7 +76,7 @@ def messages_are_well_formed(subject: TaskSubject) -> None:
     for split, row in subject.all_rows():
         where = f"row {row.id!r} of {split!r}"
         if not row.messages:
-            raise Fault(f"{where} has no messages: use messages=[user(\"...\", image)]")
+            raise Fault(f'{where} has no messages: use messages=[user("...", image)]')
         for message in row.messages:
             if message.get("role") not in ("system", "user", "assistant"):
                 raise Fault(f"{where} has the role {message.get('role')!r}: use system, user or assistant")
@@ -84,8 +85,10 @@ def messages_are_well_formed(subject: TaskSubject) -> None:
                 continue
             for part in content if isinstance(content, list | tuple) else [content]:
                 if not isinstance(part, Mapping) or part.get("type") not in ("text", "image") or part["type"] not in part:
-                    raise Fault(f"{where} has the part {part!r:.80}: write {{'type': 'text', 'text': ...}} or "
-                                "{'type': 'image', 'image': ...}")
+                    raise Fault(
+                        f"{where} has the part {part!r:.80}: write {{'type': 'text', 'text': ...}} or "
+                        "{'type': 'image', 'image': ...}"
+                    )
         if row.messages[-1]["role"] != "user":
             raise Fault(f"{where} ends with a message of {row.messages[-1]['role']!r}: the last one must be the user's")
 
@@ -98,8 +101,9 @@ def ids_are_unique(subject: TaskSubject) -> None:
             if not isinstance(row.id, str) or not row.id:
                 raise Fault(f"a row of {split!r} has the id {row.id!r}: give each row an id that is the same on every machine")
             if row.id in seen:
-                raise Fault(f"two rows of {split!r} have the id {row.id!r}: make it unique, such as a running number or the "
-                            "file's name")
+                raise Fault(
+                    f"two rows of {split!r} have the id {row.id!r}: make it unique, such as a running number or the file's name"
+                )
             seen.add(row.id)
 
 
@@ -113,26 +117,44 @@ def same_seed_gives_same_rows(subject: TaskSubject) -> None:
         for seed, whose in ((1, "a fresh task"), (2, "the same task asked again")):
             with other_random_states(seed):
                 again = take(task if seed == 2 else subject.make(), split, subject.n)
-            _compare(split, rows, first, [fingerprint(p) for p in again], whose,
-                     "draw from random.Random(seed) or numpy.random.default_rng(seed), made inside prompts()")
+            _compare(
+                split,
+                rows,
+                first,
+                [fingerprint(p) for p in again],
+                whose,
+                "draw from random.Random(seed) or numpy.random.default_rng(seed), made inside prompts()",
+            )
 
 
 def same_in_another_process(subject: TaskSubject) -> str | None:
     """Another process, with another hash seed, gives the same rows."""
     if not subject.registered:
         return "skipped: another process does not find this task by its id"
-    request = json.dumps({"id": subject.spec.id, "options": dict(subject.options), "splits": list(subject.rows),
-                          "limit": subject.n})
+    request = json.dumps(
+        {"id": subject.spec.id, "options": dict(subject.options), "splits": list(subject.rows), "limit": subject.n}
+    )
     hash_seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     program = "import sys; from mmrl.testing.sample import print_fingerprints; print_fingerprints(sys.argv[1])"
-    done = subprocess.run([sys.executable, "-c", program, request], capture_output=True, text=True, check=False,
-                          env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)})
+    done = subprocess.run(
+        [sys.executable, "-c", program, request],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
     if done.returncode:
         raise Fault(f"another process can't make the rows: {(done.stderr.strip().splitlines() or ['it died'])[-1]}")
     theirs = json.loads(done.stdout.splitlines()[-1])
     for split, rows in subject.rows.items():
-        _compare(split, rows, [fingerprint(p) for p in rows], theirs[split], "another process",
-                 "the order of a set or of a folder's listing is not fixed: sort it")
+        _compare(
+            split,
+            rows,
+            [fingerprint(p) for p in rows],
+            theirs[split],
+            "another process",
+            "the order of a set or of a folder's listing is not fixed: sort it",
+        )
     return None
 
 
@@ -143,8 +165,10 @@ def global_random_state_is_untouched(subject: TaskSubject) -> None:
         take(subject.make(), split, subject.n)
     for library, state in random_states().items():
         if library in before and before[library] != state:
-            raise Fault(f"prompts() changed the global generator of {library}: draw from one of your own, "
-                        "random.Random(seed) or numpy.random.default_rng(seed)")
+            raise Fault(
+                f"prompts() changed the global generator of {library}: draw from one of your own, "
+                "random.Random(seed) or numpy.random.default_rng(seed)"
+            )
 
 
 def splits_do_not_overlap(subject: TaskSubject) -> None:
@@ -155,9 +179,11 @@ def splits_do_not_overlap(subject: TaskSubject) -> None:
             for key, what in ((f"id {row.id}", "the id"), (shown(row), "image and text")):
                 other, other_id = seen.setdefault(key, (split, row.id))
                 if other != split and (row.id or what != "the id"):
-                    raise Fault(f"row {row.id!r} of {split!r} has {what} of row {other_id!r} of {other!r}: "
-                                "an evaluation on it would measure memory; split the items before making prompts, and name "
-                                "the split in the id")
+                    raise Fault(
+                        f"row {row.id!r} of {split!r} has {what} of row {other_id!r} of {other!r}: "
+                        "an evaluation on it would measure memory; split the items before making prompts, and name "
+                        "the split in the id"
+                    )
 
 
 def images_decode(subject: TaskSubject) -> str | None:
@@ -182,8 +208,10 @@ def prompts_pickle(subject: TaskSubject) -> None:
         try:
             arrived = pickle.loads(pickle.dumps(row))
         except Exception as error:
-            raise Fault(f"{where} does not pickle ({type(error).__name__}: {error}): keep plain data in meta and answer, "
-                        "no open files, lambdas or generators") from error
+            raise Fault(
+                f"{where} does not pickle ({type(error).__name__}: {error}): keep plain data in meta and answer, "
+                "no open files, lambdas or generators"
+            ) from error
         if fingerprint(arrived) != fingerprint(row):
             raise Fault(f"{where} is another one after pickling: keep plain data in meta and answer")
 
@@ -194,8 +222,9 @@ def gold_is_text(subject: TaskSubject) -> None:
     for split, row in subject.all_rows():
         gold = task.gold(row)
         if not isinstance(gold, str) or not gold.strip():
-            raise Fault(f"gold of row {row.id!r} of {split!r} is {gold!r:.60}: define gold(prompt) to return the text that "
-                        "scores highest")
+            raise Fault(
+                f"gold of row {row.id!r} of {split!r} is {gold!r:.60}: define gold(prompt) to return the text that scores highest"
+            )
 
 
 def answer_is_not_shown(subject: TaskSubject) -> str | None:
@@ -211,8 +240,10 @@ def answer_is_not_shown(subject: TaskSubject) -> str | None:
         return None
     if 2 * len(shown_in) > len(subject.all_rows()):
         split, p = shown_in[0]
-        raise Fault(f"the answer {str(p.answer)!r:.60} stands in the text of row {p.id!r} of {split!r}, as in {len(shown_in)} of "
-                    f"{len(subject.all_rows())} rows: take it out; if it is one of the choices offered, put their list into meta")
+        raise Fault(
+            f"the answer {str(p.answer)!r:.60} stands in the text of row {p.id!r} of {split!r}, as in {len(shown_in)} of "
+            f"{len(subject.all_rows())} rows: take it out; if it is one of the choices offered, put their list into meta"
+        )
     return f"the text of {len(shown_in)} rows holds their answer, as of {shown_in[0][1].id!r}"
 
 
@@ -231,13 +262,16 @@ def boxes_are_in_their_image(subject: TaskSubject) -> str | None:
         for box in boxes:
             x1, y1, x2, y2 = (float(v) for v in box)
             if not (0 <= x1 < x2 <= width and 0 <= y1 < y2 <= height):
-                raise Fault(f"row {row.id!r} of {split!r} has the box {tuple(box)} in an image of {width} x {height}: "
-                            "boxes in meta are (x1, y1, x2, y2) in the pixels of the image as the task gives it")
+                raise Fault(
+                    f"row {row.id!r} of {split!r} has the box {tuple(box)} in an image of {width} x {height}: "
+                    "boxes in meta are (x1, y1, x2, y2) in the pixels of the image as the task gives it"
+                )
             for frame in Frame:
                 back = to_frame(to_frame(box, Frame.PIXELS, frame, size, model_size), frame, Frame.PIXELS, size, model_size)
                 if max(abs(a - b) for a, b in zip(back, (x1, y1, x2, y2), strict=True)) >= 1:
-                    raise Fault(f"the box {tuple(box)} of row {row.id!r} comes back from the frame {frame} as {back}: "
-                                "report it to mmrl")
+                    raise Fault(
+                        f"the box {tuple(box)} of row {row.id!r} comes back from the frame {frame} as {back}: report it to mmrl"
+                    )
             count += 1
     return None if count else "no row has boxes in meta"
 
@@ -267,9 +301,18 @@ def summary_is_numbers(subject: TaskSubject) -> None:
 
 
 GATES = (every_split_has_rows, messages_are_well_formed, images_decode, gold_is_text)
-CHECKS = (ids_are_unique, same_seed_gives_same_rows, same_in_another_process, global_random_state_is_untouched,
-          splits_do_not_overlap, prompts_pickle, answer_is_not_shown, boxes_are_in_their_image, verifiers_score_gold_highest,
-          summary_is_numbers)
+CHECKS = (
+    ids_are_unique,
+    same_seed_gives_same_rows,
+    same_in_another_process,
+    global_random_state_is_untouched,
+    splits_do_not_overlap,
+    prompts_pickle,
+    answer_is_not_shown,
+    boxes_are_in_their_image,
+    verifiers_score_gold_highest,
+    summary_is_numbers,
+)
 
 
 def _compare(split: str, rows: list[Prompt], first: list[str], again: list[str], whose: str, cure: str) -> None:
@@ -293,4 +336,3 @@ def _gives_away(prompt: Prompt, answer: str, answers: set[str]) -> bool:
         return False
     lists = [v for v in prompt.meta.values() if isinstance(v, list | tuple) and len(v) > 1]
     return not any(answer in (words := [_words(str(v)) for v in choices]) and all(w in text for w in words) for choices in lists)
-

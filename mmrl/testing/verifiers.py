@@ -24,7 +24,7 @@ from mmrl.types import Case, Prompt, Rollout, Score, Status, Turn, replace
 Verify = Callable[[Case], Any]
 
 MEGABYTE = 1_000_000
-HUGE = tuple(unit * (MEGABYTE // len(unit)) for unit in ("a", "(", "<answer>", "1,", "{\"a\":", " \n"))
+HUGE = tuple(unit * (MEGABYTE // len(unit)) for unit in ("a", "(", "<answer>", "1,", '{"a":', " \n"))
 """Long runs on which backtracking patterns, recursive parsers and quadratic loops give up."""
 NON_ASCII = "答案是 ²³ ①½ \N{ROBOT FACE} naïve \N{RIGHT-TO-LEFT OVERRIDE}\N{ZERO WIDTH SPACE}\N{REPLACEMENT CHARACTER}"
 """Among it are signs that `str.isdigit` takes for digits and `int` does not."""
@@ -47,8 +47,9 @@ class VerifierSubject:
         return "@" in self.spec.id
 
 
-def check_verifier(spec: VerifierSpec, rows: Sequence[tuple[Task, Prompt]], verify: Verify | None = None,
-                   is_metric: bool = True) -> Report:
+def check_verifier(
+    spec: VerifierSpec, rows: Sequence[tuple[Task, Prompt]], verify: Verify | None = None, is_metric: bool = True
+) -> Report:
     """Check a verifier on rows of tasks. `verify` is for functions that are not installed; by default the registry's."""
     from mmrl import plugins
 
@@ -65,9 +66,11 @@ def check_gold(spec: VerifierSpec, verify: Verify, rows: Sequence[tuple[Task, Pr
         case, gold = _case(spec, prompt), task.gold(prompt)
         value = _score(spec, verify, case, gold, f"the gold completion of row {prompt.id!r}")
         if not math.isclose(value, spec.high, rel_tol=1e-6, abs_tol=1e-9):
-            raise Fault(f"{spec.id} gives {value:g} to the gold completion {gold!r:.80} of row {prompt.id!r} and not "
-                        f"high={spec.high:g}: the parser misses the form of the answer, gold(prompt) of the task is not what the "
-                        "verifier wants, or the spec's high is wrong")
+            raise Fault(
+                f"{spec.id} gives {value:g} to the gold completion {gold!r:.80} of row {prompt.id!r} and not "
+                f"high={spec.high:g}: the parser misses the form of the answer, gold(prompt) of the task is not what the "
+                "verifier wants, or the spec's high is wrong"
+            )
         cases.append((case, gold))
     return cases
 
@@ -79,8 +82,12 @@ def gold_scores_highest(subject: VerifierSubject) -> None:
 
 def empty_scores_low(subject: VerifierSubject) -> str | None:
     """Nothing, or only white space, is no answer."""
-    return _low(subject, "an empty completion", lambda i: ["", " \n\t"],
-                "nothing was answered; look for a test like `x in y` that '' passes")
+    return _low(
+        subject,
+        "an empty completion",
+        lambda i: ["", " \n\t"],
+        "nothing was answered; look for a test like `x in y` that '' passes",
+    )
 
 
 def wrong_answer_scores_low(subject: VerifierSubject) -> str | None:
@@ -94,28 +101,38 @@ def wrong_answer_scores_low(subject: VerifierSubject) -> str | None:
             value = _score(subject.spec, subject.verify, case, wrong, "the gold completion of another row")
             if value >= subject.spec.high - 1e-9:
                 high += 1
-                example = example or (f"row {subject.rows[i][1].id!r}, whose answer is {str(case.answer)!r:.40}, "
-                                      f"takes {wrong!r:.80}")
+                example = example or (
+                    f"row {subject.rows[i][1].id!r}, whose answer is {str(case.answer)!r:.40}, takes {wrong!r:.80}"
+                )
     if not scored:
         return "all rows have the same answer: check on more rows"
     if 10 * high <= scored:
         return f"{high} of {scored} wrong answers score highest: {example}" if high else None
     if not subject.is_metric:
         return f"{high} of {scored} wrong answers score highest: fine for a format reward, which no task is evaluated by"
-    return _fault(subject, f"{high} of {scored} wrong answers score highest, such as {example}: compare the completion with "
-                           "case.answer")
+    return _fault(
+        subject, f"{high} of {scored} wrong answers score highest, such as {example}: compare the completion with case.answer"
+    )
 
 
 def prompt_echo_scores_low(subject: VerifierSubject) -> str | None:
     """Repeating the question is no answer, though all labels may stand in it."""
-    return _low(subject, "the prompt's text repeated", lambda i: [subject.rows[i][1].text],
-                "the label may stand in the question; look for the answer at its place only")
+    return _low(
+        subject,
+        "the prompt's text repeated",
+        lambda i: [subject.rows[i][1].text],
+        "the label may stand in the question; look for the answer at its place only",
+    )
 
 
 def repeated_gold_scores_low(subject: VerifierSubject) -> str | None:
     """The right answer many times over is a loop, not an answer."""
-    return _low(subject, "the gold completion 200 times", lambda i: ["\n".join([subject.cases[i][1]] * 200)],
-                "accept one answer; bound what stands around it")
+    return _low(
+        subject,
+        "the gold completion 200 times",
+        lambda i: ["\n".join([subject.cases[i][1]] * 200)],
+        "accept one answer; bound what stands around it",
+    )
 
 
 def listing_every_answer_scores_low(subject: VerifierSubject) -> str | None:
@@ -190,12 +207,23 @@ def prints_nothing(subject: VerifierSubject) -> None:
         for completion, name in _some(subject):
             _score(subject.spec, subject.verify, subject.cases[0][0], completion, name)
     if out.getvalue():
-        raise Fault(f"it printed {out.getvalue()!r:.60}: return Score(value, detail=\"...\") for what people should read")
+        raise Fault(f'it printed {out.getvalue()!r:.60}: return Score(value, detail="...") for what people should read')
 
 
-CHECKS = (empty_scores_low, wrong_answer_scores_low, prompt_echo_scores_low, repeated_gold_scores_low,
-          listing_every_answer_scores_low, huge_scores_low, nul_scores_low, non_ascii_scores_low, same_case_gives_same_score,
-          global_random_state_is_untouched, input_is_not_changed, prints_nothing)
+CHECKS = (
+    empty_scores_low,
+    wrong_answer_scores_low,
+    prompt_echo_scores_low,
+    repeated_gold_scores_low,
+    listing_every_answer_scores_low,
+    huge_scores_low,
+    nul_scores_low,
+    non_ascii_scores_low,
+    same_case_gives_same_score,
+    global_random_state_is_untouched,
+    input_is_not_changed,
+    prints_nothing,
+)
 
 
 def _case(spec: VerifierSpec, prompt: Prompt) -> Case:
@@ -203,8 +231,15 @@ def _case(spec: VerifierSpec, prompt: Prompt) -> Case:
     from mmrl.media import load_image
 
     sizes = tuple(load_image(i).size for i in prompt.images)
-    return Case(completion="", answer=prompt.answer, meta=prompt.meta, image_sizes=sizes, model_sizes=sizes,
-                media=prompt.images if spec.images else (), rollout=_rollout(prompt, "") if spec.rollout else None)
+    return Case(
+        completion="",
+        answer=prompt.answer,
+        meta=prompt.meta,
+        image_sizes=sizes,
+        model_sizes=sizes,
+        media=prompt.images if spec.images else (),
+        rollout=_rollout(prompt, "") if spec.rollout else None,
+    )
 
 
 def _rollout(prompt: Prompt, text: str) -> Rollout:
@@ -220,11 +255,14 @@ def _score(spec: VerifierSpec, verify: Verify, case: Case, completion: str, name
         with time_limit(spec.deadline_s):
             returned = verify(replace(case, completion=completion, rollout=rollout))
     except TimeIsUp:
-        raise Fault(f"{name} took longer than deadline_s={spec.deadline_s:g}: look for a backtracking pattern or a loop over "
-                    "pairs, and bound the length before parsing") from None
+        raise Fault(
+            f"{name} took longer than deadline_s={spec.deadline_s:g}: look for a backtracking pattern or a loop over "
+            "pairs, and bound the length before parsing"
+        ) from None
     except Exception as error:
-        raise Fault(f"{name} raised {type(error).__name__}: {error!s:.200}; what can't be parsed is a wrong answer: "
-                    f"return {spec.low:g}") from error
+        raise Fault(
+            f"{name} raised {type(error).__name__}: {error!s:.200}; what can't be parsed is a wrong answer: return {spec.low:g}"
+        ) from error
     took = time.monotonic() - start
     if took > spec.deadline_s:
         raise Fault(f"{name} took {took:.1f} s, longer than deadline_s={spec.deadline_s:g}: bound the length before parsing")
@@ -234,13 +272,16 @@ def _score(spec: VerifierSpec, verify: Verify, case: Case, completion: str, name
         if isinstance(number, str) or not hasattr(number, "__float__") or not math.isfinite(float(number)):
             raise Fault(f"{name} gives {number!r:.40} as {label}: return a finite float, or Score(value, parts, detail)")
     if not spec.low - 1e-9 <= float(value) <= spec.high + 1e-9:
-        raise Fault(f"{name} scores {float(value):g}, outside low={spec.low:g} and high={spec.high:g} of the spec: clip it or "
-                    "widen the spec")
+        raise Fault(
+            f"{name} scores {float(value):g}, outside low={spec.low:g} and high={spec.high:g} of the spec: clip it or "
+            "widen the spec"
+        )
     return float(value)
 
 
-def _low(subject: VerifierSubject, name: str, completions: Callable[[int], list[str]], cure: str,
-         rows: int | None = None) -> str | None:
+def _low(
+    subject: VerifierSubject, name: str, completions: Callable[[int], list[str]], cure: str, rows: int | None = None
+) -> str | None:
     """The completions for row i score below `high`, on every row or the first few."""
     for i, (case, _) in enumerate(subject.cases[:rows]):
         for completion in completions(i):

@@ -35,44 +35,123 @@ class Chart:
 
 
 SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
-    ("Learning", (
-        Chart(title="Reward", keys=("reward/mean",), zero=True,
-              hint="Mean over the sampled completions. It should rise; the bold line is smoothed."),
-        Chart(title="Spread of rewards", keys=("reward/std",), zero=True,
-              hint="Standard deviation. Groups learn from their differences; near zero there is little left to learn."),
-        Chart(title="Reward by part", keys=("reward/*",), zero=True, several=True,
-              hint="What each verifier gave, before weighting. One part rising alone can mean that it is being gamed."),
-        Chart(title="Reward by task", keys=("task/*/reward",), zero=True, several=True,
-              hint="A task that falls while others rise is paying for them."),
-    )),
-    ("Behaviour", (
-        Chart(title="Completion length", keys=("length/mean", "length/max"), zero=True,
-              hint="Tokens. A steady climb without more reward is padding."),
-        Chart(title="Cut off by the length limit", keys=("length/truncated_share",), unit="%", zero=True,
-              hint="Share of completions. If it is high, allow more tokens."),
-        Chart(title="Entropy", keys=("entropy",), zero=True,
-              hint="How undecided the policy is, in nats per token. Near zero it has stopped exploring."),
-    )),
-    ("Optimisation", (
-        Chart(title="KL", keys=("kl",), zero=True, spiky=True,
-              hint="From the reference; without one, from the weights that sampled, which is 0 with one epoch."),
-        Chart(title="Clipped tokens", keys=("clip_share",), unit="%", zero=True,
-              hint="Share whose update was clipped. Above a fifth or so, steps are too large."),
-        Chart(title="Groups without spread", keys=("zero_spread_share",), unit="%", zero=True,
-              hint="All completions scored alike: nothing to learn from. Harder or easier prompts help."),
-        Chart(title="Loss", keys=("loss",), spiky=True, per_stage=True,
-              hint="In SFT the cross-entropy, which falls. In RL it hovers about zero; only jumps matter."),
-        Chart(title="Gradient norm", keys=("grad_norm",), zero=True, spiky=True, per_stage=True,
-              hint="Before clipping. Rare spikes are normal, a rising floor is not."),
-        Chart(title="Learning rate", keys=("learning_rate",), zero=True, per_stage=True, hint="As scheduled."),
-    )),
-    ("Health and speed", (
-        Chart(title="Sampler and learner disagree by", keys=("logprob_gap",), zero=True, spiky=True,
-              hint="Difference of their log-probabilities for the same tokens. It belongs near zero."),
-        Chart(title="Failed scores", keys=("judge/failed_share",), unit="%", zero=True,
-              hint="A verifier raised or ran out of time. Those rollouts are left out, not counted as zero."),
-        Chart(title="Seconds per step", keys=("time/*",), unit="s", stacked=True, hint="By part of the step."),
-    )),
+    (
+        "Learning",
+        (
+            Chart(
+                title="Reward",
+                keys=("reward/mean",),
+                zero=True,
+                hint="Mean over the sampled completions. It should rise; the bold line is smoothed.",
+            ),
+            Chart(
+                title="Spread of rewards",
+                keys=("reward/std",),
+                zero=True,
+                hint="Standard deviation. Groups learn from their differences; near zero there is little left to learn.",
+            ),
+            Chart(
+                title="Reward by part",
+                keys=("reward/*",),
+                zero=True,
+                several=True,
+                hint="What each verifier gave, before weighting. One part rising alone can mean that it is being gamed.",
+            ),
+            Chart(
+                title="Reward by task",
+                keys=("task/*/reward",),
+                zero=True,
+                several=True,
+                hint="A task that falls while others rise is paying for them.",
+            ),
+        ),
+    ),
+    (
+        "Behaviour",
+        (
+            Chart(
+                title="Completion length",
+                keys=("length/mean", "length/max"),
+                zero=True,
+                hint="Tokens. A steady climb without more reward is padding.",
+            ),
+            Chart(
+                title="Cut off by the length limit",
+                keys=("length/truncated_share",),
+                unit="%",
+                zero=True,
+                hint="Share of completions. If it is high, allow more tokens.",
+            ),
+            Chart(
+                title="Entropy",
+                keys=("entropy",),
+                zero=True,
+                hint="How undecided the policy is, in nats per token. Near zero it has stopped exploring.",
+            ),
+        ),
+    ),
+    (
+        "Optimisation",
+        (
+            Chart(
+                title="KL",
+                keys=("kl",),
+                zero=True,
+                spiky=True,
+                hint="From the reference; without one, from the weights that sampled, which is 0 with one epoch.",
+            ),
+            Chart(
+                title="Clipped tokens",
+                keys=("clip_share",),
+                unit="%",
+                zero=True,
+                hint="Share whose update was clipped. Above a fifth or so, steps are too large.",
+            ),
+            Chart(
+                title="Groups without spread",
+                keys=("zero_spread_share",),
+                unit="%",
+                zero=True,
+                hint="All completions scored alike: nothing to learn from. Harder or easier prompts help.",
+            ),
+            Chart(
+                title="Loss",
+                keys=("loss",),
+                spiky=True,
+                per_stage=True,
+                hint="In SFT the cross-entropy, which falls. In RL it hovers about zero; only jumps matter.",
+            ),
+            Chart(
+                title="Gradient norm",
+                keys=("grad_norm",),
+                zero=True,
+                spiky=True,
+                per_stage=True,
+                hint="Before clipping. Rare spikes are normal, a rising floor is not.",
+            ),
+            Chart(title="Learning rate", keys=("learning_rate",), zero=True, per_stage=True, hint="As scheduled."),
+        ),
+    ),
+    (
+        "Health and speed",
+        (
+            Chart(
+                title="Sampler and learner disagree by",
+                keys=("logprob_gap",),
+                zero=True,
+                spiky=True,
+                hint="Difference of their log-probabilities for the same tokens. It belongs near zero.",
+            ),
+            Chart(
+                title="Failed scores",
+                keys=("judge/failed_share",),
+                unit="%",
+                zero=True,
+                hint="A verifier raised or ran out of time. Those rollouts are left out, not counted as zero.",
+            ),
+            Chart(title="Seconds per step", keys=("time/*",), unit="s", stacked=True, hint="By part of the step."),
+        ),
+    ),
 )
 PARTS = ("generate", "update", "judge", "process", "other", "evaluate")
 """Parts of the time, in the order of their colours."""
@@ -94,8 +173,7 @@ def table(steps: Sequence[Mapping[str, Any]]) -> dict[str, Points]:
 
 def boundaries(steps: Sequence[Mapping[str, Any]]) -> list[tuple[float, str]]:
     """(x, stage) wherever a stage follows another."""
-    return [(after["step"] - 0.5, after["stage"]) for before, after in pairwise(steps)
-            if before["stage"] != after["stage"]]
+    return [(after["step"] - 0.5, after["stage"]) for before, after in pairwise(steps) if before["stage"] != after["stage"]]
 
 
 def stages(steps: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
@@ -128,8 +206,9 @@ def curves(steps: Sequence[Mapping[str, Any]]) -> str:
     for key in sorted(left):
         cards += _cards(Chart(title=key, keys=(key,), spiky=True, hint="Reported by a plugin."), {key: metrics[key]}, marks)
     sections.append(("Also reported", cards))
-    return "".join(f'<section><h2>{title}</h2><div class="charts">{"".join(cards)}</div></section>'
-                   for title, cards in sections if cards)
+    return "".join(
+        f'<section><h2>{title}</h2><div class="charts">{"".join(cards)}</div></section>' for title, cards in sections if cards
+    )
 
 
 def evaluation_card(evals: Sequence[Mapping[str, Any]], marks: Sequence[tuple[float, str]]) -> str:
@@ -146,8 +225,15 @@ def evaluation_card(evals: Sequence[Mapping[str, Any]], marks: Sequence[tuple[fl
         return ""
     unit = "%" if all(row["eval"]["metric"] == "accuracy" for row in evals) else ""
     svg = line_chart(series, unit=unit, height=240, boundaries=marks)
-    return _card("Evaluation", "Held-out items, greedy. The band is the 95% interval: overlapping bands are no progress yet.",
-                 series, unit, svg, [], len(by_name) - len(series))
+    return _card(
+        "Evaluation",
+        "Held-out items, greedy. The band is the 95% interval: overlapping bands are no progress yet.",
+        series,
+        unit,
+        svg,
+        [],
+        len(by_name) - len(series),
+    )
 
 
 def _cards(chart: Chart, metrics: Mapping[str, Points], marks: Sequence[tuple[float, str]]) -> list[str]:
@@ -162,8 +248,14 @@ def _series(metrics: Mapping[str, Points], names: Sequence[str]) -> list[Series]
     for key, points in metrics.items():
         rows = sorted((point for name in names for point in points.get(name, [])), key=lambda point: point[0])
         if rows:
-            found.append(Series(name=_name(key, len(metrics) > 1), xs=[x for x, _ in rows], ys=[y for _, y in rows],
-                                color=len(found) % MAX_SERIES + 1))
+            found.append(
+                Series(
+                    name=_name(key, len(metrics) > 1),
+                    xs=[x for x, _ in rows],
+                    ys=[y for _, y in rows],
+                    color=len(found) % MAX_SERIES + 1,
+                )
+            )
     return found
 
 
@@ -201,13 +293,17 @@ def _card(title: str, hint: str, series: Sequence[Series], unit: str, svg: str, 
     if len(series) == 1:
         figure = f'<output title="latest value">{number(last[0], unit)}</output>'
     else:
-        keys = "".join(f'<li><i class="key s{s.color}"></i><span>{esc(s.name)}</span><b>{number(y, unit)}</b></li>'
-                       for s, y in zip(series, last, strict=True))
+        keys = "".join(
+            f'<li><i class="key s{s.color}"></i><span>{esc(s.name)}</span><b>{number(y, unit)}</b></li>'
+            for s, y in zip(series, last, strict=True)
+        )
         more = f"<li>and {hidden} more, in metrics.jsonl</li>" if hidden > 0 else ""
         legend = f'<ul class="legend">{keys}{more}</ul>'
     note = "".join(f'<p class="note">{esc(text)}</p>' for text in notes)
-    return (f'<figure class="card chart-card"><figcaption><h3>{esc(title)}</h3>{figure}<p>{esc(hint)}</p></figcaption>'
-            f"{svg}{legend}{note}</figure>")
+    return (
+        f'<figure class="card chart-card"><figcaption><h3>{esc(title)}</h3>{figure}<p>{esc(hint)}</p></figcaption>'
+        f"{svg}{legend}{note}</figure>"
+    )
 
 
 def _name(key: str, several: bool) -> str:

@@ -28,8 +28,12 @@ EMBEDDED = 30_000
 """Bytes from which a picture is embedded as JPEG of at most `EMBEDDED_PIXELS` a side; smaller ones stay exact."""
 EMBEDDED_PIXELS = 448
 _PICTURE = re.compile(r"media/[0-9a-zA-Z_-]+\.png")
-_STATUS = {"truncated-length": "cut off: too long", "truncated-turns": "cut off: too many turns",
-           "truncated-time": "cut off: too slow", "world-error": "the world failed"}
+_STATUS = {
+    "truncated-length": "cut off: too long",
+    "truncated-turns": "cut off: too many turns",
+    "truncated-time": "cut off: too slow",
+    "world-error": "the world failed",
+}
 
 
 def gallery(run: RunData) -> str:
@@ -42,16 +46,20 @@ def gallery(run: RunData) -> str:
     rules, radios, labels, bodies = [], [], [], []
     for i, (step, panel) in enumerate(panels):
         checked = " checked" if i == chosen else ""
-        rules.append(f"#r{i}:checked~#p{i}{{display:block}}"
-                     f"#r{i}:checked~.tabs [for=r{i}]{{background:var(--ink);color:var(--card)}}"
-                     f"#r{i}:focus-visible~.tabs [for=r{i}]{{outline:2px solid var(--c1);outline-offset:2px}}")
+        rules.append(
+            f"#r{i}:checked~#p{i}{{display:block}}"
+            f"#r{i}:checked~.tabs [for=r{i}]{{background:var(--ink);color:var(--card)}}"
+            f"#r{i}:focus-visible~.tabs [for=r{i}]{{outline:2px solid var(--c1);outline-offset:2px}}"
+        )
         radios.append(f'<input type="radio" name="step" id="r{i}"{checked} aria-label="step {step}">')
         labels.append(f'<label for="r{i}">{step}</label>')
         bodies.append(f'<div class="panel" id="p{i}"><h3 class="panel-title">Step {step}</h3>{panel}</div>')
-    return (f'<section class="rollouts"><h2>Rollouts</h2><p class="hint">What the policy wrote and what it earned. Equal answers '
-            f"are counted together; the advantage says what the update encouraged (right) and discouraged (left).</p>"
-            f'<style>{"".join(rules)}</style>{"".join(radios)}'
-            f'<div class="tabs" aria-hidden="true"><span>Step</span>{"".join(labels)}</div>{"".join(bodies)}</section>')
+    return (
+        f'<section class="rollouts"><h2>Rollouts</h2><p class="hint">What the policy wrote and what it earned. Equal answers '
+        f"are counted together; the advantage says what the update encouraged (right) and discouraged (left).</p>"
+        f"<style>{''.join(rules)}</style>{''.join(radios)}"
+        f'<div class="tabs" aria-hidden="true"><span>Step</span>{"".join(labels)}</div>{"".join(bodies)}</section>'
+    )
 
 
 def _spread(items: Sequence[Any], n: int) -> list[Any]:
@@ -79,7 +87,7 @@ def _panel(rows: Sequence[Mapping[str, Any]], folder: Path, budget: int) -> str:
 def _group(members: Sequence[Mapping[str, Any]], folder: Path, budget: int) -> str:
     first = members[0]
     kinds = _kinds(members)
-    shown = kinds if len(kinds) <= ROWS else [*kinds[: ROWS // 2], *kinds[-(ROWS // 2):]]
+    shown = kinds if len(kinds) <= ROWS else [*kinds[: ROWS // 2], *kinds[-(ROWS // 2) :]]
     scale = max((abs(a) for a in map(_advantage, members) if a is not None), default=0.0)
     values = [v for v in map(_value, members) if v is not None]
     top = max([1.0, *map(abs, values)])
@@ -88,10 +96,12 @@ def _group(members: Sequence[Mapping[str, Any]], folder: Path, budget: int) -> s
         lines.insert(ROWS // 2, f'<li class="more">{len(kinds) - len(shown)} others between these</li>')
     flat = '<p class="flat">All scored alike: nothing to learn here.</p>' if len(values) > 1 and len(set(values)) == 1 else ""
     wide = " wide" if max(len(str(row.get("completion"))) for row in members) > LONG // 2 else ""
-    return (f'<article class="card group{wide}"><div class="prompt">{_messages(first.get("messages") or [], folder, budget)}'
-            f'<p class="answer"><span>Answer</span> <b>{esc(first.get("answer"), 400)}</b></p>'
-            f'<p class="id">{esc(first.get("task", ""), 80)} {esc(first.get("prompt_id", ""), 80)}</p></div>'
-            f'<div class="answers"><ol>{"".join(lines)}</ol>{flat}</div></article>')
+    return (
+        f'<article class="card group{wide}"><div class="prompt">{_messages(first.get("messages") or [], folder, budget)}'
+        f'<p class="answer"><span>Answer</span> <b>{esc(first.get("answer"), 400)}</b></p>'
+        f'<p class="id">{esc(first.get("task", ""), 80)} {esc(first.get("prompt_id", ""), 80)}</p></div>'
+        f'<div class="answers"><ol>{"".join(lines)}</ol>{flat}</div></article>'
+    )
 
 
 def _kinds(members: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], int]]:
@@ -125,8 +135,10 @@ def _line(row: Mapping[str, Any], times: int, scale: float, top: float) -> str:
     if len(text) > LONG:
         full = f'<details><summary>all {len(text):,} characters</summary><pre tabindex="0">{esc(text, LONGEST)}</pre></details>'
     many = f'<span class="times" title="written {times} times">&times;{times}</span>' if times > 1 else ""
-    return (f'<li>{reward}<div class="wrote"><pre>{body}</pre>{full}<p class="facts">{"".join(facts)}</p></div>'
-            f'<div class="side">{many}{_arrow(advantage, scale)}</div></li>')
+    return (
+        f'<li>{reward}<div class="wrote"><pre>{body}</pre>{full}<p class="facts">{"".join(facts)}</p></div>'
+        f'<div class="side">{many}{_arrow(advantage, scale)}</div></li>'
+    )
 
 
 def _arrow(advantage: float | None, scale: float) -> str:
@@ -134,8 +146,10 @@ def _arrow(advantage: float | None, scale: float) -> str:
         return ""
     half = abs(advantage) / scale * 50 if scale else 0.0
     side = f"left:50%;width:{half:.0f}%" if advantage >= 0 else f"right:50%;width:{half:.0f}%"
-    return (f'<div class="advantage" title="advantage"><b>{advantage:+.2f}</b>'
-            f'<i><u class="{"up" if advantage >= 0 else "down"}" style="{side}"></u></i></div>')
+    return (
+        f'<div class="advantage" title="advantage"><b>{advantage:+.2f}</b>'
+        f'<i><u class="{"up" if advantage >= 0 else "down"}" style="{side}"></u></i></div>'
+    )
 
 
 def _messages(messages: Sequence[Mapping[str, Any]], folder: Path, budget: int) -> str:
@@ -171,9 +185,11 @@ def _picture(path: str, folder: Path, budget: int) -> str:
         return f'<span class="no-picture">left out for size: {esc(path)}</span>'
     shown = width * max(1, 112 // max(width, 1))  # digits of 8 pixels are for people, too
     css = ' class="pixels"' if width < 100 else ""
-    return (f'<button type="button" class="picture" aria-label="enlarge the picture">'
-            f'<img{css} width="{min(shown, 224)}" alt="picture of the prompt, {width} by {height} pixels" '
-            f'src="data:image/{kind};base64,{base64.b64encode(data).decode()}"></button>')
+    return (
+        f'<button type="button" class="picture" aria-label="enlarge the picture">'
+        f'<img{css} width="{min(shown, 224)}" alt="picture of the prompt, {width} by {height} pixels" '
+        f'src="data:image/{kind};base64,{base64.b64encode(data).decode()}"></button>'
+    )
 
 
 def _jpeg(png: bytes) -> bytes:

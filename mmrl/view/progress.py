@@ -17,7 +17,14 @@ from rich.text import Text
 BARS = " ▁▂▃▄▅▆▇█"
 SHOWN = {
     "sft": (("loss", "loss"), ("grad_norm", "gradient norm"), ("time/step", "s/step")),
-    "rl": (("reward/mean", "reward"), ("length/mean", "length"), ("entropy", "entropy"), ("zero_spread_share", "no spread"), ("logprob_gap", "logprob gap"), ("time/step", "s/step")),
+    "rl": (
+        ("reward/mean", "reward"),
+        ("length/mean", "length"),
+        ("entropy", "entropy"),
+        ("zero_spread_share", "no spread"),
+        ("logprob_gap", "logprob gap"),
+        ("time/step", "s/step"),
+    ),
 }
 
 
@@ -43,7 +50,13 @@ class Show:
             self.live.stop()
 
     def stage_started(self, number: int, count: int, stage: Any, done: int) -> None:
-        self.title, self.kind, self.done, self.first, self.steps = f"stage {number + 1} of {count}: {stage.kind}", stage.kind, done, done, stage.steps
+        self.title, self.kind, self.done, self.first, self.steps = (
+            f"stage {number + 1} of {count}: {stage.kind}",
+            stage.kind,
+            done,
+            done,
+            stage.steps,
+        )
         self.history.clear()
         self.started = time.monotonic()
         self.console.print(f"[bold]{self.title}[/], {stage.steps} steps")
@@ -56,11 +69,21 @@ class Show:
                 self.live.update(self._panel(), refresh=True)
                 self.drawn = time.monotonic()
         elif self.done == self.steps or self.done % max(1, self.steps // 10) == 0:
-            self.console.print(f"  step {self.done}/{self.steps}  " + "  ".join(f"{label} {metrics[key]:.3g}" for key, label in SHOWN[self.kind] if key in metrics), highlight=False, soft_wrap=True)
+            self.console.print(
+                f"  step {self.done}/{self.steps}  "
+                + "  ".join(f"{label} {metrics[key]:.3g}" for key, label in SHOWN[self.kind] if key in metrics),
+                highlight=False,
+                soft_wrap=True,
+            )
 
     def evaluated(self, step: int, figures: Sequence[Any]) -> None:
         for figure in figures:
-            self.console.print(f"  after {step} steps  {figure.task}  {figure.metric} [bold]{figure.value:.3f}[/] ({figure.low:.3f} to {figure.high:.3f}, n={figure.n})", highlight=False, soft_wrap=True)
+            self.console.print(
+                f"  after {step} steps  {figure.task}  {figure.metric} [bold]{figure.value:.3f}[/] "
+                f"({figure.low:.3f} to {figure.high:.3f}, n={figure.n})",
+                highlight=False,
+                soft_wrap=True,
+            )
 
     def note(self, text: str) -> None:
         self.console.print(f"  note: {text}", style="yellow", highlight=False, markup=False)
@@ -71,12 +94,19 @@ class Show:
         head = Table.grid(expand=True, padding=(0, 1))
         head.add_column(ratio=1)
         head.add_column(justify="right")
-        head.add_row(ProgressBar(total=self.steps, completed=self.done), f"{self.done}/{self.steps}  {_clock(elapsed)}, {_clock(left)} left")
+        head.add_row(
+            ProgressBar(total=self.steps, completed=self.done),
+            f"{self.done}/{self.steps}  {_clock(elapsed)}, {_clock(left)} left",
+        )
         figures = Table.grid(padding=(0, 3))
         shown = [(key, label) for key, label in SHOWN[self.kind] if key in self.values]
         figures.add_row(*(Text(label, style="dim") for _, label in shown))
         figures.add_row(*(Text(f"{self.values[key]:.3g}", style="bold") for key, _ in shown))
-        return Panel(Group(head, "", figures, Text(f"{SHOWN[self.kind][0][1]} {sparkline(self.history)}", style="cyan")), title=f"{self.name}: {self.title}", border_style="dim")
+        return Panel(
+            Group(head, "", figures, Text(f"{SHOWN[self.kind][0][1]} {sparkline(self.history)}", style="cyan")),
+            title=f"{self.name}: {self.title}",
+            border_style="dim",
+        )
 
 
 def sparkline(values: Sequence[float] | deque[float]) -> str:

@@ -69,8 +69,10 @@ def _header(run: RunData, name: str) -> str:
     gpus = [str(gpu) for gpu in machine.get("gpus") or []]
     where = f"{len(gpus)} x {gpus[0]}" if gpus else f"{machine.get('cpu')}, {machine.get('cores')} cores"
     when, seed = _date(run.manifest.get("started")), run.manifest.get("seed")
-    return (f'<header><p class="brand">mmrl run</p><h1>{esc(name)} <span class="status {kind}">{esc(status)}</span></h1>{chain}'
-            f'<p class="hint">{esc(when)} on {esc(where)}, seed {esc(seed)}</p></header>')
+    return (
+        f'<header><p class="brand">mmrl run</p><h1>{esc(name)} <span class="status {kind}">{esc(status)}</span></h1>{chain}'
+        f'<p class="hint">{esc(when)} on {esc(where)}, seed {esc(seed)}</p></header>'
+    )
 
 
 def _headline(run: RunData) -> str:
@@ -119,12 +121,17 @@ def _intervals(task: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     points = f"{change * 100:+.1f} points" if unit else f"{change:+.3g}"
     moved = f'<span class="{"up" if change > 0 else "down" if change < 0 else ""}">{points}</span>' if len(rows) > 1 else ""
     n = f", {count(last['n'], 'item')}" if isinstance(last.get("n"), int) else ""
-    extra = "".join(f"<span>{esc(name.replace('_', ' '))} <b>{number(value)}</b></span>"
-                    for name, value in (last.get("extra") or {}).items() if isinstance(value, int | float))
+    extra = "".join(
+        f"<span>{esc(name.replace('_', ' '))} <b>{number(value)}</b></span>"
+        for name, value in (last.get("extra") or {}).items()
+        if isinstance(value, int | float)
+    )
     facts = f'<p class="facts">{extra}</p>' if extra else ""
-    return (f'<article class="card result"><h3>{esc(task)}</h3>'
-            f'<p class="hint">{esc(last.get("metric", ""))}{n}, 95% intervals</p>'
-            f'<p class="figure">{number(last["value"], unit)} {moved}</p><ul>{"".join(lines)}</ul>{facts}</article>')
+    return (
+        f'<article class="card result"><h3>{esc(task)}</h3>'
+        f'<p class="hint">{esc(last.get("metric", ""))}{n}, 95% intervals</p>'
+        f'<p class="figure">{number(last["value"], unit)} {moved}</p><ul>{"".join(lines)}</ul>{facts}</article>'
+    )
 
 
 def _tiles(run: RunData) -> str:
@@ -153,10 +160,13 @@ def _time_bar(seconds: Mapping[str, float]) -> str:
         return ""
     names = [*(name for name in PARTS if name in seconds), *(name for name in seconds if name not in PARTS)]
     parts = [(name, seconds[name], min(i + 1, 8)) for i, name in enumerate(names) if seconds[name] > 0]
-    bar = "".join(f'<i class="s{color}" style="flex-grow:{value / whole:.4f}" title="{esc(name)}"></i>'
-                  for name, value, color in parts)
-    keys = "".join(f'<li><i class="key s{color}"></i><span>{esc(name)}</span><b>{duration(value)}</b> {value / whole:.0%}</li>'
-                   for name, value, color in parts)
+    bar = "".join(
+        f'<i class="s{color}" style="flex-grow:{value / whole:.4f}" title="{esc(name)}"></i>' for name, value, color in parts
+    )
+    keys = "".join(
+        f'<li><i class="key s{color}"></i><span>{esc(name)}</span><b>{duration(value)}</b> {value / whole:.0%}</li>'
+        for name, value, color in parts
+    )
     return f'<h3>Where the time went</h3><div class="bar">{bar}</div><ul class="legend">{keys}</ul>'
 
 
@@ -183,9 +193,11 @@ def _errors(errors: Sequence[Mapping[str, Any]]) -> str:
         cells = (f"{len(steps):,}", span, esc(where, 200), f"<code>{esc(what, 1000)}</code>")
         rows.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
     more = f'<p class="hint">{count(len(common) - 50, "more kind")} in errors.jsonl.</p>' if len(common) > 50 else ""
-    return ('<section id="errors"><h2>Errors</h2><p class="hint">From errors.jsonl; equal ones are counted together.</p>'
-            f'<div class="card scroll"><table><thead><tr><th>Times</th><th>Steps</th><th>Where</th><th>What</th></tr></thead>'
-            f"<tbody>{''.join(rows)}</tbody></table></div>{more}</section>")
+    return (
+        '<section id="errors"><h2>Errors</h2><p class="hint">From errors.jsonl; equal ones are counted together.</p>'
+        f'<div class="card scroll"><table><thead><tr><th>Times</th><th>Steps</th><th>Where</th><th>What</th></tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>{more}</section>"
+    )
 
 
 def _details(run: RunData) -> str:
@@ -195,7 +207,8 @@ def _details(run: RunData) -> str:
     plugins = [f"{plugin.get('name')} {plugin.get('version') or ''}".strip() for plugin in manifest.get("plugins") or []]
     memory = machine.get("memory_mb")
     facts = {
-        "mmrl": manifest.get("mmrl"), "Python": manifest.get("python"),
+        "mmrl": manifest.get("mmrl"),
+        "Python": manifest.get("python"),
         **{name: packages[name] for name in PACKAGES if name in packages},
         "plugins": ", ".join(plugins) or "none",
         "git": f"{git['commit'][:12]}{', with uncommitted changes' if git.get('dirty') else ''}" if git.get("commit") else "none",
@@ -206,9 +219,11 @@ def _details(run: RunData) -> str:
     }
     rows = "".join(f"<div><dt>{esc(name)}</dt><dd>{esc(str(value), 400)}</dd></div>" for name, value in facts.items())
     config = esc((run.path / "config.toml").read_text(encoding="utf-8", errors="replace"), 50_000)
-    return ('<section class="details"><h2>To make it again</h2>'
-            f'<details class="card"><summary>Machine and versions</summary><dl class="facts-table">{rows}</dl></details>'
-            f'<details class="card"><summary>Settings (config.toml)</summary><pre>{config}</pre></details></section>')
+    return (
+        '<section class="details"><h2>To make it again</h2>'
+        f'<details class="card"><summary>Machine and versions</summary><dl class="facts-table">{rows}</dl></details>'
+        f'<details class="card"><summary>Settings (config.toml)</summary><pre>{config}</pre></details></section>'
+    )
 
 
 def _date(started: Any) -> str:

@@ -50,8 +50,15 @@ class Scale:
         return round(self.start + (self.inside(value) - self.low) / (self.high - self.low) * (self.stop - self.start), 1)
 
 
-def line_chart(series: Sequence[Series], *, unit: str = "", zero: bool = False, spiky: bool = False, height: int = HEIGHT,
-               boundaries: Sequence[tuple[float, str]] = ()) -> str:
+def line_chart(
+    series: Sequence[Series],
+    *,
+    unit: str = "",
+    zero: bool = False,
+    spiky: bool = False,
+    height: int = HEIGHT,
+    boundaries: Sequence[tuple[float, str]] = (),
+) -> str:
     """An SVG of lines over steps. `unit` is "", "%" (of a share) or "s"; `zero` makes the axis start at 0; `spiky` lets rare wild
     values leave the picture; `boundaries` are (x, label) of vertical marks."""
     values = [v for s in series for column in (s.ys, s.low, s.high) for v in column if v is not None]
@@ -66,8 +73,11 @@ def line_chart(series: Sequence[Series], *, unit: str = "", zero: bool = False, 
             drawn = [None if y is None else y_scale.inside(y) for y in s.ys]  # a spike must not lift its neighbours
             body.append(_line(s.xs, smooth(drawn), x_scale, y_scale, f"line s{s.color}"))
         elif s.low:
-            body += [f'<circle class="dot s{s.color}" cx="{x_scale(x)}" cy="{y_scale(y)}" r="2.5"/>'
-                     for x, y in zip(s.xs, s.ys, strict=True) if y is not None]
+            body += [
+                f'<circle class="dot s{s.color}" cx="{x_scale(x)}" cy="{y_scale(y)}" r="2.5"/>'
+                for x, y in zip(s.xs, s.ys, strict=True)
+                if y is not None
+            ]
     return _svg(series, x_scale, y_scale, unit, body)
 
 
@@ -216,12 +226,19 @@ def _svg(series: Sequence[Series], x_scale: Scale, y_scale: Scale, unit: str, bo
     steps = sorted({x for s in series for x in s.xs})
     if len(steps) > MAX_POINTS:
         steps = [steps[round(i * (len(steps) - 1) / (MAX_POINTS - 1))] for i in range(MAX_POINTS)]
-    hover = {"unit": unit, "dots": dots, "steps": steps, "x": [x_scale.low, x_scale.high, LEFT, WIDTH - RIGHT],
-             "y": [y_scale.low, y_scale.high, y_scale.start, y_scale.stop],
-             "series": [{"name": s.name, "color": s.color, "values": [_at(s, x) for x in steps]} for s in series]}
+    hover = {
+        "unit": unit,
+        "dots": dots,
+        "steps": steps,
+        "x": [x_scale.low, x_scale.high, LEFT, WIDTH - RIGHT],
+        "y": [y_scale.low, y_scale.high, y_scale.start, y_scale.stop],
+        "series": [{"name": s.name, "color": s.color, "values": [_at(s, x) for x in steps]} for s in series],
+    }
     data = esc(json.dumps(hover, separators=(",", ":")))
-    return (f'<svg class="chart" viewBox="0 0 {WIDTH} {y_scale.start + BOTTOM}" role="img" '
-            f'aria-label="{esc("; ".join(spoken))}" data-chart="{data}">{"".join(body)}</svg>')
+    return (
+        f'<svg class="chart" viewBox="0 0 {WIDTH} {y_scale.start + BOTTOM}" role="img" '
+        f'aria-label="{esc("; ".join(spoken))}" data-chart="{data}">{"".join(body)}</svg>'
+    )
 
 
 def _at(series: Series, x: float) -> Number:
@@ -235,8 +252,10 @@ def _axes(x_scale: Scale, y_scale: Scale, unit: str) -> str:
     parts = [f'<text x="0" y="{floor}">step</text>']
     for tick in y_scale.ticks:
         y = y_scale(tick)
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
-                     f'<text x="{LEFT - 6}" y="{y + 3.5}" text-anchor="end">{_tick(tick, y_scale.ticks, unit)}</text>')
+        parts.append(
+            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
+            f'<text x="{LEFT - 6}" y="{y + 3.5}" text-anchor="end">{_tick(tick, y_scale.ticks, unit)}</text>'
+        )
     for tick in x_scale.ticks:
         parts.append(f'<text x="{x_scale(tick)}" y="{floor}" text-anchor="middle">{_tick(tick, x_scale.ticks, "")}</text>')
     return "".join(parts)
@@ -248,8 +267,10 @@ def _boundaries(x_scale: Scale, y_scale: Scale, boundaries: Sequence[tuple[float
         if x_scale.low < x < x_scale.high:
             at = x_scale(x)
             end = ' text-anchor="end"' if at > WIDTH - 70 else ""
-            parts.append(f'<line class="stage" x1="{at}" x2="{at}" y1="{TOP}" y2="{y_scale.start}"/>'
-                         f'<text class="stage" x="{at - 4 if end else at + 4}" y="{TOP + 8}"{end}>{esc(label)}</text>')
+            parts.append(
+                f'<line class="stage" x1="{at}" x2="{at}" y1="{TOP}" y2="{y_scale.start}"/>'
+                f'<text class="stage" x="{at - 4 if end else at + 4}" y="{TOP + 8}"{end}>{esc(label)}</text>'
+            )
     return "".join(parts)
 
 

@@ -24,8 +24,9 @@ def help_of(path: str) -> str:
     for name in path.split():
         if context is not None:
             command = command.get_command(context, name)
-        context = click.Context(command, parent=context, info_name=name, terminal_width=100, max_content_width=100,
-                                help_option_names=["-h", "--help"])
+        context = click.Context(
+            command, parent=context, info_name=name, terminal_width=100, max_content_width=100, help_option_names=["-h", "--help"]
+        )
     return command.get_help(context) + "\n"
 
 

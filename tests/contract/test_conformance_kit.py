@@ -32,8 +32,12 @@ class Count(Task):
         pixels = np.full((12, 12, 3), draw.randrange(120), np.uint8)
         pixels[2 * np.arange(i % 4 + 1), :] = 255
         pixels[11] = [i, len(split), draw.randrange(256)]
-        return Prompt(id=f"{split}-{i}", messages=[user("How many white rows?", Image.fromarray(pixels))], answer=WORDS[i % 4],
-                      meta={"boxes": [(0, 0, 12, 1)]})
+        return Prompt(
+            id=f"{split}-{i}",
+            messages=[user("How many white rows?", Image.fromarray(pixels))],
+            answer=WORDS[i % 4],
+            meta={"boxes": [(0, 0, 12, 1)]},
+        )
 
 
 SPEC = TaskSpec(id="count/rows", target="-:-")
@@ -41,6 +45,7 @@ SPEC = TaskSpec(id="count/rows", target="-:-")
 
 def change(**changes: Any) -> Callable[[Prompt, str, int], Prompt]:
     """A row with other fields; a function gets (row, split, number)."""
+
     def apply(row: Prompt, split: str, i: int) -> Prompt:
         fields = {name: getattr(row, name) for name in ("id", "messages", "answer", "meta")}
         return Prompt(**fields | {k: v(row, split, i) if callable(v) else v for k, v in changes.items()})
@@ -50,6 +55,7 @@ def change(**changes: Any) -> Callable[[Prompt, str, int], Prompt]:
 
 def rows(edit: Callable[[Prompt, str, int], Prompt]) -> type[Task]:
     """The good task with every row edited."""
+
     class Edited(Count):
         def row(self, split: str, i: int, draw: random.Random) -> Prompt:
             return edit(super().row(split, i, draw), split, i)
@@ -69,63 +75,120 @@ calls = itertools.count()
 
 TASK_FAULTS = {
     "no splits": ("every_split_has_rows", task(splits=()), "names no splits"),
-    "an empty split": ("every_split_has_rows",
+    "an empty split": (
+        "every_split_has_rows",
         task(splits=("train", "val"), prompts=lambda self, split, seed: [] if split == "val" else Count().prompts(split, seed)),
-                       "split 'val' is empty"),
-    "a crash": ("every_split_has_rows", task(prompts=lambda self, split, seed: 1 / 0),
-        "ZeroDivisionError"),
-    "dicts for prompts": ("every_split_has_rows", task(prompts=lambda self, split, seed: [{"answer": "one"}]),
-        "holds a dict: yield mmrl.Prompt"),
+        "split 'val' is empty",
+    ),
+    "a crash": ("every_split_has_rows", task(prompts=lambda self, split, seed: 1 / 0), "ZeroDivisionError"),
+    "dicts for prompts": (
+        "every_split_has_rows",
+        task(prompts=lambda self, split, seed: [{"answer": "one"}]),
+        "holds a dict: yield mmrl.Prompt",
+    ),
     "no messages": ("messages_are_well_formed", rows(change(messages=())), "has no messages"),
-    "a strange role": ("messages_are_well_formed", rows(change(messages=[{"role": "human", "content": "?"}])),
-        "the role 'human'"),
-    "a bare image": ("messages_are_well_formed", rows(change(messages=[{"role": "user", "content": ["x.png"]}])),
-        "the part 'x.png'"),
-    "a misnamed part": ("messages_are_well_formed",
-                        rows(change(messages=[{"role": "user", "content": [{"type": "image", "path": "x.png"}]}])),
-        "has the part"),
-    "the last word": ("messages_are_well_formed",
-                      rows(change(messages=lambda r, s, i: [*r.messages, {"role": "assistant", "content": "well"}])),
-        "must be the user's"),
+    "a strange role": (
+        "messages_are_well_formed",
+        rows(change(messages=[{"role": "human", "content": "?"}])),
+        "the role 'human'",
+    ),
+    "a bare image": (
+        "messages_are_well_formed",
+        rows(change(messages=[{"role": "user", "content": ["x.png"]}])),
+        "the part 'x.png'",
+    ),
+    "a misnamed part": (
+        "messages_are_well_formed",
+        rows(change(messages=[{"role": "user", "content": [{"type": "image", "path": "x.png"}]}])),
+        "has the part",
+    ),
+    "the last word": (
+        "messages_are_well_formed",
+        rows(change(messages=lambda r, s, i: [*r.messages, {"role": "assistant", "content": "well"}])),
+        "must be the user's",
+    ),
     "no id": ("ids_are_unique", rows(change(id=lambda r, s, i: r.id if i else "")), "has the id ''"),
-    "an id twice": ("ids_are_unique", rows(change(id=lambda r, s, i: f"{s}-{i // 2}")),
-        "two rows of 'train' have the id 'train-0'"),
-    "the global generator": ("same_seed_gives_same_rows", rows(change(meta=lambda r, s, i: {"lucky": random.random()})),
-        "is another one from a fresh task: draw from random.Random(seed)"),
-    "numpy's generator": ("same_seed_gives_same_rows", rows(change(meta=lambda r, s, i: {"lucky": np.random.rand()})),
-        "draw from random.Random(seed)"),
-    "a counter": ("same_seed_gives_same_rows", rows(change(answer=lambda r, s, i: f"{r.answer}{next(calls)}")),
-        "is another one from"),
-    "other pixels": ("same_seed_gives_same_rows",
+    "an id twice": (
+        "ids_are_unique",
+        rows(change(id=lambda r, s, i: f"{s}-{i // 2}")),
+        "two rows of 'train' have the id 'train-0'",
+    ),
+    "the global generator": (
+        "same_seed_gives_same_rows",
+        rows(change(meta=lambda r, s, i: {"lucky": random.random()})),
+        "is another one from a fresh task: draw from random.Random(seed)",
+    ),
+    "numpy's generator": (
+        "same_seed_gives_same_rows",
+        rows(change(meta=lambda r, s, i: {"lucky": np.random.rand()})),
+        "draw from random.Random(seed)",
+    ),
+    "a counter": (
+        "same_seed_gives_same_rows",
+        rows(change(answer=lambda r, s, i: f"{r.answer}{next(calls)}")),
+        "is another one from",
+    ),
+    "other pixels": (
+        "same_seed_gives_same_rows",
         rows(change(messages=lambda r, s, i: [user("?", Image.new("RGB", (12, 12), (next(calls) % 251, i, len(s))))])),
-                     "is another one from"),
-    "a global seed": ("global_random_state_is_untouched",
+        "is another one from",
+    ),
+    "a global seed": (
+        "global_random_state_is_untouched",
         task(prompts=lambda self, split, seed: random.seed(next(calls)) or Count().prompts(split, seed)),
-                      "changed the global generator of random"),
-    "numpy's global seed": ("global_random_state_is_untouched",
+        "changed the global generator of random",
+    ),
+    "numpy's global seed": (
+        "global_random_state_is_untouched",
         task(prompts=lambda self, split, seed: np.random.seed(next(calls)) or Count().prompts(split, seed)),
-                            "changed the global generator of numpy.random"),
-    "an id in two splits": ("splits_do_not_overlap", rows(change(id=lambda r, s, i: str(i))),
-        "row '0' of 'test' has the id of row '0' of 'train'"),
-    "a picture in two splits": ("splits_do_not_overlap",
+        "changed the global generator of numpy.random",
+    ),
+    "an id in two splits": (
+        "splits_do_not_overlap",
+        rows(change(id=lambda r, s, i: str(i))),
+        "row '0' of 'test' has the id of row '0' of 'train'",
+    ),
+    "a picture in two splits": (
+        "splits_do_not_overlap",
         rows(change(messages=lambda r, s, i: [user("?", Image.new("RGB", (12, 12), (i, i, i)))])),
-                                "row 'test-0' of 'test' has image and text of row 'train-0' of 'train'"),
-    "no such image": ("images_decode", rows(change(messages=lambda r, s, i: [user("?" + r.id, __file__)])),
-        "an image of row 'train-0' of 'train' does not load"),
+        "row 'test-0' of 'test' has image and text of row 'train-0' of 'train'",
+    ),
+    "no such image": (
+        "images_decode",
+        rows(change(messages=lambda r, s, i: [user("?" + r.id, __file__)])),
+        "an image of row 'train-0' of 'train' does not load",
+    ),
     "a lambda": ("prompts_pickle", rows(change(meta={"f": lambda: 1})), "does not pickle"),
     "no gold": ("gold_is_text", task(gold=lambda self, prompt: None), "gold of row 'train-0' of 'train' is None"),
-    "the answer told": ("answer_is_not_shown",
-                        rows(change(messages=with_text(lambda r, s, i: f"It is {r.answer.upper()}! How many?"))),
-        "the answer 'one' stands in the text"),
-    "gold told": ("answer_is_not_shown",
-        type("Edited", (rows(change(messages=with_text(lambda r, s, i: f"Say: there are {r.answer} rows in it."))),), {
-        "gold": lambda self, prompt: f"there are {prompt.answer} rows in it"}), "stands in the text"),
-    "a box in thousandths": ("boxes_are_in_their_image", rows(change(meta={"boxes": [(100, 200, 300, 400)]})),
-        "has the box (100, 200, 300, 400) in an image of 12 x 12"),
-    "a box of width and height": ("boxes_are_in_their_image", rows(change(meta={"box": (8, 8, 3, 3)})),
-        "boxes in meta are (x1, y1, x2, y2)"),
-    "no finite summary": ("summary_is_numbers", task(summarise=lambda self, results: {"mean": float("nan")}),
-        "return a dict of finite floats"),
+    "the answer told": (
+        "answer_is_not_shown",
+        rows(change(messages=with_text(lambda r, s, i: f"It is {r.answer.upper()}! How many?"))),
+        "the answer 'one' stands in the text",
+    ),
+    "gold told": (
+        "answer_is_not_shown",
+        type(
+            "Edited",
+            (rows(change(messages=with_text(lambda r, s, i: f"Say: there are {r.answer} rows in it."))),),
+            {"gold": lambda self, prompt: f"there are {prompt.answer} rows in it"},
+        ),
+        "stands in the text",
+    ),
+    "a box in thousandths": (
+        "boxes_are_in_their_image",
+        rows(change(meta={"boxes": [(100, 200, 300, 400)]})),
+        "has the box (100, 200, 300, 400) in an image of 12 x 12",
+    ),
+    "a box of width and height": (
+        "boxes_are_in_their_image",
+        rows(change(meta={"box": (8, 8, 3, 3)})),
+        "boxes in meta are (x1, y1, x2, y2)",
+    ),
+    "no finite summary": (
+        "summary_is_numbers",
+        task(summarise=lambda self, results: {"mean": float("nan")}),
+        "return a dict of finite floats",
+    ),
 }
 
 
@@ -156,8 +219,13 @@ def test_every_check_of_tasks_has_a_planted_fault() -> None:
 def test_what_looks_like_a_leak_and_is_none() -> None:
     everything = rows(change(messages=with_text(lambda r, s, i: "one, two, three or four?")))
     assert check_task(SPEC, everything).ok, "a closed set of labels is no leak"
-    choices = rows(change(answer=lambda r, s, i: f"cat {i}", meta=lambda r, s, i: {"choices": [f"cat {i}", f"dog {i}"]},
-                          messages=with_text(lambda r, s, i: f"cat {i} or dog {i}?")))
+    choices = rows(
+        change(
+            answer=lambda r, s, i: f"cat {i}",
+            meta=lambda r, s, i: {"choices": [f"cat {i}", f"dog {i}"]},
+            messages=with_text(lambda r, s, i: f"cat {i} or dog {i}?"),
+        )
+    )
     assert check_task(SPEC, choices).ok, "choices that are offered are no leak"
     once = rows(change(messages=with_text(lambda r, s, i: "one?" if i == 0 else "?")))
     note = {r.name: r.note for r in check_task(SPEC, once).results}["answer_is_not_shown"]
@@ -295,37 +363,73 @@ def accepting(loose: Callable[[str, str], bool]) -> Callable[[Case], float]:
 
 
 VERIFIER_FAULTS = {
-    "gold unknown": ("gold_scores_highest", lambda case: 0.0,
-        "count/exact gives 0 to the gold completion 'one' of row 'train-0' and not high=1"),
+    "gold unknown": (
+        "gold_scores_highest",
+        lambda case: 0.0,
+        "count/exact gives 0 to the gold completion 'one' of row 'train-0' and not high=1",
+    ),
     "over the top": ("gold_scores_highest", lambda case: 2 * exact(case), "scores 2, outside low=0 and high=1 of the spec"),
     "not a number": ("gold_scores_highest", lambda case: float("nan"), "gives nan as its value: return a finite float"),
     "nothing": ("gold_scores_highest", lambda case: None, "gives None as its value"),
     "text": ("gold_scores_highest", lambda case: "1.0", "gives '1.0' as its value"),
-    "a bad part": ("gold_scores_highest", lambda case: Score(exact(case), {"format": float("inf")}),
-        "gives inf as its part 'format'"),
+    "a bad part": (
+        "gold_scores_highest",
+        lambda case: Score(exact(case), {"format": float("inf")}),
+        "gives inf as its part 'format'",
+    ),
     "a crash on gold": ("gold_scores_highest", lambda case: case.completion.index("x"), "raised ValueError"),
     "too slow": ("gold_scores_highest", lambda case: time.sleep(9), "took longer than deadline_s=0.5"),
     "below the floor": ("empty_scores_low", lambda case: exact(case) or -1.0, "an empty completion scores -1, outside low=0"),
-    "empty is in everything": ("empty_scores_low", accepting(lambda c, a: c.strip() in a),
-        "an empty completion scores 1, as much as gold"),
-    "empty crashes": ("empty_scores_low", lambda case: float(case.completion.split()[0] == case.answer and exact(case)),
-        "raised IndexError"),
-    "all is right": ("wrong_answer_scores_low", accepting(lambda c, a: c in WORDS),
-        "wrong answers score highest, such as row 'train-0', whose answer is 'one', takes"),
-    "the label in the question": ("prompt_echo_scores_low", accepting(lambda c, a: c == a or c.startswith("How many")),
-        "the prompt's text repeated scores 1"),
-    "the label anywhere": ("repeated_gold_scores_low", accepting(lambda c, a: set(c.split()) == {a}),
-        "the gold completion 200 times scores 1"),
-    "any of many": ("listing_every_answer_scores_low", accepting(lambda c, a: c == a or (a in c.split() and len(c) < 40)),
-        "a list of every row's gold scores 1"),
-    "slow on long": ("huge_scores_low", lambda case: exact(case) if len(case.completion) < 9999 else time.sleep(9),
-        "a megabyte of rubbish took longer than deadline_s=0.5"),
-    "a recursive parser": ("huge_scores_low", raising_on(lambda c: c.startswith("((((")),
-        "a megabyte of rubbish raised KeyError"),
+    "empty is in everything": (
+        "empty_scores_low",
+        accepting(lambda c, a: c.strip() in a),
+        "an empty completion scores 1, as much as gold",
+    ),
+    "empty crashes": (
+        "empty_scores_low",
+        lambda case: float(case.completion.split()[0] == case.answer and exact(case)),
+        "raised IndexError",
+    ),
+    "all is right": (
+        "wrong_answer_scores_low",
+        accepting(lambda c, a: c in WORDS),
+        "wrong answers score highest, such as row 'train-0', whose answer is 'one', takes",
+    ),
+    "the label in the question": (
+        "prompt_echo_scores_low",
+        accepting(lambda c, a: c == a or c.startswith("How many")),
+        "the prompt's text repeated scores 1",
+    ),
+    "the label anywhere": (
+        "repeated_gold_scores_low",
+        accepting(lambda c, a: set(c.split()) == {a}),
+        "the gold completion 200 times scores 1",
+    ),
+    "any of many": (
+        "listing_every_answer_scores_low",
+        accepting(lambda c, a: c == a or (a in c.split() and len(c) < 40)),
+        "a list of every row's gold scores 1",
+    ),
+    "slow on long": (
+        "huge_scores_low",
+        lambda case: exact(case) if len(case.completion) < 9999 else time.sleep(9),
+        "a megabyte of rubbish took longer than deadline_s=0.5",
+    ),
+    "a recursive parser": (
+        "huge_scores_low",
+        raising_on(lambda c: c.startswith("((((")),
+        "a megabyte of rubbish raised KeyError",
+    ),
     "NUL crashes": ("nul_scores_low", raising_on(lambda c: "\0" in c), "gold between NUL characters raised KeyError"),
-    "digits that are none": ("non_ascii_scores_low",
-        lambda case: exact(case) if not any(map(str.isdigit, case.completion.replace("1", ""))) else
-                             next(int(c) for c in case.completion if c.isdigit()), "non-ASCII text raised ValueError"),
+    "digits that are none": (
+        "non_ascii_scores_low",
+        lambda case: (
+            exact(case)
+            if not any(map(str.isdigit, case.completion.replace("1", "")))
+            else next(int(c) for c in case.completion if c.isdigit())
+        ),
+        "non-ASCII text raised ValueError",
+    ),
     "a counter": ("same_case_gives_same_score", unstable, "in three calls: use no random numbers"),
     "the global generator": ("global_random_state_is_untouched", drawing, "changed the global generator of random"),
     "a note in meta": ("input_is_not_changed", poking, "scoring a gold completion changed the case's answer or meta"),

@@ -89,16 +89,24 @@ def test_every_hook_is_called(site) -> None:
         ((plugin, caller),) = found.callers(name)
         assert plugin == "all"
         caller(**arguments)
-    assert mmrl_all.seen == [("commands", "group"), ("started", "folder", "n"), ("step", "folder", 3, 0.5),
-                             ("finished", "stopped")]
+    assert mmrl_all.seen == [
+        ("commands", "group"),
+        ("started", "folder", "n"),
+        ("step", "folder", 3, 0.5),
+        ("finished", "stopped"),
+    ]
     found.hook.mmrl_run_finished(run="folder", status="failed")
     assert mmrl_all.seen[-1] == ("finished", "failed"), "the relay calls it too"
 
 
 def files_in(page: str) -> dict[str, str]:
     """File name -> content, of the python blocks whose paragraph begins with a file's name."""
-    return {name: code for name, _, code in re.findall(r"^`(mmrl_\w+/\w+\.py)` [^\n]*\n(.*?)^```python\n(.*?)^```$", page,
-                                                      re.MULTILINE | re.DOTALL)}
+    return {
+        name: code
+        for name, _, code in re.findall(
+            r"^`(mmrl_\w+/\w+\.py)` [^\n]*\n(.*?)^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL
+        )
+    }
 
 
 @pytest.mark.parametrize("page", ["docs/plugins.md", "README.md"])
@@ -143,9 +151,10 @@ def checks(module: ModuleType) -> set[str]:
     return {c.__name__ for c in (*getattr(module, "GATES", ()), *module.CHECKS)}
 
 
-@pytest.mark.parametrize(("heading", "expected"), [
-    ("check of a task", checks(task_checks)), ("check of a verifier", checks(verifier_checks) | {"gold_scores_highest"}),
-])
+@pytest.mark.parametrize(
+    ("heading", "expected"),
+    [("check of a task", checks(task_checks)), ("check of a verifier", checks(verifier_checks) | {"gold_scores_highest"})],
+)
 def test_the_guide_lists_every_check(heading: str, expected: set[str]) -> None:
     table = GUIDE.partition(f"| {heading} |")[2].partition("\n\n")[0]
     assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == expected

@@ -16,10 +16,20 @@ from mmrl import config as configs
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "run-files.md"
-SECTIONS = [("", configs.RunConfig), ("[policy]", configs.PolicyConfig), ("[[tasks]]", configs.TaskConfig), ('[[stages]] kind = "sft"', configs.SftStage),
-            ('[[stages]] kind = "rl"', configs.RlStage), ("[generate]", configs.GenerateConfig), ("[evaluate]", configs.EvaluateConfig),
-            ("[judge]", configs.JudgeConfig), ("[train]", configs.TrainConfig), ("[checkpoint]", configs.CheckpointConfig),
-            ("[record]", configs.RecordConfig), ("[limits]", configs.LimitsConfig)]
+SECTIONS = [
+    ("", configs.RunConfig),
+    ("[policy]", configs.PolicyConfig),
+    ("[[tasks]]", configs.TaskConfig),
+    ('[[stages]] kind = "sft"', configs.SftStage),
+    ('[[stages]] kind = "rl"', configs.RlStage),
+    ("[generate]", configs.GenerateConfig),
+    ("[evaluate]", configs.EvaluateConfig),
+    ("[judge]", configs.JudgeConfig),
+    ("[train]", configs.TrainConfig),
+    ("[checkpoint]", configs.CheckpointConfig),
+    ("[record]", configs.RecordConfig),
+    ("[limits]", configs.LimitsConfig),
+]
 
 
 def table() -> str:
@@ -27,15 +37,29 @@ def table() -> str:
     for title, model in SECTIONS:
         lines += ["", f"### `{title}`" if title else "### Top level", "", "| key | default | meaning |", "|---|---|---|"]
         for name, field in model.model_fields.items():
-            if isinstance(field.default, configs.Section) or name in ("tasks", "stages", "policy", "kind") and title != "[policy]":
+            if isinstance(field.default, configs.Section) or (
+                name in ("tasks", "stages", "policy", "kind") and title != "[policy]"
+            ):
                 continue
-            default = "required" if field.default is PydanticUndefined else "unset" if field.default is None else f"`{toml(field.default)}`"
+            default = (
+                "required"
+                if field.default is PydanticUndefined
+                else "unset"
+                if field.default is None
+                else f"`{toml(field.default)}`"
+            )
             lines.append(f"| `{name}` | {default} | {field.description or ''} |")
     return "\n".join([*lines, ""])
 
 
 def toml(value):
-    return {True: "true", False: "false"}[value] if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
+    return (
+        {True: "true", False: "false"}[value]
+        if isinstance(value, bool)
+        else f'"{value}"'
+        if isinstance(value, str)
+        else str(value)
+    )
 
 
 def test_the_table_of_keys_is_that_of_the_schema():

@@ -1,6 +1,7 @@
 """The toy task, in this process and in the workers it starts."""
 
 import pytest
+
 import runs
 
 

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import runs
 import torch
 from safetensors.torch import load_file
+
+import runs
 
 KILLER = """
 import os, signal, sys
@@ -38,7 +39,10 @@ def whole(tmp_path_factory):
 
 
 def same_end(a: Path, b: Path) -> bool:
-    one, two = (load_file(next(iter(sorted((p / "checkpoints").glob("step-*"), reverse=True))) / "policy" / "model.safetensors") for p in (a, b))
+    one, two = (
+        load_file(next(iter(sorted((p / "checkpoints").glob("step-*"), reverse=True))) / "policy" / "model.safetensors")
+        for p in (a, b)
+    )
     return one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)
 
 
@@ -78,7 +82,9 @@ def test_at_the_edge_of_an_epoch(tmp_path):
 
 def kill_and_resume(whole, tmp_path, at):
     script = KILLER.format(support=str(Path(runs.__file__).parent))
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path), str(at)], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path), str(at)], capture_output=True, text=True, timeout=120, check=False
+    )
     if done.returncode == -signal.SIGKILL:
         folder = runs.run(runs.toy_config(tmp_path, checkpoint={"every": 2, "keep": 9}), resume=True)
         assert runs.trajectory(folder) == runs.trajectory(whole) and same_end(folder.path, whole.path)
@@ -118,15 +124,19 @@ def test_twenty_steps_are_ten_and_resume_and_ten(tmp_path):
 
 def test_other_settings_are_refused(whole, tmp_path):
     shutil.copytree(whole.path, tmp_path / "toy")
-    with pytest.raises(Exception, match="generate.temperature"):
-        runs.run(runs.toy_config(tmp_path, overrides=("generate.temperature=0.5",), checkpoint={"every": 2, "keep": 9}), resume=True)
+    with pytest.raises(Exception, match=r"generate\.temperature"):
+        runs.run(
+            runs.toy_config(tmp_path, overrides=("generate.temperature=0.5",), checkpoint={"every": 2, "keep": 9}), resume=True
+        )
     assert runs.trajectory(tmp_path / "toy") == runs.trajectory(whole)
 
 
 def test_resuming_a_finished_run_changes_nothing(whole, tmp_path):
     shutil.copytree(whole.path, tmp_path / "toy")
     config = runs.toy_config(tmp_path, checkpoint={"every": 2, "keep": 9})
-    (tmp_path / "toy" / "config.toml").write_text((whole.path / "config.toml").read_text().replace(str(whole.path.parent), str(tmp_path)))
+    (tmp_path / "toy" / "config.toml").write_text(
+        (whole.path / "config.toml").read_text().replace(str(whole.path.parent), str(tmp_path))
+    )
     before = (tmp_path / "toy" / "summary.json").read_text()
     runs.run(config, resume=True)
     assert runs.trajectory(tmp_path / "toy") == runs.trajectory(whole)

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-import runs
 import torch
 
+import runs
 from mmrl.errors import UserError
 from mmrl.start import evaluate_only
 
@@ -42,19 +42,49 @@ def test_a_run_leaves_everything_that_the_run_folder_promises(tmp_path):
     assert [r["step"] for r in rows if "metrics" in r] == [1, 2, 3, 4, 5, 6]
     assert [r["step"] for r in rows if "eval" in r] == [2, 4, 6], "before the first RL stage, then every two of its steps"
     first = next(r for r in rows if r["stage"] == "rl" and "metrics" in r)["metrics"]
-    assert {"reward/mean", "reward/std", "reward/toy/letters", "task/toy/colour/reward", "length/mean", "length/max", "length/truncated_share", "entropy", "kl",
-            "clip_share", "zero_spread_share", "loss", "grad_norm", "learning_rate", "logprob_gap", "judge/failed_share", "time/process", "time/generate", "time/judge",
-            "time/update", "time/other", "time/step"} == set(first)
+    assert {
+        "reward/mean",
+        "reward/std",
+        "reward/toy/letters",
+        "task/toy/colour/reward",
+        "length/mean",
+        "length/max",
+        "length/truncated_share",
+        "entropy",
+        "kl",
+        "clip_share",
+        "zero_spread_share",
+        "loss",
+        "grad_norm",
+        "learning_rate",
+        "logprob_gap",
+        "judge/failed_share",
+        "time/process",
+        "time/generate",
+        "time/judge",
+        "time/update",
+        "time/other",
+        "time/step",
+    } == set(first)
     assert first["logprob_gap"] < 1e-5 and first["zero_spread_share"] == 0.0 and 0 < first["entropy"] < 6.3
     parts = sum(v for k, v in first.items() if k.startswith("time/") and k != "time/step")
     assert parts == pytest.approx(first["time/step"], rel=1e-6)
     summary = json.loads((folder.path / "summary.json").read_text())
     assert {"before", "best", "last", "seconds", "peak_memory_mb"} <= set(summary)
-    assert set(summary["before"]["toy/colour"]) >= {"metric", "value", "low", "high", "n"} and summary["before"]["toy/colour"]["n"] == 4
+    assert (
+        set(summary["before"]["toy/colour"]) >= {"metric", "value", "low", "high", "n"}
+        and summary["before"]["toy/colour"]["n"] == 4
+    )
     assert {"total", "generate", "judge", "update", "other"} <= set(summary["seconds"])
     kept = [json.loads(line) for line in (folder.path / "rollouts" / "step-000004.jsonl").read_text().splitlines()]
     assert len(kept) == 8 and [k["group"] for k in kept] == [0] * 4 + [1] * 4
-    assert all((folder.path / "rollouts" / part["path"]).exists() for k in kept for m in k["messages"] for part in m["content"] if part["type"] == "image")
+    assert all(
+        (folder.path / "rollouts" / part["path"]).exists()
+        for k in kept
+        for m in k["messages"]
+        for part in m["content"]
+        if part["type"] == "image"
+    )
     assert [p.name for p in folder.checkpoints()][-1] == "step-000006"
 
 
@@ -130,20 +160,23 @@ def test_a_verifier_that_prints_or_forks_is_harmless(tmp_path, name, capfd):
 # -- refused before anything is made ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ("tasks.0.id='toy/color'", "Did you mean 'toy/colour'"),
-    ("tasks.0.id='nowhere/task'", "nowhere"),
-    ("tasks.0.options={shades = 3}", "copies"),
-    ("tasks.0.verifiers={'toy/exakt' = 1.0}", "toy/exact"),
-    ("stages.1.algorithm='gpro'", "grpo"),
-    ("stages.1.settings={scales = 'group'}", "scale"),
-    ("stages.1.split='validation'", "train, test"),
-    ("evaluate.split='held-out'", "train, test"),
-    ("policy.model='/no/such/model'", "/no/such/model"),
-    ("policy.model='tiny:gpt'", "qwen2_5_vl"),
-    ("policy.kind='vml'", "vlm"),
-    ("policy.device='cuda:7'", "no GPU"),
-])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("tasks.0.id='toy/color'", "Did you mean 'toy/colour'"),
+        ("tasks.0.id='nowhere/task'", "nowhere"),
+        ("tasks.0.options={shades = 3}", "copies"),
+        ("tasks.0.verifiers={'toy/exakt' = 1.0}", "toy/exact"),
+        ("stages.1.algorithm='gpro'", "grpo"),
+        ("stages.1.settings={scales = 'group'}", "scale"),
+        ("stages.1.split='validation'", "train, test"),
+        ("evaluate.split='held-out'", "train, test"),
+        ("policy.model='/no/such/model'", "/no/such/model"),
+        ("policy.model='tiny:gpt'", "qwen2_5_vl"),
+        ("policy.kind='vml'", "vlm"),
+        ("policy.device='cuda:7'", "no GPU"),
+    ],
+)
 def test_a_fault_in_the_run_file_is_one_line_and_leaves_no_folder(tmp_path, change, message):
     if change.startswith("policy.device") and torch.cuda.is_available():
         pytest.skip("there is a GPU here")
@@ -172,12 +205,19 @@ def test_overwrite_removes_runs_only(tmp_path):
 
 
 def test_a_verifier_that_does_not_import_leaves_no_folder(tmp_path, monkeypatch, site):
-    site("mmrl-lame", {"mmrl_lame/__init__.py": """
+    site(
+        "mmrl-lame",
+        {
+            "mmrl_lame/__init__.py": """
         from mmrl import VerifierSpec, hookimpl
         @hookimpl
         def mmrl_verifiers():
             return [VerifierSpec(id="lame/one", target="mmrl_lame.code:one")]
-        """, "mmrl_lame/code.py": "import a_package_that_is_not_there"}, entry={"lame": "mmrl_lame"})
+        """,
+            "mmrl_lame/code.py": "import a_package_that_is_not_there",
+        },
+        entry={"lame": "mmrl_lame"},
+    )
     monkeypatch.setenv("MMRL_PLUGIN_FILES", runs.TOY)
     with pytest.raises(UserError, match="a_package_that_is_not_there"):
         runs.run(runs.toy_config(tmp_path, tasks=[{"id": "toy/colour", "verifiers": {"lame/one": 1.0}}]))
@@ -188,16 +228,28 @@ def test_a_verifier_that_does_not_import_leaves_no_folder(tmp_path, monkeypatch,
 
 
 def test_a_broken_picture_is_named_replaced_and_counted(tmp_path):
-    folder = runs.run(runs.toy_config(tmp_path, tasks=[{"id": "toy/broken-images", "options": {"folder": str(tmp_path), "each": 8}}],
-                                      stages=[{"kind": "rl", "steps": 4, "prompts_per_step": 4, "group_size": 2}]))
+    folder = runs.run(
+        runs.toy_config(
+            tmp_path,
+            tasks=[{"id": "toy/broken-images", "options": {"folder": str(tmp_path), "each": 8}}],
+            stages=[{"kind": "rl", "steps": 4, "prompts_per_step": 4, "group_size": 2}],
+        )
+    )
     errors = [json.loads(line) for line in (folder.path / "errors.jsonl").read_text().splitlines()]
-    assert len(errors) == 2 and {Path(e["what"].split(".png")[0].split()[-1]).name for e in errors} == {"train-red-0", "train-blue-0"}
+    assert len(errors) == 2 and {Path(e["what"].split(".png")[0].split()[-1]).name for e in errors} == {
+        "train-red-0",
+        "train-blue-0",
+    }
     assert len(runs.rows(folder)) == 6
 
 
 def test_mostly_broken_pictures_stop_the_run(tmp_path):
     with pytest.raises(UserError, match=r"broken.*errors\.jsonl"):
-        runs.run(runs.toy_config(tmp_path, tasks=[{"id": "toy/broken-images", "options": {"folder": str(tmp_path), "each": 1}}], evaluate={"n": 0}))
+        runs.run(
+            runs.toy_config(
+                tmp_path, tasks=[{"id": "toy/broken-images", "options": {"folder": str(tmp_path), "each": 1}}], evaluate={"n": 0}
+            )
+        )
 
 
 def test_too_large_a_gap_between_sampler_and_learner_stops_before_the_update(tmp_path, monkeypatch):
@@ -212,7 +264,9 @@ def test_too_large_a_gap_between_sampler_and_learner_stops_before_the_update(tmp
     from safetensors.torch import load_file
 
     os.environ["MMRL_PLUGIN_FILES"] = runs.TOY
-    sft = runs.run(runs.toy_config(tmp_path / "sft", stages=[{"kind": "sft", "steps": 2, "batch_size": 4, "learning_rate": 1e-3}]))
+    sft = runs.run(
+        runs.toy_config(tmp_path / "sft", stages=[{"kind": "sft", "steps": 2, "batch_size": 4, "learning_rate": 1e-3}])
+    )
     kept, expected = (load_file(p / "policy" / "model.safetensors") for p in (checkpoint, sft.checkpoint_dir(2)))
     assert all(torch.equal(kept[k], expected[k]) for k in expected)
 
@@ -225,19 +279,39 @@ def test_a_full_disk_while_a_checkpoint_is_written(tmp_path):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
 
-    done = subprocess.run([sys.executable, "-m", "mmrl", "train", "run.toml"], cwd=tmp_path, capture_output=True, text=True, preexec_fn=limit, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "mmrl", "train", "run.toml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        preexec_fn=limit,
+        check=False,
+    )
     assert done.returncode == 2
     lines = [line for line in done.stderr.splitlines() if line.startswith("mmrl:")]
-    assert len(lines) == 1 and "could not be written" in lines[0] and "free some space" in lines[0] and "Traceback" not in done.stderr
+    assert (
+        len(lines) == 1
+        and "could not be written" in lines[0]
+        and "free some space" in lines[0]
+        and "Traceback" not in done.stderr
+    )
     assert list((tmp_path / "runs" / "toy" / "checkpoints").iterdir()) == []
     assert len(runs.rows(tmp_path / "runs" / "toy")) >= 4
-    again = subprocess.run([sys.executable, "-m", "mmrl", "train", "run.toml", "--resume"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    again = subprocess.run(
+        [sys.executable, "-m", "mmrl", "train", "run.toml", "--resume"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert again.returncode == 0 and (tmp_path / "runs" / "toy" / "summary.json").exists(), again.stderr
 
 
 def test_an_interrupt_stops_after_the_step_and_resume_goes_on(tmp_path):
     (tmp_path / "run.toml").write_text(RUN_FILE.replace("steps = 3", "steps = 2000"))
-    process = subprocess.Popen([sys.executable, "-m", "mmrl", "train", "run.toml"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mmrl", "train", "run.toml"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     metrics = tmp_path / "runs" / "toy" / "metrics.jsonl"
     deadline = time.monotonic() + 100
     while time.monotonic() < deadline and not (metrics.exists() and len(metrics.read_text().splitlines()) > 3):
@@ -279,7 +353,10 @@ def test_dry_run_checks_and_writes_nothing(tmp_path, mmrl):
 
 
 def test_observers_hear_a_run_and_cannot_end_it(tmp_path, site):
-    site("mmrl-ear", {"mmrl_ear.py": """
+    site(
+        "mmrl-ear",
+        {
+            "mmrl_ear.py": """
         from mmrl import hookimpl
         heard = []
         @hookimpl
@@ -290,7 +367,10 @@ def test_observers_hear_a_run_and_cannot_end_it(tmp_path, site):
             if step == 2: raise RuntimeError("the ear fell off")
         @hookimpl
         def mmrl_run_finished(run, status): heard.append(status)
-        """}, entry={"ear": "mmrl_ear"})
+        """
+        },
+        entry={"ear": "mmrl_ear"},
+    )
     os.environ["MMRL_PLUGIN_FILES"] = runs.TOY
     folder = runs.run(runs.toy_config(tmp_path))
     import mmrl_ear

@@ -13,7 +13,7 @@ from mmrl.config import load_config
 
 ROOT = Path(__file__).parents[2]
 MAKE = shutil.which("make")
-INSTALL = '-m pip install -c constraints.txt -e .[train,classification,test,dev]'
+INSTALL = "-m pip install -c constraints.txt -e .[train,classification,test,dev]"
 
 pytestmark = pytest.mark.skipif(MAKE is None, reason="make is not installed")
 
@@ -137,9 +137,9 @@ def test_benchmarks_are_listed_with_what_they_measure(project):
     assert make(project, "bench", "NAME=speed")[1] == ["python benchmarks/speed.py"]
 
 
-@pytest.mark.parametrize(("fails", "ran"), [
-    ("none", ["lint", "test", "test-slow"]), ("test", ["lint", "test"]), ("lint", ["lint"]),
-])
+@pytest.mark.parametrize(
+    ("fails", "ran"), [("none", ["lint", "test", "test-slow"]), ("test", ["lint", "test"]), ("lint", ["lint"])]
+)
 def test_ci_runs_the_commands_of_the_readme_and_stops_at_the_first_failure(tmp_path, fails, ran):
     fake = tmp_path / "make"
     fake.write_text('#!/bin/sh\necho "$* CI=$CI" >> "$LOG"\ncat\n[ "$*" != "$FAILS" ]\n')

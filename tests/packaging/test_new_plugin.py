@@ -31,8 +31,9 @@ def package(mmrl, site, tmp_path: Path) -> Path:
 
 
 def run(folder: Path, *command: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", *command], cwd=folder, timeout=timeout, capture_output=True, text=True,
-                          check=False)
+    return subprocess.run(
+        [sys.executable, "-m", *command], cwd=folder, timeout=timeout, capture_output=True, text=True, check=False
+    )
 
 
 def test_it_is_listed_checked_and_its_own_tests_pass(package: Path) -> None:
@@ -91,8 +92,9 @@ def test_the_template_fits_the_running_core() -> None:
 def test_names_that_can_not_be(mmrl, tmp_path: Path, name: str) -> None:
     done = mmrl("new", "plugin", "--", name)
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr == (f"mmrl: {name!r} can't name a plugin: use lower-case letters, digits and single hyphens, "
-                           "such as traffic-signs\n")
+    assert done.stderr == (
+        f"mmrl: {name!r} can't name a plugin: use lower-case letters, digits and single hyphens, such as traffic-signs\n"
+    )
     assert list(tmp_path.iterdir()) == []
 
 

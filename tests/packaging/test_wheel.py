@@ -46,8 +46,11 @@ def files(wheel: Path) -> set[str]:
 
 def sources(package: Path) -> set[str]:
     """The files of a package in the tree, as a wheel names them."""
-    return {path.relative_to(package.parent).as_posix() for path in package.rglob("*")
-            if path.is_file() and "__pycache__" not in path.parts}
+    return {
+        path.relative_to(package.parent).as_posix()
+        for path in package.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
 
 
 def entry_points(wheel: Path) -> configparser.ConfigParser:

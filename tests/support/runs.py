@@ -36,10 +36,18 @@ class Silent:
 def toy_config(folder: Path, name: str = "toy", overrides: tuple[str, ...] = (), **sections: Any) -> RunConfig:
     """Two SFT and four RL steps on a tiny model."""
     data = {
-        "name": name, "runs": str(folder), "policy": {"model": "tiny:qwen2_5_vl:hidden=32,layers=1"}, "tasks": [{"id": "toy/colour"}],
-        "stages": [{"kind": "sft", "steps": 2, "batch_size": 4, "learning_rate": 1e-3},
-                   {"kind": "rl", "steps": 4, "prompts_per_step": 3, "group_size": 4, "learning_rate": 1e-3}],
-        "generate": {"max_tokens": 6}, "evaluate": {"n": 4}, "record": {"rollouts_every": 2, "rollouts": 8}, "train": {"threads": 1},
+        "name": name,
+        "runs": str(folder),
+        "policy": {"model": "tiny:qwen2_5_vl:hidden=32,layers=1"},
+        "tasks": [{"id": "toy/colour"}],
+        "stages": [
+            {"kind": "sft", "steps": 2, "batch_size": 4, "learning_rate": 1e-3},
+            {"kind": "rl", "steps": 4, "prompts_per_step": 3, "group_size": 4, "learning_rate": 1e-3},
+        ],
+        "generate": {"max_tokens": 6},
+        "evaluate": {"n": 4},
+        "record": {"rollouts_every": 2, "rollouts": 8},
+        "train": {"threads": 1},
     }
     return parse_config({**data, **sections}, overrides)
 
@@ -56,6 +64,8 @@ def rows(folder: RunFolder | Path) -> list[dict[str, Any]]:
 def trajectory(folder: RunFolder | Path) -> list[Any]:
     """Everything of a run that must be reproduced bit for bit: metrics and evaluations without times, rollouts with prompts."""
     path = folder.path if isinstance(folder, RunFolder) else folder
-    steps = [(r["step"], r.get("eval") or {k: v for k, v in r["metrics"].items() if not k.startswith("time/")}) for r in rows(path)]
+    steps = [
+        (r["step"], r.get("eval") or {k: v for k, v in r["metrics"].items() if not k.startswith("time/")}) for r in rows(path)
+    ]
     sampled = [json.loads(line) for f in sorted((path / "rollouts").glob("step-*.jsonl")) for line in f.read_text().splitlines()]
     return [steps, sampled]

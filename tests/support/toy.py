@@ -1,4 +1,4 @@
-"""A task for tests of whole runs: coloured squares, and verifiers of which some misbehave on purpose. Loaded as a local plugin."""
+"""A task for tests of whole runs, as a local plugin: coloured squares, and verifiers of which some misbehave on purpose."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ COLOURS = {"red": (220, 30, 30), "green": (30, 180, 60), "blue": (30, 60, 220), 
 
 @hookimpl
 def mmrl_tasks() -> list[TaskSpec]:
-    return [TaskSpec(id="toy/colour", target="toy:Colour", verifiers={"toy/letters": 1.0}, metric="toy/exact"),
-            TaskSpec(id="toy/broken-images", target="toy:Broken", verifiers={"toy/letters": 1.0}, metric="toy/exact")]
+    return [
+        TaskSpec(id="toy/colour", target="toy:Colour", verifiers={"toy/letters": 1.0}, metric="toy/exact"),
+        TaskSpec(id="toy/broken-images", target="toy:Broken", verifiers={"toy/letters": 1.0}, metric="toy/exact"),
+    ]
 
 
 @hookimpl
@@ -34,7 +36,9 @@ class Colour(Task):
         for name, rgb in COLOURS.items():
             for k in range(self.copies):
                 shade = tuple(max(0, c - 5 * k - (3 if split == "test" else 0)) for c in rgb)
-                yield Prompt(id=f"{split}-{name}-{k}", messages=[user("The colour is", Image.new("RGB", (56, 56), shade))], answer=name)
+                yield Prompt(
+                    id=f"{split}-{name}-{k}", messages=[user("The colour is", Image.new("RGB", (56, 56), shade))], answer=name
+                )
 
 
 class Broken(Colour):

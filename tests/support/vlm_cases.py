@@ -47,19 +47,38 @@ def rollouts(vlm: VLM, prompts, group: int = 4, longest: int = 9, seed: int = 0)
 
 def as_rollouts(prompts, inputs, groups) -> list[Rollout]:
     """Sampled groups as rollouts."""
-    return [Rollout(prompt=p, group=g, status=Status.FINISHED, inputs=i,
-                    turns=(Turn(observed_ids=tuple(i.ids.tolist()), token_ids=s.token_ids, logprobs=s.logprobs, text=""),))
-            for g, (p, i, samples) in enumerate(zip(prompts, inputs, groups, strict=True)) for s in samples]
+    return [
+        Rollout(
+            prompt=p,
+            group=g,
+            status=Status.FINISHED,
+            inputs=i,
+            turns=(Turn(observed_ids=tuple(i.ids.tolist()), token_ids=s.token_ids, logprobs=s.logprobs, text=""),),
+        )
+        for g, (p, i, samples) in enumerate(zip(prompts, inputs, groups, strict=True))
+        for s in samples
+    ]
 
 
-def logprobs_and_gradient(vlm: VLM, batch, temperature: float = 0.8, normalise: str = "token") -> tuple[torch.Tensor, torch.Tensor]:
+def logprobs_and_gradient(
+    vlm: VLM, batch, temperature: float = 0.8, normalise: str = "token"
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(all trained logprobs ordered by rollout and place, the flat gradient of the GRPO loss)."""
     vlm.model.zero_grad()
     found = []
     for micro in batch.micro:
         logprobs, _ = vlm.logprobs(micro, temperature)
-        loss, _ = clipped_surrogate(LossInputs(logprobs_L=logprobs, old_logprobs_L=logprobs.detach(), advantages_L=micro.advantages_L,
-                                               rollout_L=micro.rollout_L, lengths_N=batch.lengths_N), 0.2, 0.2)
+        loss, _ = clipped_surrogate(
+            LossInputs(
+                logprobs_L=logprobs,
+                old_logprobs_L=logprobs.detach(),
+                advantages_L=micro.advantages_L,
+                rollout_L=micro.rollout_L,
+                lengths_N=batch.lengths_N,
+            ),
+            0.2,
+            0.2,
+        )
         average(loss, micro, batch, normalise).backward()
         found += [(int(n), place, value) for place, (n, value) in enumerate(zip(micro.rollout_L, logprobs.detach(), strict=True))]
     gradient = torch.cat([p.grad.flatten() for _, p in vlm.parameters() if p.grad is not None]).clone()
@@ -70,8 +89,13 @@ def logprobs_and_gradient(vlm: VLM, batch, temperature: float = 0.8, normalise: 
 def naive_logprobs(vlm: VLM, rollout: Rollout, temperature: float) -> torch.Tensor:
     """transformers' own forward of one prompt and one completion, nothing packed, padded or shared."""
     p, ids = rollout.prompt, torch.tensor([rollout.turns[0].token_ids])
-    encoded = vlm.processor.apply_chat_template([{"role": m["role"], "content": list(m["content"])} for m in p.messages], tokenize=True,
-                                                return_dict=True, return_tensors="pt", add_generation_prompt=True)
+    encoded = vlm.processor.apply_chat_template(
+        [{"role": m["role"], "content": list(m["content"])} for m in p.messages],
+        tokenize=True,
+        return_dict=True,
+        return_tensors="pt",
+        add_generation_prompt=True,
+    )
     start = encoded["input_ids"].shape[1]
     encoded["input_ids"] = torch.cat([encoded["input_ids"], ids], 1)
     encoded["attention_mask"] = torch.ones_like(encoded["input_ids"])

@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 
 from mmrl.algorithms.advantage import group_relative, spread
 
-GOLDEN = [json.loads(line) for line in (Path(__file__).parents[1] / "golden" / "algorithms.jsonl").read_text().splitlines() if line.strip()]
+GOLDEN = [
+    json.loads(line)
+    for line in (Path(__file__).parents[1] / "golden" / "algorithms.jsonl").read_text().splitlines()
+    if line.strip()
+]
 
 
 def reference(rewards, groups, scale):
@@ -41,16 +45,22 @@ def test_equals_the_definition_on_ragged_groups_with_failed_scores(scale):
         np.testing.assert_allclose(found.numpy(), reference(rewards, groups, scale), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("row", [r for r in GOLDEN if r["system"].startswith("GRPO(VLM-R1")], ids=lambda r: str(r["inputs"]["rewards"]))
+@pytest.mark.parametrize(
+    "row", [r for r in GOLDEN if r["system"].startswith("GRPO(VLM-R1")], ids=lambda r: str(r["inputs"]["rewards"])
+)
 def test_published_grpo_values(row):
     rewards = torch.tensor(row["inputs"]["rewards"], dtype=torch.float64)
     assert group_relative(rewards, torch.zeros(len(rewards), dtype=torch.long))[0].item() == pytest.approx(row["value"], abs=1e-6)
 
 
-@pytest.mark.parametrize("row", [r for r in GOLDEN if r["system"].startswith("GUI-G1 / Dr.GRPO")], ids=lambda r: str(r["inputs"]["rewards"]))
+@pytest.mark.parametrize(
+    "row", [r for r in GOLDEN if r["system"].startswith("GUI-G1 / Dr.GRPO")], ids=lambda r: str(r["inputs"]["rewards"])
+)
 def test_published_unscaled_values(row):
     rewards = torch.tensor(row["inputs"]["rewards"], dtype=torch.float64)
-    assert group_relative(rewards, torch.zeros(len(rewards), dtype=torch.long), scale="none")[0].item() == pytest.approx(row["value"], abs=1e-6)
+    assert group_relative(rewards, torch.zeros(len(rewards), dtype=torch.long), scale="none")[0].item() == pytest.approx(
+        row["value"], abs=1e-6
+    )
 
 
 def test_a_failed_score_leaves_the_statistics_of_its_group_and_only_those():

@@ -60,21 +60,27 @@ def answer(done: subprocess.CompletedProcess[str]) -> str:
     return done.stderr.removeprefix("mmrl: ").rstrip("\n")
 
 
-@pytest.mark.parametrize(("args", "line"), [
-    (["lst"], "no command 'lst'. Did you mean 'list'? `mmrl --help` lists all"),
-    (["xyzzy"], "no command 'xyzzy'. `mmrl --help` lists all"),
-    (["list", "sims"], None),
-    (["list", "tasks", "more"], None),
-    (["plugins", "--jsn"], None),
-    (["check"], None),
-    (["check", "zoo/animal", "-n", "1"], None),
-    (["check", "zoo/animal"], "no task 'zoo/animal': is the package for 'zoo' installed? Try: pip install mmrl-zoo"),
-    (["check", "grpo"], "no task 'grpo': that is one of the algorithms"),
-    (["check", "a/b", "--set", "x"], "--set 'x' has no value: write --set key=value"),
-    (["new", "plugin", "A"], "'A' can't name a plugin: use lower-case letters, digits and single hyphens, such as traffic-signs"),
-    (["-p", "zoo", "list"], "-p zoo: write -p no:NAME to switch the plugin NAME off"),
-    (["--plugin", "/gone.py", "list"], "--plugin /gone.py: there is no such file"),
-])
+@pytest.mark.parametrize(
+    ("args", "line"),
+    [
+        (["lst"], "no command 'lst'. Did you mean 'list'? `mmrl --help` lists all"),
+        (["xyzzy"], "no command 'xyzzy'. `mmrl --help` lists all"),
+        (["list", "sims"], None),
+        (["list", "tasks", "more"], None),
+        (["plugins", "--jsn"], None),
+        (["check"], None),
+        (["check", "zoo/animal", "-n", "1"], None),
+        (["check", "zoo/animal"], "no task 'zoo/animal': is the package for 'zoo' installed? Try: pip install mmrl-zoo"),
+        (["check", "grpo"], "no task 'grpo': that is one of the algorithms"),
+        (["check", "a/b", "--set", "x"], "--set 'x' has no value: write --set key=value"),
+        (
+            ["new", "plugin", "A"],
+            "'A' can't name a plugin: use lower-case letters, digits and single hyphens, such as traffic-signs",
+        ),
+        (["-p", "zoo", "list"], "-p zoo: write -p no:NAME to switch the plugin NAME off"),
+        (["--plugin", "/gone.py", "list"], "--plugin /gone.py: there is no such file"),
+    ],
+)
 def test_bad_input_is_answered_with_one_line(mmrl, site, args: list[str], line: str | None) -> None:
     said = answer(mmrl(*args))
     assert said == line if line else said.endswith(f"(see mmrl {args[0]} --help)"), said
@@ -88,8 +94,10 @@ def test_a_broken_plugin_that_is_asked_for_shows_its_traceback_and_then_the_line
     lines = done.stderr.splitlines()
     assert done.returncode == 2 and lines[0] == "Traceback (most recent call last):"
     assert lines[-2] == "ModuleNotFoundError: No module named 'no_such_sim'"
-    assert lines[-1] == ("mmrl: no task 'bad/task': plugin 'bad' (mmrl-bad 0.1) failed to import: no module named 'no_such_sim': "
-                         "install the package that has it")
+    assert lines[-1] == (
+        "mmrl: no task 'bad/task': plugin 'bad' (mmrl-bad 0.1) failed to import: no module named 'no_such_sim': "
+        "install the package that has it"
+    )
     other = mmrl("list", "tasks", MMRL_PLUGINS="bad")
     assert (other.returncode, other.stderr) == (0, "mmrl: not loaded: bad; `mmrl plugins` says why\n")
 
@@ -106,14 +114,55 @@ def test_list_json_is_a_contract(mmrl, site) -> None:
     site("mmrl-zoo", {"mmrl_zoo.py": ZOO}, {"zoo": "mmrl_zoo"})
     rows = json.loads(mmrl("list", "--json", MMRL_PLUGINS="zoo").stdout)
     assert [r for r in rows if r["plugin"] == "zoo"] == [
-        {"kind": "task", "plugin": "zoo", "id": "zoo/animal", "target": "mmrl_zoo:Animal", "options": {"size": 8},
-         "summary": "Which [animal]", "verifiers": {"zoo/exact": 1.0, "zoo/polite-v2": 0.5}, "metric": "zoo/exact"},
-        {"kind": "verifier", "plugin": "zoo", "id": "zoo/exact", "target": "mmrl_zoo:exact", "options": {}, "summary": "",
-         "low": 0.0, "high": 1.0, "deadline_s": 5.0, "images": False, "rollout": False},
-        {"kind": "verifier", "plugin": "zoo", "id": "zoo/polite-v2", "target": "mmrl_zoo:exact", "options": {}, "summary": "",
-         "low": -1.0, "high": 1.0, "deadline_s": 5.0, "images": False, "rollout": False},
-        {"kind": "simulator", "plugin": "zoo", "id": "zoo/cage", "target": "mmrl_zoo:Cage", "options": {}, "summary": "",
-         "cameras": [], "action_dims": 0, "max_steps": 0, "capabilities": ["per-env-seed", "snapshot"], "variants": []},
+        {
+            "kind": "task",
+            "plugin": "zoo",
+            "id": "zoo/animal",
+            "target": "mmrl_zoo:Animal",
+            "options": {"size": 8},
+            "summary": "Which [animal]",
+            "verifiers": {"zoo/exact": 1.0, "zoo/polite-v2": 0.5},
+            "metric": "zoo/exact",
+        },
+        {
+            "kind": "verifier",
+            "plugin": "zoo",
+            "id": "zoo/exact",
+            "target": "mmrl_zoo:exact",
+            "options": {},
+            "summary": "",
+            "low": 0.0,
+            "high": 1.0,
+            "deadline_s": 5.0,
+            "images": False,
+            "rollout": False,
+        },
+        {
+            "kind": "verifier",
+            "plugin": "zoo",
+            "id": "zoo/polite-v2",
+            "target": "mmrl_zoo:exact",
+            "options": {},
+            "summary": "",
+            "low": -1.0,
+            "high": 1.0,
+            "deadline_s": 5.0,
+            "images": False,
+            "rollout": False,
+        },
+        {
+            "kind": "simulator",
+            "plugin": "zoo",
+            "id": "zoo/cage",
+            "target": "mmrl_zoo:Cage",
+            "options": {},
+            "summary": "",
+            "cameras": [],
+            "action_dims": 0,
+            "max_steps": 0,
+            "capabilities": ["per-env-seed", "snapshot"],
+            "variants": [],
+        },
     ]
     assert {r["kind"] for r in rows if r["plugin"] == "mmrl"} == {"policy", "algorithm"}
     assert [r["id"] for r in json.loads(mmrl("list", "tasks", "--json", MMRL_PLUGINS="zoo").stdout)] == ["zoo/animal"]
@@ -133,12 +182,24 @@ def test_plugins_json_is_a_contract(mmrl, site) -> None:
     site("mmrl-bad", {"mmrl_bad.py": "1 / 0"}, {"bad": "mmrl_bad"})
     rows = json.loads(mmrl("plugins", "--json", MMRL_PLUGINS="zoo,bad").stdout)
     assert [r["name"] for r in rows] == ["mmrl", "bad", "zoo"]
-    assert rows[1] == {"name": "bad", "dist": "mmrl-bad", "version": "0.1", "target": "mmrl_bad", "specs": {}, "hooks": [],
-                       "error": "failed to import: ZeroDivisionError: division by zero"}
-    assert rows[2] == {"name": "zoo", "dist": "mmrl-zoo", "version": "0.1", "target": "mmrl_zoo", "error": None,
-                       "specs": {"tasks": ["zoo/animal"], "verifiers": ["zoo/exact", "zoo/polite-v2"],
-                                 "simulators": ["zoo/cage"]},
-                       "hooks": ["mmrl_commands", "mmrl_simulators", "mmrl_tasks", "mmrl_verifiers"]}
+    assert rows[1] == {
+        "name": "bad",
+        "dist": "mmrl-bad",
+        "version": "0.1",
+        "target": "mmrl_bad",
+        "specs": {},
+        "hooks": [],
+        "error": "failed to import: ZeroDivisionError: division by zero",
+    }
+    assert rows[2] == {
+        "name": "zoo",
+        "dist": "mmrl-zoo",
+        "version": "0.1",
+        "target": "mmrl_zoo",
+        "error": None,
+        "specs": {"tasks": ["zoo/animal"], "verifiers": ["zoo/exact", "zoo/polite-v2"], "simulators": ["zoo/cage"]},
+        "hooks": ["mmrl_commands", "mmrl_simulators", "mmrl_tasks", "mmrl_verifiers"],
+    }
     assert (rows[0]["name"], rows[0]["dist"], rows[0]["version"]) == ("mmrl", "mmrl", __version__)
 
 
@@ -235,8 +296,9 @@ def test_an_interrupt_is_130(site, tmp_path) -> None:
                 time.sleep(60)
     """
     site("mmrl-slow", {"mmrl_slow.py": source}, {"slow": "mmrl_slow"})
-    process = subprocess.Popen([sys.executable, "-m", "mmrl", "wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               env=dict(os.environ))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mmrl", "wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
     assert process.stdout and process.stdout.readline() == "ready\n"
     start = time.monotonic()
     process.send_signal(signal.SIGINT)

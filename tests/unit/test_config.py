@@ -7,39 +7,62 @@ from hypothesis import strategies as st
 from mmrl import config as configs
 from mmrl.errors import UserError
 
-GOOD = {"name": "x", "policy": {"model": "m"}, "tasks": [{"id": "a/b"}], "stages": [{"kind": "sft", "steps": 1}, {"kind": "rl", "steps": 2}]}
+GOOD = {
+    "name": "x",
+    "policy": {"model": "m"},
+    "tasks": [{"id": "a/b"}],
+    "stages": [{"kind": "sft", "steps": 1}, {"kind": "rl", "steps": 2}],
+}
 
 
 def test_defaults_and_overrides():
-    config = configs.parse_config(GOOD, ["stages.1.group_size=4", "policy.model=some/name", "generate.temperature=0.5", "tasks.0.options.size=56", "stages.-1.kl=0.1"])
-    assert (config.stages[1].group_size, config.policy.model, config.generate.temperature, config.tasks[0].options, config.stages[1].kl) == (4, "some/name", 0.5, {"size": 56}, 0.1)
+    config = configs.parse_config(
+        GOOD,
+        [
+            "stages.1.group_size=4",
+            "policy.model=some/name",
+            "generate.temperature=0.5",
+            "tasks.0.options.size=56",
+            "stages.-1.kl=0.1",
+        ],
+    )
+    assert (
+        config.stages[1].group_size,
+        config.policy.model,
+        config.generate.temperature,
+        config.tasks[0].options,
+        config.stages[1].kl,
+    ) == (4, "some/name", 0.5, {"size": 56}, 0.1)
     assert config.stages[0].learning_rate == 1e-5 and config.stages[1].learning_rate == 1e-6
     assert GOOD["stages"][1] == {"kind": "rl", "steps": 2}, "the caller's data is not changed"
 
 
-@pytest.mark.parametrize(("override", "message"), [
-    ("stages.1.group_sise=4", "unknown key 'stages.1.group_sise': did you mean 'group_size'?"),
-    ("stages.0.group_size=4", "unknown key 'stages.0.group_size'"),
-    ("polcy.model=x", "did you mean 'policy'?"),
-    ("policy.modle=x", "did you mean 'model'?"),
-    ("tasks.0.wieght=1", "did you mean 'weight'?"),
-    ("seed=one", "'seed': input should be a valid integer"),
-    ("generate.temperature=0", "'generate.temperature': input should be greater than 0; found 0"),
-    ("generate.max_tokens=-1", "'generate.max_tokens'"),
-    ("stages.0.kind=dpo", "'stages.0' needs kind"),
-    ("stages=[]", "'stages'"),
-    ("stages=3", "'stages'"),
-    ("tasks=3", "'tasks'"),
-    ("name=a/b", "'name': must be usable as a folder name"),
-    ("name=..", "'name': must be usable as a folder name"),
-    ("judge.failure_limit=1.5", "'judge.failure_limit'"),
-    ("tasks.0.weight=0", "'tasks.0.weight'"),
-    ("tasks.7.weight=1", "'7' is not an item of a list of 1"),
-    ("tasks.first.weight=1", "'first' is not an item of a list of 1"),
-    ("policy.model.size=1", "'model' is a single value"),
-    ("seed", "has no value: write --set key.path=value"),
-    ("=3", "has no value"),
-])
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("stages.1.group_sise=4", "unknown key 'stages.1.group_sise': did you mean 'group_size'?"),
+        ("stages.0.group_size=4", "unknown key 'stages.0.group_size'"),
+        ("polcy.model=x", "did you mean 'policy'?"),
+        ("policy.modle=x", "did you mean 'model'?"),
+        ("tasks.0.wieght=1", "did you mean 'weight'?"),
+        ("seed=one", "'seed': input should be a valid integer"),
+        ("generate.temperature=0", "'generate.temperature': input should be greater than 0; found 0"),
+        ("generate.max_tokens=-1", "'generate.max_tokens'"),
+        ("stages.0.kind=dpo", "'stages.0' needs kind"),
+        ("stages=[]", "'stages'"),
+        ("stages=3", "'stages'"),
+        ("tasks=3", "'tasks'"),
+        ("name=a/b", "'name': must be usable as a folder name"),
+        ("name=..", "'name': must be usable as a folder name"),
+        ("judge.failure_limit=1.5", "'judge.failure_limit'"),
+        ("tasks.0.weight=0", "'tasks.0.weight'"),
+        ("tasks.7.weight=1", "'7' is not an item of a list of 1"),
+        ("tasks.first.weight=1", "'first' is not an item of a list of 1"),
+        ("policy.model.size=1", "'model' is a single value"),
+        ("seed", "has no value: write --set key.path=value"),
+        ("=3", "has no value"),
+    ],
+)
 def test_one_line_says_what_is_wrong(override, message):
     with pytest.raises(UserError) as caught:
         configs.parse_config(GOOD, [override])
@@ -47,7 +70,7 @@ def test_one_line_says_what_is_wrong(override, message):
 
 
 def test_what_is_missing_is_named():
-    with pytest.raises(UserError, match="'policy.model' is missing"):
+    with pytest.raises(UserError, match=r"'policy\.model' is missing"):
         configs.parse_config({**GOOD, "policy": {}})
     with pytest.raises(UserError, match="'stages' is missing"):
         configs.parse_config({k: v for k, v in GOOD.items() if k != "stages"})
@@ -58,13 +81,25 @@ def test_what_is_missing_is_named():
 def test_unreadable_files(tmp_path):
     (tmp_path / "latin.toml").write_bytes('name = "é"'.encode("latin-1"))
     (tmp_path / "broken.toml").write_text("name =")
-    for name, message in [("none.toml", "does not exist"), ("latin.toml", "not UTF-8"), ("broken.toml", "not valid TOML"), (".", "is a folder")]:
+    for name, message in [
+        ("none.toml", "does not exist"),
+        ("latin.toml", "not UTF-8"),
+        ("broken.toml", "not valid TOML"),
+        (".", "is a folder"),
+    ]:
         with pytest.raises(UserError, match=message):
             configs.load_config(tmp_path / name)
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["name", "policy", "stages", "tasks", "kind", "steps", "model"]), inner, max_size=4)))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["name", "policy", "stages", "tasks", "kind", "steps", "model"]), inner, max_size=4)
+        ),
+    )
+)
 def test_no_data_raises_anything_but_a_user_error(data):
     try:
         configs.parse_config(data if isinstance(data, dict) else {"name": data})
@@ -78,8 +113,20 @@ def test_the_resolved_config_is_itself_a_run_file():
 
 
 def test_smoke_makes_any_run_small_and_local():
-    config = configs.parse_config({**GOOD, "policy": {"model": "Qwen/Qwen2.5-VL-7B-Instruct", "dtype": "bfloat16", "device": "cuda"}, "generate": {"max_tokens": 2048}},
-                                  ["stages.1.steps=5000", "stages.1.epochs=4", "evaluate.n=5000"])
+    config = configs.parse_config(
+        {
+            **GOOD,
+            "policy": {"model": "Qwen/Qwen2.5-VL-7B-Instruct", "dtype": "bfloat16", "device": "cuda"},
+            "generate": {"max_tokens": 2048},
+        },
+        ["stages.1.steps=5000", "stages.1.epochs=4", "evaluate.n=5000"],
+    )
     small = configs.smoke(config)
     assert (small.policy.model, small.policy.dtype, small.policy.device) == ("tiny:qwen2_5_vl", "float32", "cpu")
-    assert (small.stages[1].steps, small.stages[1].epochs, small.generate.max_tokens, small.evaluate.n, small.name) == (2, 2, 16, 4, "x-smoke")
+    assert (small.stages[1].steps, small.stages[1].epochs, small.generate.max_tokens, small.evaluate.n, small.name) == (
+        2,
+        2,
+        16,
+        4,
+        "x-smoke",
+    )

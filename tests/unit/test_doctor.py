@@ -47,9 +47,10 @@ def test_a_core_without_training_is_not_broken():
     assert doctor.is_healthy(found)
 
 
-@pytest.mark.parametrize(("torch", "torchvision", "wants"), [
-    ("2.13.0+cpu", "0.27.1", "0.28"), ("2.13.0", "0.29.0+cu130", "0.28"), ("2.11.0+cu130", "0.28.0", "0.26"),
-])
+@pytest.mark.parametrize(
+    ("torch", "torchvision", "wants"),
+    [("2.13.0+cpu", "0.27.1", "0.28"), ("2.13.0", "0.29.0+cu130", "0.28"), ("2.11.0+cu130", "0.28.0", "0.26")],
+)
 def test_torchvision_of_another_torch(torch, torchvision, wants):
     finding = base({**HAVE, "torch": torch, "torchvision": torchvision})["torchvision"]
     assert (finding.state, finding.needed) == ("broken", True)
@@ -110,8 +111,17 @@ def test_requirements_of_an_extra_are_its_own(monkeypatch):
         def get_all(self, name):
             return self.get(name)
 
-    declared = Declared({"Provides-Extra": ["train", "vllm"], "Requires-Dist": [
-        "click>=8.1", "torch>=2.11; extra == 'train'", "vllm>=0.30; extra == 'vllm'", "colorama; sys_platform == 'win32'"]})
+    declared = Declared(
+        {
+            "Provides-Extra": ["train", "vllm"],
+            "Requires-Dist": [
+                "click>=8.1",
+                "torch>=2.11; extra == 'train'",
+                "vllm>=0.30; extra == 'vllm'",
+                "colorama; sys_platform == 'win32'",
+            ],
+        }
+    )
     monkeypatch.setattr(facts.metadata, "metadata", lambda dist: declared)
     found = {extra: [r.name for r in wanted] for extra, wanted in facts.extras().items()}
     assert found == {"train": ["torch"], "vllm": ["vllm"]}
@@ -131,8 +141,13 @@ def test_both_opencvs():
 
 def test_plugins():
     good = PluginInfo(name="good", dist="mmrl-good", version="1.2", target="mmrl_good")
-    bad = PluginInfo(name="bad", dist="mmrl-bad", version="0.1", target="mmrl_bad",
-                     error="failed to import: no module named 'skimage': pip install \"scikit-image>=0.2\"")
+    bad = PluginInfo(
+        name="bad",
+        dist="mmrl-bad",
+        version="0.1",
+        target="mmrl_bad",
+        error="failed to import: no module named 'skimage': pip install \"scikit-image>=0.2\"",
+    )
     odd = PluginInfo(name="odd", dist="mmrl-odd", version="0.1", target="mmrl_odd", error="failed to import: ValueError: x")
     found = [doctor.check_plugin(p) for p in (good, bad, odd)]
     assert [f.state for f in found] == ["ok", "broken", "broken"]
@@ -142,13 +157,16 @@ def test_plugins():
     assert doctor.is_healthy(found)  # the core trains without them
 
 
-@pytest.mark.parametrize(("torch", "smi", "state", "words"), [
-    ({"build": "13.0", "gpus": ["H200"]}, ["H200"], "ok", "H200"),
-    ({"build": "cpu", "gpus": []}, [], "missing", "CPU"),
-    ({"build": "cpu", "gpus": []}, ["RTX 4090"], "broken", "torch is a CPU build"),
-    ({"build": "13.0", "gpus": []}, ["RTX 4090"], "broken", "torch does not see it"),
-    ({"error": "crashed"}, [], "missing", "CPU"),
-])
+@pytest.mark.parametrize(
+    ("torch", "smi", "state", "words"),
+    [
+        ({"build": "13.0", "gpus": ["H200"]}, ["H200"], "ok", "H200"),
+        ({"build": "cpu", "gpus": []}, [], "missing", "CPU"),
+        ({"build": "cpu", "gpus": []}, ["RTX 4090"], "broken", "torch is a CPU build"),
+        ({"build": "13.0", "gpus": []}, ["RTX 4090"], "broken", "torch does not see it"),
+        ({"error": "crashed"}, [], "missing", "CPU"),
+    ],
+)
 def test_gpu(torch, smi, state, words):
     finding = doctor.check_gpu(torch, smi)
     assert finding.state == state
@@ -218,12 +236,15 @@ def test_space(tmp_path):
     assert "GiB free" in doctor.check_space(tmp_path / "runs").detail  # the real disk is asked
 
 
-@pytest.mark.parametrize(("code", "answer"), [
-    ("print('noise'); print('{\"a\": 1}')", {"a": 1}),
-    ("raise ValueError('planted')", {"error": "ValueError: planted"}),
-    ("raise SystemExit(3)", {"error": "exit code 3"}),
-    ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", {"error": "crashed with SIGSEGV"}),
-])
+@pytest.mark.parametrize(
+    ("code", "answer"),
+    [
+        ("print('noise'); print('{\"a\": 1}')", {"a": 1}),
+        ("raise ValueError('planted')", {"error": "ValueError: planted"}),
+        ("raise SystemExit(3)", {"error": "exit code 3"}),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", {"error": "crashed with SIGSEGV"}),
+    ],
+)
 def test_code_is_tried_in_a_child_process(code, answer):
     assert facts.try_python(code, 30.0) == answer
 
@@ -259,8 +280,17 @@ def test_json_is_a_contract(tmp_path):
     assert all(set(f) == {"group", "name", "state", "detail", "cure", "needed"} for f in report["findings"])
     assert {f["state"] for f in report["findings"]} <= {"ok", "note", "missing", "broken"}
     names = [(f["group"], f["name"]) for f in report["findings"]]
-    for expected in [("base", "python"), ("base", "torch"), ("extra", "train"), ("plugin", "mmrl"), ("machine", "gpu"),
-                     ("machine", "vulkan"), ("machine", "chromium"), ("machine", "run folder"), ("machine", "disk")]:
+    for expected in [
+        ("base", "python"),
+        ("base", "torch"),
+        ("extra", "train"),
+        ("plugin", "mmrl"),
+        ("machine", "gpu"),
+        ("machine", "vulkan"),
+        ("machine", "chromium"),
+        ("machine", "run folder"),
+        ("machine", "disk"),
+    ]:
         assert expected in names
     assert report["ok"] == (done.returncode == 0)
 

@@ -27,10 +27,19 @@ def test_greedy_tokens_are_those_of_transformers_generate(family):
     prompts = [cases.prompt(1), cases.prompt(2, 2)]
     found = LocalGenerator(vlm).generate([vlm.encode(p) for p in prompts], 1, Sampling(max_tokens=6, temperature=0.0))
     for p, (sample,) in zip(prompts, found, strict=True):
-        encoded = vlm.processor.apply_chat_template([{"role": "user", "content": list(p.messages[0]["content"])}], tokenize=True, return_dict=True,
-                                                    return_tensors="pt", add_generation_prompt=True)
-        ids = vlm.model.generate(**encoded, do_sample=False, max_new_tokens=6, suppress_tokens=sorted(vlm.banned))[0, encoded["input_ids"].shape[1] :]
-        assert list(sample.token_ids) == ids.tolist()[: len(sample.token_ids)] and len(sample.token_ids) == (6 if not sample.finished else len(sample.token_ids))
+        encoded = vlm.processor.apply_chat_template(
+            [{"role": "user", "content": list(p.messages[0]["content"])}],
+            tokenize=True,
+            return_dict=True,
+            return_tensors="pt",
+            add_generation_prompt=True,
+        )
+        ids = vlm.model.generate(**encoded, do_sample=False, max_new_tokens=6, suppress_tokens=sorted(vlm.banned))[
+            0, encoded["input_ids"].shape[1] :
+        ]
+        assert list(sample.token_ids) == ids.tolist()[: len(sample.token_ids)] and len(sample.token_ids) == (
+            6 if not sample.finished else len(sample.token_ids)
+        )
 
 
 def test_vision_ids_are_never_sampled_even_when_the_model_wants_nothing_else(monkeypatch):
@@ -123,5 +132,7 @@ def test_the_vision_tower_runs_once_per_prompt(monkeypatch):
     rows = []
     tower = vlm.model.model.visual.forward
     monkeypatch.setattr(vlm.model.model.visual, "forward", lambda *a, **k: rows.append(k["grid_thw"].shape[0]) or tower(*a, **k))
-    LocalGenerator(vlm).generate([vlm.encode(cases.prompt(1, 2)), vlm.encode(cases.prompt(2))], 8, Sampling(max_tokens=5, temperature=1.0))
+    LocalGenerator(vlm).generate(
+        [vlm.encode(cases.prompt(1, 2)), vlm.encode(cases.prompt(2))], 8, Sampling(max_tokens=5, temperature=1.0)
+    )
     assert rows == [3]

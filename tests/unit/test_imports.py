@@ -10,8 +10,24 @@ import time
 
 import pytest
 
-HEAVY = {"torch", "transformers", "vllm", "mani_skill", "sapien", "numpy", "PIL", "cv2", "av", "datasets", "playwright", "pandas",
-         "sklearn", "scipy", "peft", "pydantic"}
+HEAVY = {
+    "torch",
+    "transformers",
+    "vllm",
+    "mani_skill",
+    "sapien",
+    "numpy",
+    "PIL",
+    "cv2",
+    "av",
+    "datasets",
+    "playwright",
+    "pandas",
+    "sklearn",
+    "scipy",
+    "peft",
+    "pydantic",
+}
 LIGHT = [
     "import mmrl",
     "import mmrl.plugins, mmrl.contract, mmrl.targets, mmrl.testing, mmrl.testing.pytest_plugin, mmrl.cli",

@@ -328,9 +328,17 @@ def rollout():
 def test_cases_of_rollouts():
     r = rollout()
     [case] = cases_of([r])
-    assert case == Case(completion="a cat", answer="cat", meta={"k": 1}, status=Status.TRUNCATED_LENGTH,
-                        image_sizes=((640, 480),), model_sizes=((644, 476),), frame=Frame.MODEL_PIXELS,
-                        media=("one.png", "two.png"), rollout=r)
+    assert case == Case(
+        completion="a cat",
+        answer="cat",
+        meta={"k": 1},
+        status=Status.TRUNCATED_LENGTH,
+        image_sizes=((640, 480),),
+        model_sizes=((644, 476),),
+        frame=Frame.MODEL_PIXELS,
+        media=("one.png", "two.png"),
+        rollout=r,
+    )
 
 
 def test_cases_of_rollouts_without_inputs():
@@ -364,26 +372,39 @@ def test_raises_what_does_not_print():
     assert score.detail.startswith("Odd: (its message raised KeyError) (faulty.py:")
 
 
-@pytest.mark.parametrize(("returned", "value"), [("0.5", 0.5), ("1", 1.0), ("True", 1.0), ("False", 0.0), ("1 + 1e-9", 1 + 1e-9),
-                                                ("Score(True)", 1.0), ("__import__('fractions').Fraction(1, 4)", 0.25)])
+@pytest.mark.parametrize(
+    ("returned", "value"),
+    [
+        ("0.5", 0.5),
+        ("1", 1.0),
+        ("True", 1.0),
+        ("False", 0.0),
+        ("1 + 1e-9", 1 + 1e-9),
+        ("Score(True)", 1.0),
+        ("__import__('fractions').Fraction(1, 4)", 0.25),
+    ],
+)
 def test_numbers_are_taken(returned, value):
     assert run("value", [Case(completion="", answer=returned)]) == [Score(value)]
 
 
-@pytest.mark.parametrize(("returned", "detail"), [
-    ("float('nan')", "the value is nan, not a finite number"),
-    ("float('-inf')", "the value is -inf, not a finite number"),
-    ("None", "the value is of type NoneType, not a finite number"),
-    ("'1'", "the value is of type str, not a finite number"),
-    ("1j", "the value is of type complex, not a finite number"),
-    ("[1.0]", "the value is of type list, not a finite number"),
-    ("lambda: 1", "the value is of type function, not a finite number"),
-    ("10 ** 400", "the value is of type int, not a finite number"),
-    ("Score(float('nan'))", "the value is nan, not a finite number"),
-    ("Score(1.0, {'iou': float('inf')})", "part 'iou' is inf, not a finite number"),
-    ("1.5", "the value is 1.5, outside its range [0, 1]"),
-    ("-0.001", "the value is -0.001, outside its range [0, 1]"),
-])
+@pytest.mark.parametrize(
+    ("returned", "detail"),
+    [
+        ("float('nan')", "the value is nan, not a finite number"),
+        ("float('-inf')", "the value is -inf, not a finite number"),
+        ("None", "the value is of type NoneType, not a finite number"),
+        ("'1'", "the value is of type str, not a finite number"),
+        ("1j", "the value is of type complex, not a finite number"),
+        ("[1.0]", "the value is of type list, not a finite number"),
+        ("lambda: 1", "the value is of type function, not a finite number"),
+        ("10 ** 400", "the value is of type int, not a finite number"),
+        ("Score(float('nan'))", "the value is nan, not a finite number"),
+        ("Score(1.0, {'iou': float('inf')})", "part 'iou' is inf, not a finite number"),
+        ("1.5", "the value is 1.5, outside its range [0, 1]"),
+        ("-0.001", "the value is -0.001, outside its range [0, 1]"),
+    ],
+)
 def test_no_finite_number_in_range(returned, detail):
     assert run("value", [Case(completion="", answer=returned)]) == [Score(None, {}, detail)]
 
@@ -421,8 +442,9 @@ def test_out_of_memory():
     assert one_failed(run("memory", among_good(3), memory_mb=64), at=3).startswith("MemoryError (faulty.py:")
 
 
-@pytest.mark.parametrize(("name", "detail"), [("leave", "SystemExit: bye (faulty.py:"),
-                                              ("interrupt", "KeyboardInterrupt (faulty.py:")])
+@pytest.mark.parametrize(
+    ("name", "detail"), [("leave", "SystemExit: bye (faulty.py:"), ("interrupt", "KeyboardInterrupt (faulty.py:")]
+)
 def test_exits(name, detail):
     [score] = run(name, [BAD])
     assert score.failed

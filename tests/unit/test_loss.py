@@ -13,12 +13,21 @@ from mmrl.algorithms.loss import LossInputs, average, clipped_surrogate, k3, neg
 from mmrl.config import RlStage
 from mmrl.learn import learning_rate
 
-GOLDEN = [json.loads(line) for line in (Path(__file__).parents[1] / "golden" / "algorithms.jsonl").read_text().splitlines() if line.strip()]
+GOLDEN = [
+    json.loads(line)
+    for line in (Path(__file__).parents[1] / "golden" / "algorithms.jsonl").read_text().splitlines()
+    if line.strip()
+]
 
 
 def inputs(logprobs, old, advantages, rollout=None, lengths=None):
-    return LossInputs(logprobs_L=torch.as_tensor(logprobs), old_logprobs_L=torch.as_tensor(old), advantages_L=torch.as_tensor(advantages),
-                      rollout_L=rollout, lengths_N=lengths)
+    return LossInputs(
+        logprobs_L=torch.as_tensor(logprobs),
+        old_logprobs_L=torch.as_tensor(old),
+        advantages_L=torch.as_tensor(advantages),
+        rollout_L=rollout,
+        lengths_N=lengths,
+    )
 
 
 def test_the_surrogate_equals_its_definition():
@@ -34,7 +43,9 @@ def test_the_surrogate_equals_its_definition():
             assert clipped[i].item() == float((ratio > 1.28 and adv[i] > 0) or (ratio < 0.8 and adv[i] < 0))
 
 
-@pytest.mark.parametrize("row", [r for r in GOLDEN if "clip-higher" in r["what"]], ids=lambda r: f"{r['inputs']['ratio']}/{r['inputs']['advantage']}")
+@pytest.mark.parametrize(
+    "row", [r for r in GOLDEN if "clip-higher" in r["what"]], ids=lambda r: f"{r['inputs']['ratio']}/{r['inputs']['advantage']}"
+)
 def test_published_clip_higher_values(row):
     i = row["inputs"]
     loss, _ = clipped_surrogate(inputs([math.log(i["ratio"])], [0.0], [float(i["advantage"])]), i["eps_low"], i["eps_high"])

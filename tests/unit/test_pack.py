@@ -31,7 +31,9 @@ def test_a_shared_prompt_gives_the_logprobs_and_gradients_of_one_sequence_per_co
 def test_every_micro_batch_split_gives_the_same(budget, micros, normalise):
     vlm = cases.policy("qwen2_5_vl")
     rollouts = cases.rollouts(vlm, [cases.prompt(1), cases.prompt(3, 2)])
-    whole = cases.logprobs_and_gradient(vlm, pack(rollouts, ADVANTAGES, vlm, shared_prefix=True, budget=10_000), normalise=normalise)
+    whole = cases.logprobs_and_gradient(
+        vlm, pack(rollouts, ADVANTAGES, vlm, shared_prefix=True, budget=10_000), normalise=normalise
+    )
     batch = pack(rollouts, ADVANTAGES, vlm, shared_prefix=True, budget=budget)
     assert len(batch.micro) == micros
     split = cases.logprobs_and_gradient(vlm, batch, normalise=normalise)
@@ -53,7 +55,14 @@ def test_the_mask_lets_a_completion_see_the_prompt_and_itself():
     from mmrl.policies.vlm import prefix_mask
 
     segment = torch.tensor([[0, 0, 1, 1, 2, -1]])
-    expected = [[1, 0, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 0, 0], [1, 1, 0, 0, 1, 0], [0, 0, 0, 0, 0, 1]]
+    expected = [
+        [1, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0],
+        [1, 1, 1, 0, 0, 0],
+        [1, 1, 1, 1, 0, 0],
+        [1, 1, 0, 0, 1, 0],
+        [0, 0, 0, 0, 0, 1],
+    ]
     assert prefix_mask(segment)[0, 0].int().tolist() == expected
     additive = prefix_mask(segment, "eager")[0, 0]
     assert (additive == 0).int().tolist() == expected and additive.min() == torch.finfo(torch.float32).min
@@ -102,6 +111,8 @@ def test_a_mask_that_lets_completions_see_each_other_would_be_caught(monkeypatch
     vlm = cases.policy("qwen2_5_vl")
     rollouts = cases.rollouts(vlm, [cases.prompt(1)])
     right = cases.logprobs_and_gradient(vlm, pack(rollouts, ADVANTAGES[:4], vlm, shared_prefix=True, budget=10_000))[0]
-    monkeypatch.setattr(module, "prefix_mask", lambda segment, *_: torch.ones(1, 1, *2 * segment.shape[1:], dtype=torch.bool).tril())
+    monkeypatch.setattr(
+        module, "prefix_mask", lambda segment, *_: torch.ones(1, 1, *2 * segment.shape[1:], dtype=torch.bool).tril()
+    )
     wrong = cases.logprobs_and_gradient(vlm, pack(rollouts, ADVANTAGES[:4], vlm, shared_prefix=True, budget=10_000))[0]
     assert (right - wrong).abs().max() > 1e-4

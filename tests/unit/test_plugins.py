@@ -60,8 +60,14 @@ def test_a_good_plugin_is_listed_and_used(site) -> None:
     site("mmrl-flags", GOOD, {"flags": "mmrl_flags"}, version="0.3")
     found = load("flags")
     assert info(found, "flags") == PluginInfo(
-        name="flags", dist="mmrl-flags", version="0.3", target="mmrl_flags", hooks=["mmrl_tasks", "mmrl_verifiers"],
-        specs={"tasks": ["flags/country"], "verifiers": ["flags/exact"]}, error=None)
+        name="flags",
+        dist="mmrl-flags",
+        version="0.3",
+        target="mmrl_flags",
+        hooks=["mmrl_tasks", "mmrl_verifiers"],
+        specs={"tasks": ["flags/country"], "verifiers": ["flags/exact"]},
+        error=None,
+    )
     assert list(found.specs("tasks")) == ["flags/country"]
     assert found.get("tasks", "flags/country").metric == "flags/exact"
     assert found.make_task("flags/country").size == 8, "the spec's options are defaults"
@@ -79,11 +85,15 @@ def test_the_core_brings_its_own_without_prefix() -> None:
 
 
 BROKEN = {
-    "a missing module": ("import no_such_sim",
-        "failed to import: no module named 'no_such_sim': install the package that has it"),
-    "its own missing part": ("import mmrl_bad.tsk",
-        "failed to import: no module named 'mmrl_bad.tsk': a part of the plugin itself"),
-    "an extra of the core": ("import vllm.nothing", 'no module named \'vllm\': pip install "mmrl[vllm]"'),
+    "a missing module": (
+        "import no_such_sim",
+        "failed to import: no module named 'no_such_sim': install the package that has it",
+    ),
+    "its own missing part": (
+        "import mmrl_bad.tsk",
+        "failed to import: no module named 'mmrl_bad.tsk': a part of the plugin itself",
+    ),
+    "an extra of the core": ("import vllm.nothing", "no module named 'vllm': pip install \"mmrl[vllm]\""),
     "an exception": ("1 / 0", "failed to import: ZeroDivisionError: division by zero"),
     "an exit": ("raise SystemExit(3)", "failed to import: SystemExit: 3"),
     "a squatted id": (specs("flags/country"), "id 'flags/country' must start with 'bad/', the name of the plugin's entry point"),
@@ -94,22 +104,36 @@ BROKEN = {
     "a target that is none": (specs("bad/a").replace("m:T", "m.T"), "the target of 'bad/a' must be \"module:Name\", not 'm.T'"),
     "a misspelt hook": (specs("bad/a", "mmrl_task"), "there is no hook 'mmrl_task'. Did you mean 'mmrl_tasks'?"),
     "an unmarked hook": (specs("bad/a").replace("@hookimpl", ""), "mmrl_tasks lacks the decorator: put @hookimpl"),
-    "an unknown argument": ("from mmrl import hookimpl\n@hookimpl\ndef mmrl_tasks(config): return []",
-        "{'config'} are declared in the hookimpl"),
-    "no return": ("from mmrl import hookimpl\n@hookimpl\ndef mmrl_tasks(): pass",
-        "must return a list of TaskSpec, not NoneType; is the `return` missing?"),
-    "no list": ("from mmrl import hookimpl\n@hookimpl\ndef mmrl_tasks(): yield 1",
-        "must return a list of TaskSpec, not generator"),
-    "another kind": (specs("bad/a", "mmrl_tasks", "VerifierSpec"),
-        "mmrl_tasks() must return a list of TaskSpec; it holds a VerifierSpec"),
-    "a raising hook": ("from mmrl import hookimpl\n@hookimpl\ndef mmrl_tasks(): return {}['x']",
-        "mmrl_tasks() raised KeyError: 'x'"),
+    "an unknown argument": (
+        "from mmrl import hookimpl\n@hookimpl\ndef mmrl_tasks(config): return []",
+        "{'config'} are declared in the hookimpl",
+    ),
+    "no return": (
+        "from mmrl import hookimpl\n@hookimpl\ndef mmrl_tasks(): pass",
+        "must return a list of TaskSpec, not NoneType; is the `return` missing?",
+    ),
+    "no list": (
+        "from mmrl import hookimpl\n@hookimpl\ndef mmrl_tasks(): yield 1",
+        "must return a list of TaskSpec, not generator",
+    ),
+    "another kind": (
+        specs("bad/a", "mmrl_tasks", "VerifierSpec"),
+        "mmrl_tasks() must return a list of TaskSpec; it holds a VerifierSpec",
+    ),
+    "a raising hook": (
+        "from mmrl import hookimpl\n@hookimpl\ndef mmrl_tasks(): return {}['x']",
+        "mmrl_tasks() raised KeyError: 'x'",
+    ),
     "an id twice": (specs("bad/a").replace("return [", "return 2 * ["), "mmrl_tasks() returns the id 'bad/a' twice"),
-    "a range upside down": (specs("bad/a", "mmrl_verifiers", "VerifierSpec", ", low=1.0, high=0.0"),
-        "needs finite low < high, not 1.0 and 0.0"),
+    "a range upside down": (
+        specs("bad/a", "mmrl_verifiers", "VerifierSpec", ", low=1.0, high=0.0"),
+        "needs finite low < high, not 1.0 and 0.0",
+    ),
     "no time": (specs("bad/a", "mmrl_verifiers", "VerifierSpec", ", deadline_s=0.0"), "needs a deadline_s above 0"),
-    "a hidden old version": (specs("bad/a").replace("[", "[TaskSpec(id='bad/a-v2', target='m:T'), "),
-        "'bad/a' stands for the highest version, 'bad/a-v2'"),
+    "a hidden old version": (
+        specs("bad/a").replace("[", "[TaskSpec(id='bad/a-v2', target='m:T'), "),
+        "'bad/a' stands for the highest version, 'bad/a-v2'",
+    ),
 }
 
 
@@ -146,16 +170,19 @@ def test_the_traceback_of_the_one_asked_for_is_chained(site) -> None:
     assert isinstance(raised.value.__cause__, ModuleNotFoundError) and raised.value.__cause__.name == "no_such_sim"
 
 
-@pytest.mark.parametrize(("requires", "error"), [
-    (["mmrl>=0.1,<0.2"], None),
-    (["Mmrl"], None),
-    (["mmrl-flags>=9"], None),
-    (["mmrl>=9; extra == 'test'"], None),
-    (["mmrl>=9.0"], 'needs mmrl>=9.0 and 0.1.0 is running: upgrade the core: pip install "mmrl>=9.0"'),
-    (["mmrl[train]~=1.2"], 'needs mmrl~=1.2 and 0.1.0 is running: upgrade the core: pip install "mmrl~=1.2"'),
-    (["mmrl<0.1"], "needs mmrl<0.1 and 0.1.0 is running: upgrade the plugin: pip install -U mmrl-zoo"),
-    (["mmrl==0.0.*"], "needs mmrl==0.0.* and 0.1.0 is running: upgrade the plugin: pip install -U mmrl-zoo"),
-])
+@pytest.mark.parametrize(
+    ("requires", "error"),
+    [
+        (["mmrl>=0.1,<0.2"], None),
+        (["Mmrl"], None),
+        (["mmrl-flags>=9"], None),
+        (["mmrl>=9; extra == 'test'"], None),
+        (["mmrl>=9.0"], 'needs mmrl>=9.0 and 0.1.0 is running: upgrade the core: pip install "mmrl>=9.0"'),
+        (["mmrl[train]~=1.2"], 'needs mmrl~=1.2 and 0.1.0 is running: upgrade the core: pip install "mmrl~=1.2"'),
+        (["mmrl<0.1"], "needs mmrl<0.1 and 0.1.0 is running: upgrade the plugin: pip install -U mmrl-zoo"),
+        (["mmrl==0.0.*"], "needs mmrl==0.0.* and 0.1.0 is running: upgrade the plugin: pip install -U mmrl-zoo"),
+    ],
+)
 def test_a_plugin_for_another_core_says_which_side_to_upgrade(site, requires: list[str], error: str | None) -> None:
     site("mmrl-zoo", {"mmrl_zoo.py": specs("zoo/animal")}, {"zoo": "mmrl_zoo"}, requires=requires)
     assert info(load("zoo"), "zoo").error == error
@@ -264,13 +291,16 @@ def test_a_local_file_reaches_child_processes(site, mmrl, tmp_path) -> None:
     assert results["same_in_another_process"] == {"name": "same_in_another_process", "ok": True, "message": "", "note": ""}
 
 
-@pytest.mark.parametrize(("name", "source", "message"), [
-    ("my_task.py", "import no_such_sim", "failed to import: no module named 'no_such_sim'"),
-    ("my_task.py", specs("other/one"), "must start with 'my_task/'"),
-    ("json.py", LOCAL, "a module named 'json' exists already"),
-    ("my-task.py", LOCAL, "must be a Python name"),
-    ("My_task.py", LOCAL, "its name 'My_task' must be lower-case"),
-])
+@pytest.mark.parametrize(
+    ("name", "source", "message"),
+    [
+        ("my_task.py", "import no_such_sim", "failed to import: no module named 'no_such_sim'"),
+        ("my_task.py", specs("other/one"), "must start with 'my_task/'"),
+        ("json.py", LOCAL, "a module named 'json' exists already"),
+        ("my-task.py", LOCAL, "must be a Python name"),
+        ("My_task.py", LOCAL, "its name 'My_task' must be lower-case"),
+    ],
+)
 def test_a_broken_local_file_is_fatal(site, tmp_path, name: str, source: str, message: str) -> None:
     with pytest.raises(PluginError, match=message):
         Registry(files=[write(tmp_path / name, source)], entry_points=[])
@@ -281,14 +311,17 @@ def test_a_missing_local_file_is_fatal(tmp_path) -> None:
         Registry(files=[tmp_path / "gone.py"], entry_points=[])
 
 
-@pytest.mark.parametrize(("kind", "id", "message"), [
-    ("tasks", "flags/contry", "no task 'flags/contry'. Did you mean 'flags/country'?"),
-    ("tasks", "flag/country", "no task 'flag/country'. Did you mean 'flags/country'?"),
-    ("tasks", "gui/click", "no task 'gui/click': is the package for 'gui' installed? Try: pip install mmrl-gui"),
-    ("tasks", "flags/exact", "no task 'flags/exact': that is one of the verifiers"),
-    ("tasks", "what; rm -rf /", "no task 'what; rm -rf /'; `mmrl list tasks` shows all"),
-    ("algorithms", "grop", "no algorithm 'grop'. Did you mean 'grpo'?"),
-])
+@pytest.mark.parametrize(
+    ("kind", "id", "message"),
+    [
+        ("tasks", "flags/contry", "no task 'flags/contry'. Did you mean 'flags/country'?"),
+        ("tasks", "flag/country", "no task 'flag/country'. Did you mean 'flags/country'?"),
+        ("tasks", "gui/click", "no task 'gui/click': is the package for 'gui' installed? Try: pip install mmrl-gui"),
+        ("tasks", "flags/exact", "no task 'flags/exact': that is one of the verifiers"),
+        ("tasks", "what; rm -rf /", "no task 'what; rm -rf /'; `mmrl list tasks` shows all"),
+        ("algorithms", "grop", "no algorithm 'grop'. Did you mean 'grpo'?"),
+    ],
+)
 def test_an_unknown_id_is_explained(site, kind: str, id: str, message: str) -> None:
     site("mmrl-flags", GOOD, {"flags": "mmrl_flags"})
     with pytest.raises(UserError) as raised:
@@ -307,10 +340,13 @@ def test_a_bare_id_is_the_highest_version(site) -> None:
         found.get("verifiers", "zoo/e-v4")
 
 
-@pytest.mark.parametrize(("make", "options", "message"), [
-    ("make_task", {"sise": 3}, "task 'flags/country' has no option 'sise'. Did you mean 'size'? It accepts: size, colour"),
-    ("make_verifier", {"case": 3}, "verifier 'flags/exact' has no option 'case'. It accepts: lower"),
-])
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        ("make_task", {"sise": 3}, "task 'flags/country' has no option 'sise'. Did you mean 'size'? It accepts: size, colour"),
+        ("make_verifier", {"case": 3}, "verifier 'flags/exact' has no option 'case'. It accepts: lower"),
+    ],
+)
 def test_unknown_options_are_refused(site, make: str, options: dict, message: str) -> None:
     site("mmrl-flags", GOOD, {"flags": "mmrl_flags"})
     with pytest.raises(UserError) as raised:
@@ -318,16 +354,29 @@ def test_unknown_options_are_refused(site, make: str, options: dict, message: st
     assert str(raised.value) == message
 
 
-@pytest.mark.parametrize(("target", "source", "message"), [
-    ("mmrl_zoo:Animl", "class Animal: pass",
-     "task 'zoo/animal': its target 'mmrl_zoo:Animl' does not exist, mmrl_zoo has no 'Animl'. Did you mean 'Animal'?"),
-    ("mmrl_zoo:Animal", "class Animal: pass", "is not a mmrl.Task but a Animal; subclass Task"),
-    ("mmrl_zoo:Animal", "class Animal:\n    def __init__(self, root): pass",
-     "task 'zoo/animal' needs the option 'root'; it accepts: root"),
-    ("mmrl_far:Animal", "", "task 'zoo/animal' failed to import: no module named 'mmrl_far'"),
-    ("mmrl_zoo_heavy:Animal", "", 'task \'zoo/animal\' failed to import: no module named \'vllm\': pip install "mmrl[vllm]"'),
-    ("mmrl_zoo_crash:Animal", "", "task 'zoo/animal' failed to import: RuntimeError: operator torchvision::nms does not exist"),
-])
+@pytest.mark.parametrize(
+    ("target", "source", "message"),
+    [
+        (
+            "mmrl_zoo:Animl",
+            "class Animal: pass",
+            "task 'zoo/animal': its target 'mmrl_zoo:Animl' does not exist, mmrl_zoo has no 'Animl'. Did you mean 'Animal'?",
+        ),
+        ("mmrl_zoo:Animal", "class Animal: pass", "is not a mmrl.Task but a Animal; subclass Task"),
+        (
+            "mmrl_zoo:Animal",
+            "class Animal:\n    def __init__(self, root): pass",
+            "task 'zoo/animal' needs the option 'root'; it accepts: root",
+        ),
+        ("mmrl_far:Animal", "", "task 'zoo/animal' failed to import: no module named 'mmrl_far'"),
+        ("mmrl_zoo_heavy:Animal", "", "task 'zoo/animal' failed to import: no module named 'vllm': pip install \"mmrl[vllm]\""),
+        (
+            "mmrl_zoo_crash:Animal",
+            "",
+            "task 'zoo/animal' failed to import: RuntimeError: operator torchvision::nms does not exist",
+        ),
+    ],
+)
 def test_a_target_that_is_not_what_it_says(site, target: str, source: str, message: str) -> None:
     crash = "raise RuntimeError('operator torchvision::nms\\n does not exist')"
     files = {"mmrl_zoo.py": specs("zoo/animal").replace("m:T", target) + source}
@@ -358,4 +407,3 @@ def test_what_is_listed_is_plain_data(site) -> None:
     site("mmrl-flags", GOOD, {"flags": "mmrl_flags"})
     rows = json.loads(json.dumps([p.as_json() for p in load("flags").plugins]))
     assert rows[1]["specs"] == {"tasks": ["flags/country"], "verifiers": ["flags/exact"]} and rows[1]["error"] is None
-

@@ -1,5 +1,7 @@
 """A VLM as a policy: it sees, it knows its sizes and its ids, a large vocabulary is scored in pieces, any family loads."""
 
+import itertools
+
 import pytest
 import torch
 import vlm_cases as cases
@@ -20,12 +22,24 @@ from mmrl.types import Frame, Prompt, replace, user
 def test_the_model_sees(family):
     vlm = cases.policy(family)
     rollout = cases.rollouts(vlm, [cases.prompt(1)], group=1)[0]
-    blank = replace(rollout.inputs, media={**rollout.inputs.media, "pixel_values": torch.zeros_like(rollout.inputs.media["pixel_values"])})
-    seen, unseen = (vlm.logprobs(pack([replace(rollout, inputs=i)], torch.ones(1), vlm, shared_prefix=True, budget=1).micro[0], 1.0)[0] for i in (rollout.inputs, blank))
+    blank = replace(
+        rollout.inputs, media={**rollout.inputs.media, "pixel_values": torch.zeros_like(rollout.inputs.media["pixel_values"])}
+    )
+    seen, unseen = (
+        vlm.logprobs(pack([replace(rollout, inputs=i)], torch.ones(1), vlm, shared_prefix=True, budget=1).micro[0], 1.0)[0]
+        for i in (rollout.inputs, blank)
+    )
     assert (seen - unseen).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize(("family", "size", "frame"), [("qwen2_vl", (84, 56), Frame.THOUSANDTHS), ("qwen2_5_vl", (84, 56), Frame.MODEL_PIXELS), ("qwen3_vl", (96, 64), Frame.THOUSANDTHS)])
+@pytest.mark.parametrize(
+    ("family", "size", "frame"),
+    [
+        ("qwen2_vl", (84, 56), Frame.THOUSANDTHS),
+        ("qwen2_5_vl", (84, 56), Frame.MODEL_PIXELS),
+        ("qwen3_vl", (96, 64), Frame.THOUSANDTHS),
+    ],
+)
 def test_sizes_and_frames(family, size, frame):
     inputs = cases.policy(family).encode(Prompt(messages=[user("x", cases.picture(0, 90, 60))]))
     assert inputs.image_sizes == ((90, 60),) and inputs.model_sizes == (size,) and inputs.frame == frame
@@ -69,7 +83,7 @@ def test_stacked_attention_equals_a_loop_for_even_and_ragged_lengths():
         q, k, v = torch.randn(3, 1, 2, sum(lengths), 8)
         ends = torch.tensor([0, *lengths]).cumsum(0)
         found, _ = stacked_attention(None, q, k, v, scaling=0.3, cu_seq_lens_q=ends)
-        for a, b in zip(ends[:-1], ends[1:], strict=True):
+        for a, b in itertools.pairwise(ends):
             weights = (q[0, :, a:b] @ k[0, :, a:b].transpose(1, 2) * 0.3).softmax(-1)
             assert torch.allclose(found[0, a:b].transpose(0, 1), weights @ v[0, :, a:b], atol=1e-6)
 
@@ -89,7 +103,12 @@ def test_a_saved_policy_loads_again_bit_for_bit(tmp_path):
     again = VLM(PolicyConfig(model=str(tmp_path / "p")))
     assert all(torch.equal(p, q) for (_, p), (_, q) in zip(vlm.parameters(), again.parameters(), strict=True))
     one, two = vlm.encode(cases.prompt(2)), again.encode(cases.prompt(2))
-    assert torch.equal(one.ids, two.ids) and torch.equal(one.positions, two.positions) and again.eos == vlm.eos and again.banned == vlm.banned
+    assert (
+        torch.equal(one.ids, two.ids)
+        and torch.equal(one.positions, two.positions)
+        and again.eos == vlm.eos
+        and again.banned == vlm.banned
+    )
 
 
 @pytest.mark.parametrize("name", ["tiny:qwen9", "tiny:qwen2_5_vl:hidden=7", "tiny:qwen2_5_vl:depth=3", "/no/such/folder"])
@@ -102,19 +121,47 @@ def test_a_model_that_cannot_be_had_is_one_line(name):
 @pytest.fixture(scope="module")
 def llava(tmp_path_factory):
     """A model of a family that mmrl has no adapter for."""
-    from transformers import CLIPImageProcessor, CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, LlavaProcessor
+    from transformers import (
+        CLIPImageProcessor,
+        CLIPVisionConfig,
+        LlamaConfig,
+        LlavaConfig,
+        LlavaForConditionalGeneration,
+        LlavaProcessor,
+    )
 
     tokenizer = tiny._tokenizer()
     image = tokenizer.convert_tokens_to_ids("<|image_pad|>")
     config = LlavaConfig(
-        text_config=LlamaConfig(vocab_size=512, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-                                bos_token_id=None, pad_token_id=0, eos_token_id=tokenizer.eos_token_id),
-        vision_config=CLIPVisionConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, image_size=28, patch_size=14),
-        image_token_index=image, vision_feature_select_strategy="default", vision_feature_layer=-1)
+        text_config=LlamaConfig(
+            vocab_size=512,
+            hidden_size=64,
+            intermediate_size=96,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            bos_token_id=None,
+            pad_token_id=0,
+            eos_token_id=tokenizer.eos_token_id,
+        ),
+        vision_config=CLIPVisionConfig(
+            hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, image_size=28, patch_size=14
+        ),
+        image_token_index=image,
+        vision_feature_select_strategy="default",
+        vision_feature_layer=-1,
+    )
     torch.manual_seed(0)
     model = LlavaForConditionalGeneration(config)
-    processor = LlavaProcessor(image_processor=CLIPImageProcessor(size={"shortest_edge": 28}, crop_size=28), tokenizer=tokenizer, patch_size=14,
-                               vision_feature_select_strategy="default", image_token="<|image_pad|>", num_additional_image_tokens=1, chat_template=tiny.CHAT_TEMPLATE)
+    processor = LlavaProcessor(
+        image_processor=CLIPImageProcessor(size={"shortest_edge": 28}, crop_size=28),
+        tokenizer=tokenizer,
+        patch_size=14,
+        vision_feature_select_strategy="default",
+        image_token="<|image_pad|>",
+        num_additional_image_tokens=1,
+        chat_template=tiny.CHAT_TEMPLATE,
+    )
     folder = tmp_path_factory.mktemp("llava")
     model.save_pretrained(folder)
     processor.save_pretrained(folder)

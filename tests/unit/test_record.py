@@ -33,9 +33,19 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def row(text: str, image: object, **more: object) -> dict[str, object]:
-    return {"task": "t/a", "prompt_id": "p", "group": 0, "messages": [user(text, image)], "answer": "7", "completion": "7",
-            "tokens": 1, "status": "finished", "advantage": 0.5,
-            "score": {"value": 1.0, "parts": {}, "detail": "", "status": "ok"}, **more}
+    return {
+        "task": "t/a",
+        "prompt_id": "p",
+        "group": 0,
+        "messages": [user(text, image)],
+        "answer": "7",
+        "completion": "7",
+        "tokens": 1,
+        "status": "finished",
+        "advantage": 0.5,
+        "score": {"value": 1.0, "parts": {}, "detail": "", "status": "ok"},
+        **more,
+    }
 
 
 # -- making one ---------------------------------------------------------------------------------------------------------
@@ -43,7 +53,11 @@ def row(text: str, image: object, **more: object) -> dict[str, object]:
 
 def test_create_writes_config_and_manifest(run: RunFolder) -> None:
     assert tomllib.loads((run.path / "config.toml").read_text()) == {
-        "name": "demo", "seed": 3, "policy": {"model": "tiny"}, "stages": [{"kind": "rl", "steps": 5}]}
+        "name": "demo",
+        "seed": 3,
+        "policy": {"model": "tiny"},
+        "stages": [{"kind": "rl", "steps": 5}],
+    }
     manifest = json.loads((run.path / "manifest.json").read_text())
     assert set(manifest) == {"mmrl", "python", "packages", "plugins", "git", "machine", "seed", "started"}
     assert manifest["seed"] == 3
@@ -77,11 +91,14 @@ def test_an_empty_folder_may_be_used(tmp_path: Path) -> None:
     assert (RunFolder.create(tmp_path / "empty", {}, 0).path / "manifest.json").is_file()
 
 
-@pytest.mark.parametrize(("held", "words"), [
-    ("config.toml", "already holds a run: choose another name, or --resume"),
-    ("metrics.jsonl", "already holds a run: choose another name, or --resume"),
-    ("thesis.tex", "is not empty (it holds thesis.tex): choose another name"),
-])
+@pytest.mark.parametrize(
+    ("held", "words"),
+    [
+        ("config.toml", "already holds a run: choose another name, or --resume"),
+        ("metrics.jsonl", "already holds a run: choose another name, or --resume"),
+        ("thesis.tex", "is not empty (it holds thesis.tex): choose another name"),
+    ],
+)
 def test_a_used_folder_is_refused_and_untouched(tmp_path: Path, held: str, words: str) -> None:
     (tmp_path / held).write_text("precious")
     with pytest.raises(UserError) as caught:
@@ -166,8 +183,16 @@ def test_rows_are_plain_json(run: RunFolder) -> None:
     assert metrics == {"loss": None, "kl": None, "n": 0.5, "r/m": 0.25, "on": True}
     second = json.loads(second)
     assert {key: second[key] for key in ("step", "stage")} == {"step": 1, "stage": "rl"}
-    assert second["eval"] == {"task": "t/a", "split": "test", "metric": "accuracy", "value": 0.75, "low": 0.7, "high": 0.8,
-                              "n": 397, "extra": {"hm": None}}
+    assert second["eval"] == {
+        "task": "t/a",
+        "split": "test",
+        "metric": "accuracy",
+        "value": 0.75,
+        "low": 0.7,
+        "high": 0.8,
+        "n": 397,
+        "extra": {"hm": None},
+    }
     assert (run.path / "errors.jsonl").read_bytes() == b'{"step":1,"where":"judge","what":"bad \\ud800 byte \\u2028"}\n'
 
 
@@ -228,9 +253,16 @@ def test_each_picture_is_stored_once_and_small(run: RunFolder, tmp_path: Path) -
     assert paths[0] == f"media/{hashlib.sha256(b'(6, 4)' + red.tobytes()).hexdigest()[:16]}.png"
 
 
-@pytest.mark.parametrize(("mode", "color", "seen"), [
-    ("RGBA", (9, 9, 9, 0), (255, 255, 255)), ("CMYK", (0, 0, 0, 0), (255, 255, 255)), ("P", 0, (0, 0, 0)),
-    ("L", 7, (7, 7, 7)), ("1", 1, (255, 255, 255))])
+@pytest.mark.parametrize(
+    ("mode", "color", "seen"),
+    [
+        ("RGBA", (9, 9, 9, 0), (255, 255, 255)),
+        ("CMYK", (0, 0, 0, 0), (255, 255, 255)),
+        ("P", 0, (0, 0, 0)),
+        ("L", 7, (7, 7, 7)),
+        ("1", 1, (255, 255, 255)),
+    ],
+)
 def test_any_mode_is_seen_as_people_see_it(run: RunFolder, mode: str, color: object, seen: object) -> None:
     run.rollouts(1, [row("a", Image.new(mode, (3, 3), color))])
     with Image.open(next((run.path / "rollouts" / "media").iterdir())) as stored:
@@ -240,7 +272,8 @@ def test_any_mode_is_seen_as_people_see_it(run: RunFolder, mode: str, color: obj
 def test_text_content_and_empty_rows(run: RunFolder) -> None:
     run.rollouts(1, [{"messages": [{"role": "system", "content": "be brief"}]}])
     assert read_rows(run.path / "rollouts" / "step-000001.jsonl") == [
-        {"step": 1, "messages": [{"role": "system", "content": [{"type": "text", "text": "be brief"}]}]}]
+        {"step": 1, "messages": [{"role": "system", "content": [{"type": "text", "text": "be brief"}]}]}
+    ]
     run.rollouts(2, [])
     assert read_rows(run.path / "rollouts" / "step-000002.jsonl") == []
 
@@ -277,8 +310,9 @@ def test_rewind_then_the_rest_equals_a_run_without_a_break(tmp_path: Path) -> No
 
 
 def test_the_clock_goes_on_from_the_last_kept_row(run: RunFolder) -> None:
-    (run.path / "metrics.jsonl").write_bytes(b"".join(
-        files.line({"step": s, "stage": "rl", "time": 100.0 * s, "metrics": {}}) for s in (1, 2, 3)))
+    (run.path / "metrics.jsonl").write_bytes(
+        b"".join(files.line({"step": s, "stage": "rl", "time": 100.0 * s, "metrics": {}}) for s in (1, 2, 3))
+    )
     opened = RunFolder.open(run.path)
     opened.metrics(4, "rl", {})
     assert 300 <= read_run(run.path).steps[-1]["time"] < 301
@@ -331,7 +365,8 @@ def test_a_full_disk_is_named_and_loses_nothing(run: RunFolder) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     names = ["metrics.jsonl", "errors.jsonl", "summary.json", "report.html", "metrics.jsonl", "rollouts/step-000001.jsonl"]
     assert [line.replace("No space left on device", "File too large") for line in done.stdout.splitlines()] == [
-        f"cannot write {run.path / name}: File too large; free some space, then go on with --resume" for name in names]
+        f"cannot write {run.path / name}: File too large; free some space, then go on with --resume" for name in names
+    ]
     assert tree(run.path) == before  # no torn line, no leftovers
 
 
@@ -368,9 +403,9 @@ def test_killed_while_writing_leaves_a_readable_run(run: RunFolder) -> None:
 
 
 def test_recording_imports_nothing_heavy() -> None:
-    code = ("import sys, mmrl.record, mmrl.files, mmrl.manifest, mmrl.view.report, mmrl.cli.report;"
-            "print([m for m in ('torch', 'numpy', 'PIL', 'transformers') if m in sys.modules])")
+    code = (
+        "import sys, mmrl.record, mmrl.files, mmrl.manifest, mmrl.view.report, mmrl.cli.report;"
+        "print([m for m in ('torch', 'numpy', 'PIL', 'transformers') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
-
-

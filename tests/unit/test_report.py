@@ -23,8 +23,12 @@ from mmrl.record import RunFolder
 from mmrl.view import charts, gallery, svg, text
 from mmrl.view.report import write_report
 
-CONFIG = {"seed": 1, "tasks": [{"id": "classification/digits"}], "policy": {"model": "tiny:qwen2_5_vl"},
-          "stages": [{"kind": "sft", "steps": 60}, {"kind": "rl", "steps": 250, "group_size": 8}]}
+CONFIG = {
+    "seed": 1,
+    "tasks": [{"id": "classification/digits"}],
+    "policy": {"model": "tiny:qwen2_5_vl"},
+    "stages": [{"kind": "sft", "steps": 60}, {"kind": "rl", "steps": 250, "group_size": 8}],
+}
 
 
 def wilson(right: int, n: int) -> tuple[float, float]:
@@ -39,8 +43,10 @@ def fake_run(path: Path, sft: int = 60, rl: int = 250, seed: int = 1) -> RunFold
     from sklearn.datasets import load_digits
 
     digits, draw = load_digits(), random.Random(seed)
-    pictures = [Image.fromarray((255 - image * 15.9).astype("uint8")).resize((112, 112), Image.Resampling.NEAREST)
-                for image in digits.images[:200]]
+    pictures = [
+        Image.fromarray((255 - image * 15.9).astype("uint8")).resize((112, 112), Image.Resampling.NEAREST)
+        for image in digits.images[:200]
+    ]
     run = RunFolder.create(path, CONFIG, seed)
     results = {}
 
@@ -52,28 +58,51 @@ def fake_run(path: Path, sft: int = 60, rl: int = 250, seed: int = 1) -> RunFold
         return {"classification/digits": result}
 
     for step in range(1, sft + 1):
-        run.metrics(step, "sft", {
-            "loss": 2.3 * math.exp(-step / 18) + 0.35 + draw.gauss(0, 0.05), "learning_rate": 1e-3 * min(step / 10, 1),
-            "grad_norm": 1.5 + draw.random(), "time/process": 0.02, "time/update": 0.11, "time/step": 0.13})
+        run.metrics(
+            step,
+            "sft",
+            {
+                "loss": 2.3 * math.exp(-step / 18) + 0.35 + draw.gauss(0, 0.05),
+                "learning_rate": 1e-3 * min(step / 10, 1),
+                "grad_norm": 1.5 + draw.random(),
+                "time/process": 0.02,
+                "time/update": 0.11,
+                "time/step": 0.13,
+            },
+        )
     before = evaluate(sft, "sft", 0.766)
     for i in range(1, rl + 1):
         step, done = sft + i, 1 - math.exp(-i / 70)
         skill = 0.70 + 0.25 * done
         noise = draw.gauss(0, 0.035)
-        run.metrics(step, "rl", {
-            "reward/mean": min(skill * 1.1 + noise, 1.1), "reward/std": 0.42 - 0.25 * done + draw.gauss(0, 0.02),
-            "reward/classification/exact": min(skill + noise, 1.0),
-            "reward/classification/answer": min(0.8 + 0.2 * done + noise / 3, 1.0),
-            "length/mean": 4.4 - 1.8 * done + draw.gauss(0, 0.1), "length/max": 12 - 5 * done + draw.choice([0, 1, 2]),
-            "length/truncated_share": max(0.04 * (1 - done) + draw.gauss(0, 0.004), 0),
-            "entropy": 0.9 * math.exp(-i / 110) + 0.08 + abs(noise) / 4,
-            "kl": 0.03 * done + abs(draw.gauss(0, 0.002)), "clip_share": abs(draw.gauss(0.01, 0.006)),
-            "zero_spread_share": min(0.3 + 0.45 * done + draw.gauss(0, 0.06), 1), "loss": draw.gauss(0, 0.02),
-            "grad_norm": 0.8 + draw.random() * 0.5 + (25 if i == 140 else 0), "learning_rate": 3e-4,
-            "logprob_gap": abs(draw.gauss(0, 3e-7)), "judge/failed_share": 0.0078 if i in (33, 90, 91) else 0.0,
-            "time/process": 0.012, "time/generate": 0.12 + draw.random() * 0.02, "time/judge": 0.012,
-            "time/update": 0.21 + draw.random() * 0.03,
-            "time/other": 0.01, "time/step": 0.38})
+        run.metrics(
+            step,
+            "rl",
+            {
+                "reward/mean": min(skill * 1.1 + noise, 1.1),
+                "reward/std": 0.42 - 0.25 * done + draw.gauss(0, 0.02),
+                "reward/classification/exact": min(skill + noise, 1.0),
+                "reward/classification/answer": min(0.8 + 0.2 * done + noise / 3, 1.0),
+                "length/mean": 4.4 - 1.8 * done + draw.gauss(0, 0.1),
+                "length/max": 12 - 5 * done + draw.choice([0, 1, 2]),
+                "length/truncated_share": max(0.04 * (1 - done) + draw.gauss(0, 0.004), 0),
+                "entropy": 0.9 * math.exp(-i / 110) + 0.08 + abs(noise) / 4,
+                "kl": 0.03 * done + abs(draw.gauss(0, 0.002)),
+                "clip_share": abs(draw.gauss(0.01, 0.006)),
+                "zero_spread_share": min(0.3 + 0.45 * done + draw.gauss(0, 0.06), 1),
+                "loss": draw.gauss(0, 0.02),
+                "grad_norm": 0.8 + draw.random() * 0.5 + (25 if i == 140 else 0),
+                "learning_rate": 3e-4,
+                "logprob_gap": abs(draw.gauss(0, 3e-7)),
+                "judge/failed_share": 0.0078 if i in (33, 90, 91) else 0.0,
+                "time/process": 0.012,
+                "time/generate": 0.12 + draw.random() * 0.02,
+                "time/judge": 0.012,
+                "time/update": 0.21 + draw.random() * 0.03,
+                "time/other": 0.01,
+                "time/step": 0.38,
+            },
+        )
         if i in (33, 90, 91):
             run.error(step, "classification/answer", "TimeoutError: no verdict within 5 s")
         if i % 50 == 0:
@@ -81,9 +110,16 @@ def fake_run(path: Path, sft: int = 60, rl: int = 250, seed: int = 1) -> RunFold
         if i % 10 == 0 or i == 1:
             run.rollouts(step, fake_rollouts(draw, pictures, digits.target, skill))
     best = max((r for s, r in results.items()), key=lambda r: r["value"])
-    run.summary({"status": "finished", "before": before, "best": {"classification/digits": best},
-                 "last": {"classification/digits": results[max(results)]}, "peak_memory_mb": 1312,
-                 "seconds": {"total": 128.4, "generate": 32.1, "judge": 3.2, "update": 61.5, "process": 4.9, "other": 26.7}})
+    run.summary(
+        {
+            "status": "finished",
+            "before": before,
+            "best": {"classification/digits": best},
+            "last": {"classification/digits": results[max(results)]},
+            "peak_memory_mb": 1312,
+            "seconds": {"total": 128.4, "generate": 32.1, "judge": 3.2, "update": 61.5, "process": 4.9, "other": 26.7},
+        }
+    )
     return run
 
 
@@ -103,10 +139,20 @@ def fake_rollouts(draw: random.Random, pictures: list[Any], targets: Any, skill:
         mean = sum(v for _, v, _ in values) / 8
         std = math.sqrt(sum((v - mean) ** 2 for _, v, _ in values) / 8)
         for text, value, parts in values:
-            rows.append({"task": "classification/digits", "prompt_id": f"digits-{item}", "group": group, "messages": [prompt],
-                         "answer": truth, "completion": text, "tokens": len(text) // 4, "status": "finished",
-                         "advantage": (value - mean) / (std + 1e-4),
-                         "score": {"value": value, "parts": parts, "detail": "", "status": "ok"}})
+            rows.append(
+                {
+                    "task": "classification/digits",
+                    "prompt_id": f"digits-{item}",
+                    "group": group,
+                    "messages": [prompt],
+                    "answer": truth,
+                    "completion": text,
+                    "tokens": len(text) // 4,
+                    "status": "finished",
+                    "advantage": (value - mean) / (std + 1e-4),
+                    "score": {"value": value, "parts": parts, "detail": "", "status": "ok"},
+                }
+            )
     return rows
 
 
@@ -178,8 +224,18 @@ def run(tmp_path: Path) -> RunFolder:
 
 def rollout(completion: str = "7", value: float | None = 1.0, group: int = 0, **more: Any) -> dict[str, Any]:
     score = {"value": value, "parts": {}, "detail": "", "status": "ok"}
-    return {"task": "t/a", "prompt_id": "p", "group": group, "messages": [user("which?")], "answer": "7",
-            "completion": completion, "tokens": 1, "status": "finished", "advantage": 0.0, "score": score} | more
+    return {
+        "task": "t/a",
+        "prompt_id": "p",
+        "group": group,
+        "messages": [user("which?")],
+        "answer": "7",
+        "completion": completion,
+        "tokens": 1,
+        "status": "finished",
+        "advantage": 0.0,
+        "score": score,
+    } | more
 
 
 # -- whole reports ------------------------------------------------------------------------------------------------------
@@ -192,10 +248,25 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert (run.path / "report.html").stat().st_size < 1_000_000
     titles = page.texts("h3")
     assert titles[:4] == ["classification/digits", "Evaluation", "Where the time went", "Reward"]
-    expected = ["Spread of rewards", "Reward by part", "Completion length", "Cut off by the length limit", "Entropy",
-                "KL to the reference", "Clipped tokens", "Groups without spread", "Loss (sft)", "Loss (rl)",
-                "Gradient norm (sft)", "Gradient norm (rl)", "Learning rate (sft)", "Learning rate (rl)",
-                "Sampler and learner disagree by", "Failed scores", "Seconds per step"]
+    expected = [
+        "Spread of rewards",
+        "Reward by part",
+        "Completion length",
+        "Cut off by the length limit",
+        "Entropy",
+        "KL to the reference",
+        "Clipped tokens",
+        "Groups without spread",
+        "Loss (sft)",
+        "Loss (rl)",
+        "Gradient norm (sft)",
+        "Gradient norm (rl)",
+        "Learning rate (sft)",
+        "Learning rate (rl)",
+        "Sampler and learner disagree by",
+        "Failed scores",
+        "Seconds per step",
+    ]
     assert titles[4:21] == expected
     assert [t for t in titles if t.startswith("Step ")] == [f"Step {s}" for s in (31, 40, 50, 60, 70, 80, 90)]
     assert "76.6%" in page.texts("b")  # 304 of 397 before
@@ -209,10 +280,16 @@ def test_before_best_and_last_are_drawn_where_they_belong(run: RunFolder) -> Non
     run.metrics(1, "rl", {"reward/mean": 0.5})
     result = {"metric": "accuracy", "n": 100}
     extra = {"harmonic_mean": 0.625, "worst": None}
-    run.summary({"status": "stopped", "before": {"t/a": {**result, "value": 0.5, "low": 0.4, "high": 0.6}},
-                 "best": {"t/a": {**result, "value": 0.9, "low": 0.8, "high": 0.95}},
-                 "last": {"t/a": {**result, "value": 0.8, "low": 0.7, "high": 0.9, "extra": extra}},
-                 "seconds": {"total": 125.0, "generate": 75.0, "update": 25.0}, "peak_memory_mb": 2048})
+    run.summary(
+        {
+            "status": "stopped",
+            "before": {"t/a": {**result, "value": 0.5, "low": 0.4, "high": 0.6}},
+            "best": {"t/a": {**result, "value": 0.9, "low": 0.8, "high": 0.95}},
+            "last": {"t/a": {**result, "value": 0.8, "low": 0.7, "high": 0.9, "extra": extra}},
+            "seconds": {"total": 125.0, "generate": 75.0, "update": 25.0},
+            "peak_memory_mb": 2048,
+        }
+    )
     html = write_report(run.path).read_text()
     page = Page(html)
     assert "+30.0 points" in page.texts("span")
@@ -241,7 +318,9 @@ def test_a_run_that_is_still_going_takes_its_figures_from_the_rows(run: RunFolde
     assert [b for b in page.texts("b") if b.endswith("%")][:3] == ["50.0%", "90.0%", "70.0%"]
     assert "+20.0 points" in page.texts("span")
     assert [a["style"] for tag, a in page.elements if tag == "i" and "grow" in (a.get("style") or "")] == [
-        "flex-grow:0.2500", "flex-grow:0.7500"]
+        "flex-grow:0.2500",
+        "flex-grow:0.7500",
+    ]
 
 
 def test_reports_of_runs_with_little_in_them(run: RunFolder) -> None:
@@ -259,13 +338,32 @@ def test_reports_of_runs_with_little_in_them(run: RunFolder) -> None:
 
 def test_several_tasks_and_metrics_of_plugins(run: RunFolder) -> None:
     for step in (1, 2):
-        run.metrics(step, "rl", {"reward/mean": 1, "reward/std": 0, "reward/story/plot": 1, "reward/t/exact": 1,
-                                 "task/t/a/reward": 1, "task/t/b/reward": 0.5, "gripper/<force>": 3.0})
+        run.metrics(
+            step,
+            "rl",
+            {
+                "reward/mean": 1,
+                "reward/std": 0,
+                "reward/story/plot": 1,
+                "reward/t/exact": 1,
+                "task/t/a/reward": 1,
+                "task/t/b/reward": 0.5,
+                "gripper/<force>": 3.0,
+            },
+        )
         for task in ("t/a", "t/b"):
             run.evaluation(step, "rl", task, "test", "accuracy", 0.5, 0.4, 0.6, 10)
     page = page_of(run)
-    assert page.texts("h3") == ["t/a", "t/b", "Evaluation", "Reward", "Spread of rewards", "Reward by part", "Reward by task",
-                                "gripper/<force>"]
+    assert page.texts("h3") == [
+        "t/a",
+        "t/b",
+        "Evaluation",
+        "Reward",
+        "Spread of rewards",
+        "Reward by part",
+        "Reward by task",
+        "gripper/<force>",
+    ]
     legend = [name for name in page.texts("span") if "/" in name]
     assert legend[:6] == ["t/a accuracy (test)", "t/b accuracy (test)", "story/plot", "t/exact", "t/a", "t/b"]
 
@@ -286,8 +384,10 @@ def test_values_that_are_not_numbers_are_gaps_with_a_note(run: RunFolder) -> Non
 
 
 def test_thousands_of_steps_stay_small(run: RunFolder) -> None:
-    rows = (files.line({"step": s, "stage": "rl", "time": s, "metrics": {"reward/mean": s % 7, "time/update": 1.0}})
-            for s in range(1, 20_001))
+    rows = (
+        files.line({"step": s, "stage": "rl", "time": s, "metrics": {"reward/mean": s % 7, "time/update": 1.0}})
+        for s in range(1, 20_001)
+    )
     (run.path / "metrics.jsonl").write_bytes(b"".join(rows))
     page = page_of(run)
     assert (run.path / "report.html").stat().st_size < 150_000
@@ -300,24 +400,59 @@ def test_thousands_of_steps_stay_small(run: RunFolder) -> None:
 
 
 HOSTILE = [
-    "<script>alert(1)</script>", "</pre></li></ol><img src=x onerror=alert(1)>", "\"><svg onload=alert(1)>", "' onclick='x",
-    "<!--", "]]>", "</style><style>*{display:none}", "<base href=//evil.example>", "javascript:alert(1)", "&lt;b&gt; &amp;",
-    "\x00\x1b[31m\u202egnp.exe", "\ud800 lone", "{{7*7}} ${7*7}", "<a href=http://evil.example>x</a>", "Z" + "\u0300" * 500,
-    "</script><script src=//evil.example></script>"]
+    "<script>alert(1)</script>",
+    "</pre></li></ol><img src=x onerror=alert(1)>",
+    '"><svg onload=alert(1)>',
+    "' onclick='x",
+    "<!--",
+    "]]>",
+    "</style><style>*{display:none}",
+    "<base href=//evil.example>",
+    "javascript:alert(1)",
+    "&lt;b&gt; &amp;",
+    "\x00\x1b[31m\u202egnp.exe",
+    "\ud800 lone",
+    "{{7*7}} ${7*7}",
+    "<a href=http://evil.example>x</a>",
+    "Z" + "\u0300" * 500,
+    "</script><script src=//evil.example></script>",
+]
 
 
 def test_hostile_text_stays_text_wherever_it_comes_from(run: RunFolder) -> None:
     for i, evil in enumerate(HOSTILE, 1):
-        run.metrics(i, evil, {evil: 1.0, f"reward/{evil}": 1.0, f"task/{evil}/reward": 1.0, "reward/x": 1.0, "task/x/reward": 1,
-                              f"time/{evil}": 1})
+        run.metrics(
+            i,
+            evil,
+            {
+                evil: 1.0,
+                f"reward/{evil}": 1.0,
+                f"task/{evil}/reward": 1.0,
+                "reward/x": 1.0,
+                "task/x/reward": 1,
+                f"time/{evil}": 1,
+            },
+        )
         run.evaluation(i, evil, evil, evil, evil, 0.5, 0.4, 0.6, 10, {evil: 1.0})
         run.error(i, evil, evil)
         score = {"value": None, "parts": {evil: 1.0}, "detail": evil, "status": evil}
-        run.rollouts(i, [rollout(evil, answer={evil: evil}, task=evil, prompt_id=evil, status=evil, score=score,
-                                 messages=[{"role": evil, "content": evil}, user(evil)])])
+        run.rollouts(
+            i,
+            [
+                rollout(
+                    evil,
+                    answer={evil: evil},
+                    task=evil,
+                    prompt_id=evil,
+                    status=evil,
+                    score=score,
+                    messages=[{"role": evil, "content": evil}, user(evil)],
+                )
+            ],
+        )
     result = {"value": 1.0, "metric": HOSTILE[1], "n": 1}
     run.summary({"status": HOSTILE[0], "last": {HOSTILE[0]: result}, "seconds": {HOSTILE[1]: 1.0}})
-    config = (run.path / "config.toml")
+    config = run.path / "config.toml"
     config.write_text(config.read_text() + "\nevil = '</pre><script>alert(2)</script>'\n")
     page = page_of(run)
     assert_self_contained(page)
@@ -343,8 +478,14 @@ def test_huge_completions_are_cut_and_the_page_stays_within_its_budget(run: RunF
     noise = random.Random(0)
     for step in range(1, 9):
         pictures = [Image.frombytes("RGB", (512, 512), noise.randbytes(512 * 512 * 3)) for _ in range(3)]
-        run.rollouts(step, [rollout(f"{i}" * 200_000, group=g, messages=[user("which?", picture, picture, picture)])
-                            for g, picture in enumerate(pictures) for i in range(2)])
+        run.rollouts(
+            step,
+            [
+                rollout(f"{i}" * 200_000, group=g, messages=[user("which?", picture, picture, picture)])
+                for g, picture in enumerate(pictures)
+                for i in range(2)
+            ],
+        )
     path = write_report(run.path)
     assert 2_000_000 < path.stat().st_size < gallery.BUDGET + 1_000_000
     page = Page(path.read_text())
@@ -385,16 +526,36 @@ def test_pictures_outside_of_the_run_are_not_read(run: RunFolder, tmp_path: Path
 
 def test_numbers_for_people() -> None:
     assert [svg.number(v) for v in (0, 1, 0.123456, 99.96, 12345.6, 2.5e7, 0.00034, -0.5, None)] == [
-        "0", "1", "0.123", "100", "12,346", "2.5e7", "3.4e-4", "-0.5",
-        "no number"]
+        "0",
+        "1",
+        "0.123",
+        "100",
+        "12,346",
+        "2.5e7",
+        "3.4e-4",
+        "-0.5",
+        "no number",
+    ]
     assert [svg.number(v, "%") for v in (0.0, 0.1234, 1.0)] == ["0.0%", "12.3%", "100.0%"]
     assert [text.duration(s) for s in (0.04, 59.4, 61, 3599, 7265)] == [
-        "0.0 s", "59 s", "1 min 01 s", "59 min 59 s", "2 h 01 min"]
+        "0.0 s",
+        "59 s",
+        "1 min 01 s",
+        "59 min 59 s",
+        "2 h 01 min",
+    ]
 
 
-@pytest.mark.parametrize(("low", "high", "ticks"), [
-    (0, 1, (0, 0.2, 0.4, 0.6, 0.8, 1)), (0.72, 0.97, (0.75, 0.8, 0.85, 0.9, 0.95)), (0, 26.2, (0, 10, 20)),
-    (-0.06, 0.05, (-0.05, -0.025, 0, 0.025, 0.05)), (1e-7, 9e-7, (2e-7, 4e-7, 6e-7, 8e-7))])
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (0, 1, (0, 0.2, 0.4, 0.6, 0.8, 1)),
+        (0.72, 0.97, (0.75, 0.8, 0.85, 0.9, 0.95)),
+        (0, 26.2, (0, 10, 20)),
+        (-0.06, 0.05, (-0.05, -0.025, 0, 0.025, 0.05)),
+        (1e-7, 9e-7, (2e-7, 4e-7, 6e-7, 8e-7)),
+    ],
+)
 def test_ticks_are_round(low: float, high: float, ticks: tuple[float, ...]) -> None:
     assert svg.nice_ticks(low, high) == pytest.approx(ticks)
 
@@ -417,8 +578,9 @@ def test_a_line_goes_where_its_values_are() -> None:
 
 
 def test_stacked_areas_add_up() -> None:
-    drawn = svg.stacked_chart([svg.Series(name="a", xs=[0, 1], ys=[1.0, None]),
-                               svg.Series(name="b", xs=[0, 1], ys=[1.0, 2.0], color=2)])
+    drawn = svg.stacked_chart(
+        [svg.Series(name="a", xs=[0, 1], ys=[1.0, None]), svg.Series(name="b", xs=[0, 1], ys=[1.0, 2.0], color=2)]
+    )
     floor, top = 154.0, round(154 - 144 * 2 / 2.1, 1)  # two units, and 5% room
     middle = round(154 - 144 / 2.1, 1)
     assert f'class="area s1" points="42.0,{middle} 352.0,{floor} 352.0,{floor} 42.0,{floor}"' in drawn

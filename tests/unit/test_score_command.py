@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from mmrl.cli import main
 
-PLUGIN = '''
+PLUGIN = """
 import time
 from mmrl import Score, VerifierSpec, hookimpl
 
@@ -32,7 +32,7 @@ def width(case):
 def slow(case):
     time.sleep(case.answer)
     return 1.0
-'''
+"""
 
 
 GOOD = b'{"completion": "a", "answer": "a"}\n'
@@ -62,9 +62,14 @@ def score(plugin, monkeypatch):
 @pytest.fixture
 def process(plugin):
     """The command in a process of its own."""
-    with subprocess.Popen([sys.executable, "-m", "mmrl", "--plugin", plugin, "score", "scoring/same"], text=True,
-                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          env={**os.environ, "MMRL_PLUGINS": ""}) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "mmrl", "--plugin", plugin, "score", "scoring/same"],
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "MMRL_PLUGINS": ""},
+    ) as process:
         yield process
         process.kill()
 
@@ -74,8 +79,13 @@ def ok(value, meta=0.0, detail="finished"):
 
 
 def test_a_line_for_a_line(score):
-    lines = [{"completion": "ä", "answer": "ä", "meta": {"k": 0.5}}, {"completion": "a"}, "",
-             {"completion": "a", "answer": "raise"}, {"completion": "a", "answer": "a", "status": "truncated-length"}]
+    lines = [
+        {"completion": "ä", "answer": "ä", "meta": {"k": 0.5}},
+        {"completion": "a"},
+        "",
+        {"completion": "a", "answer": "raise"},
+        {"completion": "a", "answer": "a", "status": "truncated-length"},
+    ]
     code, rows, stderr = score(lines, "scoring/same")
     assert (code, stderr) == (0, "")
     failed = rows.pop(2)
@@ -137,19 +147,25 @@ def test_a_reader_that_leaves_is_no_traceback(process):
     assert process.stderr.read() == ""
 
 
-@pytest.mark.parametrize(("line", "message"), [
-    ('{"completion": "a"', "line 2 of stdin is not JSON (Expecting ',' delimiter: line 1 column 19 (char 18)): write one object"),
-    (b"\xff\xfe\xfd", "line 2 of stdin is not JSON ('utf-8' codec can't decode byte 0xff"),
-    ("[" * 200_000, "line 2 of stdin is not JSON (maximum recursion depth exceeded"),
-    ("[1]", "line 2 of stdin is not a JSON object"),
-    ('{"answer": "a"}', "line 2 of stdin has no 'completion'"),
-    ('{"completion": 1}', "line 2 of stdin: 'completion' must be text, found 1"),
-    ('{"completion": "a", "meta": []}', "line 2 of stdin: 'meta' must be an object, found []"),
-    ('{"completion": "a", "answr": 1}', "line 2 of stdin has an unknown key 'answr'. Did you mean 'answer'?"),
-    ('{"completion": "a", "status": "done"}', "line 2 of stdin: unknown status 'done'."),
-    ('{"completion": "a", "images": [1]}', "line 2 of stdin: 'images' must be a list of paths, found 1"),
-    ('{"completion": "a", "images": ["missing.png"]}', "line 2 of stdin: "),
-])
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            '{"completion": "a"',
+            "line 2 of stdin is not JSON (Expecting ',' delimiter: line 1 column 19 (char 18)): write one object",
+        ),
+        (b"\xff\xfe\xfd", "line 2 of stdin is not JSON ('utf-8' codec can't decode byte 0xff"),
+        ("[" * 200_000, "line 2 of stdin is not JSON (maximum recursion depth exceeded"),
+        ("[1]", "line 2 of stdin is not a JSON object"),
+        ('{"answer": "a"}', "line 2 of stdin has no 'completion'"),
+        ('{"completion": 1}', "line 2 of stdin: 'completion' must be text, found 1"),
+        ('{"completion": "a", "meta": []}', "line 2 of stdin: 'meta' must be an object, found []"),
+        ('{"completion": "a", "answr": 1}', "line 2 of stdin has an unknown key 'answr'. Did you mean 'answer'?"),
+        ('{"completion": "a", "status": "done"}', "line 2 of stdin: unknown status 'done'."),
+        ('{"completion": "a", "images": [1]}', "line 2 of stdin: 'images' must be a list of paths, found 1"),
+        ('{"completion": "a", "images": ["missing.png"]}', "line 2 of stdin: "),
+    ],
+)
 def test_bad_line_is_named_after_the_good_ones_are_answered(score, line, message):
     code, rows, stderr = score(GOOD + (line if isinstance(line, bytes) else line.encode()) + b"\n" + GOOD, "scoring/same")
     assert code == 2
@@ -158,12 +174,15 @@ def test_bad_line_is_named_after_the_good_ones_are_answered(score, line, message
     assert stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(("args", "message"), [
-    (["scoring/sam"], "no verifier 'scoring/sam'. Did you mean 'scoring/same'?"),
-    (["scoring/same", "--set", "credits=1"], "verifier 'scoring/same' has no option 'credits'. Did you mean 'credit'?"),
-    (["scoring/same", "--set", "credit"], "--set 'credit' has no value: write --set key=value"),
-    (["scoring/same", "--processes", "0"], "Invalid value for '--processes'"),
-])
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["scoring/sam"], "no verifier 'scoring/sam'. Did you mean 'scoring/same'?"),
+        (["scoring/same", "--set", "credits=1"], "verifier 'scoring/same' has no option 'credits'. Did you mean 'credit'?"),
+        (["scoring/same", "--set", "credit"], "--set 'credit' has no value: write --set key=value"),
+        (["scoring/same", "--processes", "0"], "Invalid value for '--processes'"),
+    ],
+)
 def test_bad_arguments(score, args, message):
     code, rows, stderr = score([{"completion": "a"}], *args)
     assert (code, rows) == (2, [])
