@@ -55,7 +55,8 @@ class Learner:
                 self.optimizer.zero_grad()
                 raise UserError(
                     f"sampler and learner disagree by {metrics['logprob_gap']:.3f} nats a token "
-                    f"(limits.logprob_gap = {self.gap_limit}): what would be trained is not what was sampled; check policy.dtype, policy.attention and the model family"
+                    f"(limits.logprob_gap = {self.gap_limit}): what would be trained is not "
+                    "what was sampled; check policy.dtype, policy.attention and the model family"
                 )
             rate = learning_rate(self.stage, step)
             for group in self.optimizer.param_groups:

@@ -58,16 +58,22 @@ def load_image(ref: Any, max_pixels: int = MAX_PIXELS, name: str = "") -> Image:
     except PermissionError:
         raise UserError(f"image {name} can't be read: check its permissions") from None
     except Image.UnidentifiedImageError:
-        raise UserError(f"image {name} is broken or of an unknown kind: replace it by a JPEG, PNG, WebP, GIF, BMP or TIFF file"
-                        ) from None
+        raise UserError(
+            f"image {name} is broken or of an unknown kind: replace it by a JPEG, PNG, WebP, GIF, BMP or TIFF file"
+        ) from None
     except Image.DecompressionBombError:
         raise UserError(f"image {name} is too large: shrink it to at most {max_pixels:,} pixels") from None
     except Exception as error:
         raise _broken(name, error) from error
 
 
-def to_frame(coordinates: Sequence[Any], source: Frame | str, target: Frame | str, image_size: tuple[int, int],
-             model_size: tuple[int, int] | None = None) -> Any:
+def to_frame(
+    coordinates: Sequence[Any],
+    source: Frame | str,
+    target: Frame | str,
+    image_size: tuple[int, int],
+    model_size: tuple[int, int] | None = None,
+) -> Any:
     """Coordinates written in the frame `source`, as they are written in `target`.
 
     coordinates: (x, y), (x1, y1, x2, y2) or any other flat run of x, y pairs, or a list of such.
@@ -84,8 +90,10 @@ def to_frame(coordinates: Sequence[Any], source: Frame | str, target: Frame | st
     if len(coordinates) % 2:
         raise ValueError(f"coordinates are pairs of x and y, got {len(coordinates)} numbers")
     before, after = (_extent(Frame(f), image_size, model_size) for f in (source, target))
-    return tuple(float(v) if a == b else float(v) * b / a
-                 for v, a, b in zip(coordinates, itertools.cycle(before), itertools.cycle(after), strict=False))
+    return tuple(
+        float(v) if a == b else float(v) * b / a
+        for v, a, b in zip(coordinates, itertools.cycle(before), itertools.cycle(after), strict=False)
+    )
 
 
 def image_bytes_hash(image: Any) -> str:
@@ -128,8 +136,10 @@ def _decode(image: Image, max_pixels: int, name: str) -> Image:
     if width * height > max_pixels:
         raise UserError(f"image {name} is too large, {width} x {height}: shrink it to at most {max_pixels:,} pixels")
     if max(width, height) > MAX_RATIO * min(width, height):
-        raise UserError(f"image {name} is too narrow, {width} x {height}: vision models refuse one side over {MAX_RATIO} times "
-                        "the other: crop or pad it")
+        raise UserError(
+            f"image {name} is too narrow, {width} x {height}: vision models refuse one side over {MAX_RATIO} times "
+            "the other: crop or pad it"
+        )
     try:
         image.load()
         upright = ImageOps.exif_transpose(image)

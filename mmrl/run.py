@@ -130,7 +130,8 @@ class Run:
                     if len(self.quarantine) > 2 + sum(self.source.taken.values()) // 10:
                         raise UserError(
                             f"step {self.at.step + 1}: {len(self.quarantine)} prompts are broken so far, "
-                            f"see {self.folder.path / 'errors.jsonl'}: mend or remove them, then go on with --resume; the last: {error}"
+                            f"see {self.folder.path / 'errors.jsonl'}: "
+                            f"mend or remove them, then go on with --resume; the last: {error}"
                         ) from error
         return prompts, inputs
 

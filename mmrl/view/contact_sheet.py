@@ -44,7 +44,7 @@ def contact_sheet(prompts: Sequence[Prompt], title: str, subtitle: str = "", see
 
     cards = [_card(prompt, see) for prompt in prompts]
     columns = len(cards) if len(cards) < 4 else min((4, 3), key=lambda c: -len(cards) % c)  # the fewest gaps in the last row
-    rows = [cards[i:i + columns] for i in range(0, len(cards), columns)]
+    rows = [cards[i : i + columns] for i in range(0, len(cards), columns)]
     heights = [max(card.height for card in row) for row in rows]
     width = 2 * MARGIN + columns * (CARD + GAP) - GAP
     sheet = Image.new("RGB", (width, HEADER + sum(heights) + GAP * len(rows) - GAP + MARGIN), PAPER)
@@ -102,10 +102,13 @@ def _card(prompt: Prompt, see: See | None) -> _Card:
     seen = [see(image) if see else image for image in originals]
     sizes = list(dict.fromkeys(f"{image.width} x {image.height}" for image in seen))
     answer = "none" if prompt.answer is None else str(prompt.answer) or "(empty)"
-    return _Card(picture=_mount(prompt, originals, seen), id=prompt.id or "no id",
-                 sizes=", ".join(sizes[:2]) + (", ..." if len(sizes) > 2 else ""),
-                 prompt=wrap(prompt.text, CARD - 2 * PAD, 16, PROMPT_LINES),
-                 answer=wrap(answer, CARD - 2 * PAD - 70, 16, ANSWER_LINES))
+    return _Card(
+        picture=_mount(prompt, originals, seen),
+        id=prompt.id or "no id",
+        sizes=", ".join(sizes[:2]) + (", ..." if len(sizes) > 2 else ""),
+        prompt=wrap(prompt.text, CARD - 2 * PAD, 16, PROMPT_LINES),
+        answer=wrap(answer, CARD - 2 * PAD - 70, 16, ANSWER_LINES),
+    )
 
 
 def _mount(prompt: Prompt, originals: Sequence[Image], seen: Sequence[Image]) -> Image:
@@ -173,7 +176,7 @@ def _marked(shown: Image, meta: Mapping[str, Any], size: tuple[int, int]) -> Ima
 def wrap(text: str, width: int, size: int, lines: int) -> list[str]:
     """The text in at most so many lines of `width` pixels at most; an ellipsis stands for what does not fit."""
     wrapped: list[str] = []
-    for paragraph in text[:100 * lines].strip().split("\n"):
+    for paragraph in text[: 100 * lines].strip().split("\n"):
         line = ""
         for word in (piece for whole in paragraph.split() for piece in _pieces(whole, width, size)):
             if line and _width(f"{line} {word}", size) > width:
@@ -183,7 +186,7 @@ def wrap(text: str, width: int, size: int, lines: int) -> list[str]:
                 line = f"{line} {word}".strip()
         wrapped.append(line)
     if len(wrapped) > lines or len(text.strip()) > 100 * lines:
-        wrapped = [*wrapped[:lines - 1], _clip(" ".join(wrapped[lines - 1:]) + ELLIPSIS, width, size)]
+        wrapped = [*wrapped[: lines - 1], _clip(" ".join(wrapped[lines - 1 :]) + ELLIPSIS, width, size)]
     return wrapped
 
 
@@ -192,7 +195,7 @@ def _pieces(word: str, width: int, size: int) -> list[str]:
     pieces, start = [], 0
     for end in range(1, len(word) + 1):
         if end - start > 1 and _width(word[start:end], size) > width:
-            pieces.append(word[start:end - 1])
+            pieces.append(word[start : end - 1])
             start = end - 1
     return [*pieces, word[start:]]
 

@@ -21,6 +21,7 @@ RED, WHITE = (255, 0, 0), (255, 255, 255)
 
 def png_header(width: int, height: int) -> bytes:
     """A PNG that claims a size and has no pixels."""
+
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
@@ -114,9 +115,19 @@ def test_a_truncated_file_names_itself(tmp_path, kind):
         load_image(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"no image at all", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"\xff\xd8\xff\xe0",
-                                     b"BM" + b"\0" * 60, b"RIFF\x10\0\0\0WEBPVP8 ",
-                                     b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"no image at all",
+        b"\x89PNG\r\n\x1a\n",
+        b"GIF89a",
+        b"\xff\xd8\xff\xe0",
+        b"BM" + b"\0" * 60,
+        b"RIFF\x10\0\0\0WEBPVP8 ",
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
+    ],
+)
 def test_a_broken_file_names_itself(tmp_path, content):
     (tmp_path / "bad.jpg").write_bytes(content)
     with pytest.raises(UserError, match=r"bad\.jpg is broken or"):
@@ -126,8 +137,13 @@ def test_a_broken_file_names_itself(tmp_path, content):
 
 
 def test_missing_folder_url_and_nonsense_each_say_what_to_do(tmp_path):
-    for ref, message in ((tmp_path / "no.png", "does not exist: check the path"), (tmp_path, "is a folder"),
-                         ("https://x.org/a.png", "is a URL"), (7, "is no image"), (None, "is no image")):
+    for ref, message in (
+        (tmp_path / "no.png", "does not exist: check the path"),
+        (tmp_path, "is a folder"),
+        ("https://x.org/a.png", "is a URL"),
+        (7, "is no image"),
+        (None, "is no image"),
+    ):
         with pytest.raises(UserError, match=message):
             load_image(ref)
 

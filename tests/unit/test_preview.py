@@ -29,8 +29,9 @@ def test_each_card_shows_its_own_picture():
     assert [sheet.getpixel(middle(i)) for i in range(3)] == [RED, GREEN, BLUE]
 
 
-@pytest.mark.parametrize("count, columns, rows", [
-    (1, 1, 1), (3, 3, 1), (4, 4, 1), (5, 3, 2), (6, 3, 2), (7, 4, 2), (8, 4, 2), (9, 3, 3)])
+@pytest.mark.parametrize(
+    "count, columns, rows", [(1, 1, 1), (3, 3, 1), (4, 4, 1), (5, 3, 2), (6, 3, 2), (7, 4, 2), (8, 4, 2), (9, 3, 3)]
+)
 def test_cards_stand_in_rows(count, columns, rows):
     sheet = contact_sheet([prompt(BLACK)] * (count - 1) + [prompt(RED)], "t")
     assert sheet.width == 2 * MARGIN + columns * (CARD + GAP) - GAP
@@ -62,10 +63,16 @@ def test_see_decides_what_is_shown_and_which_size_is_written():
     assert seen == [(10, 10)] and sheet.getpixel(middle(0)) == BLUE
 
 
-@pytest.mark.parametrize("meta", [
-    {"boxes": [(100, 50, 300, 150)]}, {"boxes": [(300, 150, 100, 50)]},
-    {"boxes": [{"bbox_2d": [100, 50, 300, 150], "label": "x"}]},
-    {"boxes": [(250, 250, 750, 750)], "frame": "thousandths"}, {"boxes": [(0.25, 0.25, 0.75, 0.75)], "frame": "unit"}])
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {"boxes": [(100, 50, 300, 150)]},
+        {"boxes": [(300, 150, 100, 50)]},
+        {"boxes": [{"bbox_2d": [100, 50, 300, 150], "label": "x"}]},
+        {"boxes": [(250, 250, 750, 750)], "frame": "thousandths"},
+        {"boxes": [(0.25, 0.25, 0.75, 0.75)], "frame": "unit"},
+    ],
+)
 def test_a_box_is_drawn_where_it_is(meta):
     sheet = contact_sheet([prompt(BLACK, size=(400, 200), **meta)], "t")
     x, y = middle(0)  # 400 x 200 is shown as 340 x 170
@@ -90,8 +97,14 @@ def test_text_and_answer_are_written():
 
 
 def test_odd_prompts_are_shown_too():
-    contact_sheet([Prompt(messages=[user("no picture")], answer=["a", "list"]), prompt(RED, text="", answer=None),
-                   prompt(RED, text="\u56fe\u4e2d \u043a\u043e\u0448\u043a\u0430 \U0001f415 \0 \u202e", answer="")], "t" * 999)
+    contact_sheet(
+        [
+            Prompt(messages=[user("no picture")], answer=["a", "list"]),
+            prompt(RED, text="", answer=None),
+            prompt(RED, text="\u56fe\u4e2d \u043a\u043e\u0448\u043a\u0430 \U0001f415 \0 \u202e", answer=""),
+        ],
+        "t" * 999,
+    )
 
 
 def test_wrapped_text_keeps_its_words_and_its_width():
@@ -143,16 +156,17 @@ def test_bad_input_is_answered_in_one_line_and_writes_nothing(tmp_path, monkeypa
     (tmp_path / "folder.png").mkdir()
     before = sorted(os.listdir(tmp_path))
     for args, message in (
-            (["classification/digit"], "Did you mean 'classification/digits'"),
-            (["classification/digits", "--split", "dev"], "has no split 'dev': choose one of warm, train, test"),
-            (["classification/digits", "--set", "sise=9"], "no option 'sise'. Did you mean 'size'"),
-            (["classification/digits", "--out", "a.jpg"], "--out a.jpg must end in .png"),
-            (["classification/digits", "--out", "no/a.png"], "the folder no does not exist"),
-            (["classification/digits", "--out", "folder.png"], "folder.png is a folder"),
-            (["classification/digits", "-n", "0"], "0 is not in the range"),
-            (["classification/folder"], "needs the option 'path'"),
-            (["classification/folder", "--set", "path=nowhere"], "folder nowhere does not exist"),
-            (["classification/folder", "--set", "path=pictures"], ".png is broken")):
+        (["classification/digit"], "Did you mean 'classification/digits'"),
+        (["classification/digits", "--split", "dev"], "has no split 'dev': choose one of warm, train, test"),
+        (["classification/digits", "--set", "sise=9"], "no option 'sise'. Did you mean 'size'"),
+        (["classification/digits", "--out", "a.jpg"], "--out a.jpg must end in .png"),
+        (["classification/digits", "--out", "no/a.png"], "the folder no does not exist"),
+        (["classification/digits", "--out", "folder.png"], "folder.png is a folder"),
+        (["classification/digits", "-n", "0"], "0 is not in the range"),
+        (["classification/folder"], "needs the option 'path'"),
+        (["classification/folder", "--set", "path=nowhere"], "folder nowhere does not exist"),
+        (["classification/folder", "--set", "path=pictures"], ".png is broken"),
+    ):
         done = mmrl(*args)
         assert done.exit_code == 2 and done.stdout == "", args
         assert done.stderr.startswith("mmrl: ") and message in done.stderr and done.stderr.count("\n") == 1, done.stderr

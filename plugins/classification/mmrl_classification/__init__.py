@@ -12,16 +12,34 @@ DIRECT = {"classification/exact@cls-rl": 1.0}
 
 @hookimpl
 def mmrl_tasks() -> list[TaskSpec]:
-    tasks = [TaskSpec(id="classification/digits", target=TASK + "Digits", verifiers={"classification/answer": 1.0},
-                      summary="1,797 handwritten digits, part of scikit-learn")]
-    for name, target, what in (("folder", TASK + "Folder", "a local folder of images by class"),
-                               ("dataset", TASK + "Dataset", "any `datasets` path")):
+    tasks = [
+        TaskSpec(
+            id="classification/digits",
+            target=TASK + "Digits",
+            verifiers={"classification/answer": 1.0},
+            summary="1,797 handwritten digits, part of scikit-learn",
+        )
+    ]
+    for name, target, what in (
+        ("folder", TASK + "Folder", "a local folder of images by class"),
+        ("dataset", TASK + "Dataset", "any `datasets` path"),
+    ):
         tasks += [
             TaskSpec(id=f"classification/{name}", target=target, verifiers=TAGGED, summary=what),
-            TaskSpec(id=f"classification/{name}@cls-rl", target=target, options={"style": "cls-rl"}, verifiers=THINKING,
-                     summary=f"{what}, posed and scored as by CLS-RL"),
-            TaskSpec(id=f"classification/{name}@no-thinking-rl", target=target, options={"style": "no-thinking"},
-                     verifiers=DIRECT, summary=f"{what}, posed and scored as by No-Thinking-RL"),
+            TaskSpec(
+                id=f"classification/{name}@cls-rl",
+                target=target,
+                options={"style": "cls-rl"},
+                verifiers=THINKING,
+                summary=f"{what}, posed and scored as by CLS-RL",
+            ),
+            TaskSpec(
+                id=f"classification/{name}@no-thinking-rl",
+                target=target,
+                options={"style": "no-thinking"},
+                verifiers=DIRECT,
+                summary=f"{what}, posed and scored as by No-Thinking-RL",
+            ),
         ]
     return tasks
 
@@ -34,8 +52,12 @@ def mmrl_verifiers() -> list[VerifierSpec]:
         VerifierSpec(id="classification/contains", target=OURS + "contains", summary="the answer occurs and no other label does"),
         VerifierSpec(id="classification/format", target=OURS + "form", summary="one think block, then one answer block"),
         VerifierSpec(id="classification/answer@cls-rl", target=CLS_RL + "answer", summary="CLS-RL's accuracy reward"),
-        VerifierSpec(id="classification/open-answer@cls-rl", target=CLS_RL + "answer", options={"underscores": "either"},
-                     summary="CLS-RL's accuracy reward for pets and food, open-ended"),
+        VerifierSpec(
+            id="classification/open-answer@cls-rl",
+            target=CLS_RL + "answer",
+            options={"underscores": "either"},
+            summary="CLS-RL's accuracy reward for pets and food, open-ended",
+        ),
         VerifierSpec(id="classification/exact@cls-rl", target=CLS_RL + "exact", summary="No-Thinking-RL's reward"),
         VerifierSpec(id="classification/format@cls-rl", target=CLS_RL + "form", summary="CLS-RL's format reward"),
     ]

@@ -54,7 +54,7 @@ def form(case: Case) -> float:
     if not (text.startswith("<think>") and text.endswith("</answer>")):
         return 0.0
     ends = re.finditer(r"</think>\s*<answer>", text)  # linear, where the published pattern backtracks
-    return float(any(m.start() >= len("<think>") and m.end() <= len(text) - len("</answer>") for m in ends))
+    return float(any(m.end() <= len(text) - len("</answer>") for m in ends))
 
 
 def first_answer(text: str) -> str:
@@ -82,5 +82,9 @@ def math_equal(completion: str, label: str) -> bool:
 def explosive(text: str) -> bool:
     """Too long for math-verify, or towers of powers and factorials that it would compute for hours."""
     powers = _POWER.findall(text[:MAX_MATH])
-    return (len(text) > MAX_MATH or len(powers) > 1 or any(len(p) > 3 for p in powers)
-            or (any(c in text for c in "$\\[") and bool(_FACTORIAL.search(text))))
+    return (
+        len(text) > MAX_MATH
+        or len(powers) > 1
+        or any(len(p) > 3 for p in powers)
+        or (any(c in text for c in "$\\[") and bool(_FACTORIAL.search(text)))
+    )

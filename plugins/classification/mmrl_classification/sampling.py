@@ -77,7 +77,7 @@ def list_size(count: int) -> int:
 def offer(label: str, labels: Sequence[str], seed: int, id: str) -> tuple[str, ...]:
     """The labels offered with an item, its own always among them, in an order of its own."""
     others = sorted((other for other in labels if other != label), key=lambda other: rank(seed, "offer", id, other))
-    offered = [label, *others[:list_size(len(labels)) - 1]]
+    offered = [label, *others[: list_size(len(labels)) - 1]]
     return tuple(sorted(offered, key=lambda one: rank(seed, "shuffle", id, one)))
 
 

@@ -13,8 +13,26 @@ from mmrl import UserError
 from mmrl.media import load_image
 from mmrl_classification.sampling import Item, rank
 
-SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".webp", ".bmp", ".dib", ".tif", ".tiff", ".ppm", ".pgm", ".pbm",
-            ".pnm", ".tga", ".jp2", ".avif")
+SUFFIXES = (
+    ".jpg",
+    ".jpeg",
+    ".jpe",
+    ".jfif",
+    ".png",
+    ".gif",
+    ".webp",
+    ".bmp",
+    ".dib",
+    ".tif",
+    ".tiff",
+    ".ppm",
+    ".pgm",
+    ".pbm",
+    ".pnm",
+    ".tga",
+    ".jp2",
+    ".avif",
+)
 SPLITS = {"train": ("train", "training"), "test": ("test", "val", "valid", "validation")}
 """Our split -> names that sources give it, the first that is there is taken."""
 
@@ -37,8 +55,10 @@ def folder(path: str) -> Pictures:
     """One folder per class, or `train/` and `test/` with one folder per class in each; deeper folders belong to their class."""
     root = Path(str(path)).expanduser()
     if not root.is_dir():
-        raise UserError(f"folder {path} {'is a file' if root.exists() else 'does not exist'}: "
-                        "set path to a folder with one folder of images per class")
+        raise UserError(
+            f"folder {path} {'is a file' if root.exists() else 'does not exist'}: "
+            "set path to a folder with one folder of images per class"
+        )
     parts = _own_splits(root) or {"": root}
     items: dict[str, list[Item]] = {}
     for split, part in parts.items():
@@ -63,8 +83,12 @@ def _folders(root: Path) -> list[Path]:
 
 def _images(folder: Path, root: Path) -> list[Item]:
     """The images of a class, by their path below the root, which is their id."""
-    found = [Path(parent) / name for parent, _, names in os.walk(folder) for name in names
-             if not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES]
+    found = [
+        Path(parent) / name
+        for parent, _, names in os.walk(folder)
+        for name in names
+        if not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES
+    ]
     if not found:
         raise UserError(f"class folder {folder} has no images: put some in, or remove it")
     label = unicodedata.normalize("NFC", folder.name)  # macOS lists names in another form
@@ -92,8 +116,9 @@ def digits(size: int) -> Pictures:
     return Pictures("scikit-learn's digits", tuple("0123456789"), items, draw)
 
 
-def dataset(path: str, name: str | None, revision: str | None, image_column: str, label_column: str,
-            splits: Mapping[str, str]) -> Pictures:
+def dataset(
+    path: str, name: str | None, revision: str | None, image_column: str, label_column: str, splits: Mapping[str, str]
+) -> Pictures:
     """A `datasets` data set: a Hub name, a folder, a `.parquet` file, or what `save_to_disk` wrote."""
     parts = _load(path, name, revision)
     chosen = _chosen(path, list(parts), splits)
@@ -104,8 +129,10 @@ def dataset(path: str, name: str | None, revision: str | None, image_column: str
         table = parts[theirs]
         for column in (image_column, label_column):
             if column not in table.column_names:
-                raise UserError(f"data set {path} has no column {column!r}: set image_column and label_column; "
-                                f"it has {', '.join(table.column_names)}")
+                raise UserError(
+                    f"data set {path} has no column {column!r}: set image_column and label_column; "
+                    f"it has {', '.join(table.column_names)}"
+                )
         labels, known = _labels(table, label_column, f"{theirs!r} of data set {path}")
         classes += [c for c in known if c not in classes]
         items[ours] = [Item(f"{theirs}/{row}", label, (theirs, row)) for row, label in enumerate(labels)]
@@ -154,8 +181,9 @@ def _chosen(path: str, there: list[str], wanted: Mapping[str, str]) -> dict[str,
         return found
     if len(there) == 1:
         return {"": there[0]}
-    raise UserError(f"data set {path} has the splits {', '.join(there)}: "
-                    "say which is which with split_names = {train = ..., test = ...}")
+    raise UserError(
+        f"data set {path} has the splits {', '.join(there)}: say which is which with split_names = {{train = ..., test = ...}}"
+    )
 
 
 def _labels(table: Any, column: str, where: str) -> tuple[list[str], list[str]]:

@@ -30,8 +30,9 @@ STYLES = {
     "tags": Style("\nThink in <think> </think> tags, then give the answer in <answer> </answer> tags.", THOUGHT),
     "direct": Style("\nGive the answer and nothing else.", "{0}"),
     # the next two are CLS-RL's and No-Thinking-RL's own words, with their blank after the line break
-    "cls-rl": Style("\n Please output the thinking process in <think> </think> and final answer in <answer> </answer> tags.",
-                    THOUGHT),
+    "cls-rl": Style(
+        "\n Please output the thinking process in <think> </think> and final answer in <answer> </answer> tags.", THOUGHT
+    ),
     "no-thinking": Style("\n Please directly output the answer.", "{0}"),
 }
 
@@ -72,8 +73,12 @@ class Digits(Task):
         return self.style.gold.format(prompt.answer)
 
     def _pose(self, item: Item) -> Prompt:
-        return Prompt(id=item.id, messages=[user("What digit is shown?" + self.style.suffix, self.pictures.open(item))],
-                      answer=item.label, meta={"labels": self.pictures.classes})
+        return Prompt(
+            id=item.id,
+            messages=[user("What digit is shown?" + self.style.suffix, self.pictures.open(item))],
+            answer=item.label,
+            meta={"labels": self.pictures.classes},
+        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -119,8 +124,9 @@ class Classification(Task):
         self._vocabulary = self._checked_labels(classes)
         self.quarantined: tuple[tuple[str, str], ...] = ()
         """(id, cause) of every image that was left out."""
-        self._items = self._select({name: [item._replace(label=called[item.label]) for item in items]
-                                    for name, items in self.pictures.items.items()})
+        self._items = self._select(
+            {name: [item._replace(label=called[item.label]) for item in items] for name, items in self.pictures.items.items()}
+        )
         self.splits = tuple(self._items)  # type: ignore[misc]  # the source decides which there are
 
     def read(self) -> sources.Pictures:
@@ -177,8 +183,10 @@ class Classification(Task):
             raise UserError(f"labels = {self.labels!r:.60} must be a list of texts")
         for label in classes:
             if label not in self.labels:
-                raise UserError(f"labels does not contain {label!r}, the answer for some images of {self.pictures.name}: "
-                                f"add it, or leave labels out.{_suggest(label, self.labels)}")
+                raise UserError(
+                    f"labels does not contain {label!r}, the answer for some images of {self.pictures.name}: "
+                    f"add it, or leave labels out.{_suggest(label, self.labels)}"
+                )
         return tuple(dict.fromkeys(self.labels))
 
     def _select(self, items: Mapping[str, list[Item]]) -> dict[str, list[Item]]:
@@ -203,10 +211,16 @@ class Classification(Task):
 
     def _checked_fractions(self) -> Mapping[str, float]:
         fractions = {"train": 0.8, "test": 0.2} if self.fractions is None else self.fractions
-        if not isinstance(fractions, Mapping) or not fractions or not all(
-                isinstance(f, int | float) and f > 0 for f in fractions.values()) or sum(fractions.values()) > 1 + 1e-9:
-            raise UserError(f"fractions = {fractions!r} must name splits and shares above 0 that sum to 1 at most, "
-                            "such as {train = 0.8, test = 0.2}")
+        if (
+            not isinstance(fractions, Mapping)
+            or not fractions
+            or not all(isinstance(f, int | float) and f > 0 for f in fractions.values())
+            or sum(fractions.values()) > 1 + 1e-9
+        ):
+            raise UserError(
+                f"fractions = {fractions!r} must name splits and shares above 0 that sum to 1 at most, "
+                "such as {train = 0.8, test = 0.2}"
+            )
         return fractions
 
     def _sound(self, parts: Mapping[str, list[Item]]) -> dict[str, list[Item]]:
@@ -222,8 +236,11 @@ class Classification(Task):
                     broken.append((item.id, str(error)))
         self.quarantined = tuple(sorted(broken))
         if broken:
-            warnings.warn(f"{len(broken)} of {sum(map(len, parts.values()))} images of {self.pictures.name} are left out: "
-                          + "; ".join(cause for _, cause in self.quarantined), stacklevel=2)
+            warnings.warn(
+                f"{len(broken)} of {sum(map(len, parts.values()))} images of {self.pictures.name} are left out: "
+                + "; ".join(cause for _, cause in self.quarantined),
+                stacklevel=2,
+            )
         return sound
 
 

@@ -65,8 +65,13 @@ def form(case: Case) -> float:
     if any(text.count(tag) != 1 for tag in ("<think>", "</think>", "<answer>", "</answer>")):
         return 0.0
     head, _, rest = text.partition("</think>")
-    return float(head.startswith("<think>") and rest.lstrip().startswith("<answer>") and rest.endswith("</answer>")
-                 and bool(head[7:].strip()) and bool(rest.strip()[8:-9].strip()))
+    return float(
+        head.startswith("<think>")
+        and rest.lstrip().startswith("<answer>")
+        and rest.endswith("</answer>")
+        and bool(head[7:].strip())
+        and bool(rest.strip()[8:-9].strip())
+    )
 
 
 def answer_of(case: Case) -> str:
@@ -81,7 +86,7 @@ def tagged(text: str) -> tuple[str | None, str]:
     inside, end, after = rest.partition("</answer>")
     if not end:
         return None, "the answer tag closes before it opens"
-    if before.rfind("<think>") > before.rfind("</think>") or "think>" in inside or "think>" in after:
+    if before.rfind("<think>") > before.rfind("</think>") or "think>" in after:
         return None, "the answer tag is inside the thinking"
     return inside, ""
 
@@ -112,7 +117,7 @@ def words(text: str) -> list[str]:
 
 
 def _in_number(text: str, i: int) -> bool:
-    before, after = text[max(i - 1, 0):i], text[i + 1:i + 2]
+    before, after = text[max(i - 1, 0) : i], text[i + 1 : i + 2]
     return after.isdigit() and (before.isdigit() if text[i] in ".," else text[i] == "-" and not before.isalnum())
 
 
@@ -121,7 +126,7 @@ def mentions(text: list[str], labels: set[tuple[str, ...]]) -> list[tuple[str, .
     lengths = sorted({len(label) for label in labels} - {0}, reverse=True)
     found, reach = [], 0
     for i in range(len(text)):
-        longest = next((run for n in lengths if len(run := tuple(text[i:i + n])) == n and run in labels), ())
+        longest = next((run for n in lengths if len(run := tuple(text[i : i + n])) == n and run in labels), ())
         if i + len(longest) > reach and longest:
             found.append(longest)
             reach = i + len(longest)

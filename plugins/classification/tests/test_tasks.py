@@ -34,7 +34,8 @@ def test_digits_are_split_for_good_and_share_nothing():
     assert [part[:5] for part in parts.values()] == [  # an accuracy is comparable only while these stay
         ["146", "1600", "1283", "1312", "354"],
         ["1497", "762", "1467", "1653", "1710"],
-        ["1579", "1074", "1511", "331", "359"]]
+        ["1579", "1074", "1511", "331", "359"],
+    ]
     assert set(Counter(p.answer for p in task.prompts("warm", 0))) == set("0123456789")
 
 
@@ -80,19 +81,28 @@ def test_prompts_word_for_word(folder):
     question = "What type of object is in the photo?"
     text, labels = asked(style="cls-rl")
     assert sorted(labels) == ["cat", "dog_house"]
-    assert text == (f"{question}\n Please choose one from list [ {labels[0]}, {labels[1]}].\n Please output the thinking process "
-                    "in <think> </think> and final answer in <answer> </answer> tags.")
+    assert text == (
+        f"{question}\n Please choose one from list [ {labels[0]}, {labels[1]}].\n Please output the thinking process "
+        "in <think> </think> and final answer in <answer> </answer> tags."
+    )
     assert asked(style="no-thinking", label_list="open")[0] == f"{question}\n Please directly output the answer."
     assert asked(style="no-thinking", question="What type of animal is in the photo?", label_list="open")[0] == (
-        "What type of animal is in the photo?\n Please directly output the answer.")
+        "What type of animal is in the photo?\n Please directly output the answer."
+    )
     assert asked(style="question", label_list="open") == (question, ("cat", "dog_house"))
     assert asked(label_list="open")[0].startswith(question + "\nThink in <think> </think> tags")
 
 
-@pytest.mark.parametrize("style, gold", [
-    ("question", "<answer>cat</answer>"), ("direct", "cat"), ("no-thinking", "cat"),
-    ("tags", "<think>The picture shows: cat.</think>\n<answer>cat</answer>"),
-    ("cls-rl", "<think>The picture shows: cat.</think>\n<answer>cat</answer>")])
+@pytest.mark.parametrize(
+    "style, gold",
+    [
+        ("question", "<answer>cat</answer>"),
+        ("direct", "cat"),
+        ("no-thinking", "cat"),
+        ("tags", "<think>The picture shows: cat.</think>\n<answer>cat</answer>"),
+        ("cls-rl", "<think>The picture shows: cat.</think>\n<answer>cat</answer>"),
+    ],
+)
 def test_gold_has_the_form_that_the_style_asks_for(folder, style, gold):
     task = Folder(path=folder({"cat": 2, "dog": 2}), style=style, fractions={"train": 1})
     prompt = next(p for p in task.prompts("train", 0) if p.answer == "cat")
@@ -140,7 +150,10 @@ def test_a_folder_is_split_by_class_and_in_mixed_order(folder):
     three = Folder(path=root, fractions={"warm": 0.2, "train": 0.4, "test": 0.2})
     assert three.splits == ("warm", "train", "test")
     assert [Counter(p.answer for p in three.prompts(s, 0)) for s in three.splits] == [
-        {"a": 2, "b": 1}, {"a": 4, "b": 2, "c": 1}, {"a": 2, "b": 1}]
+        {"a": 2, "b": 1},
+        {"a": 4, "b": 2, "c": 1},
+        {"a": 2, "b": 1},
+    ]
     assert ids(Folder(path=root, seed=1), "test") != ids(task, "test")
 
 
@@ -232,10 +245,20 @@ def test_names_rename_and_merge_classes(folder):
 
 def test_another_process_with_another_hash_seed_makes_the_same(folder):
     root = folder({f"c{i}": 4 for i in range(4)})
-    code = ("import sys; from mmrl_classification.task import Folder; t = Folder(path=sys.argv[1], shots=2)\n"
-            "print([(p.id, p.text) for s in t.splits for p in t.prompts(s, 3)])")
-    runs = {subprocess.run([sys.executable, "-c", code, str(root)], env={"PYTHONHASHSEED": str(h), "PATH": ""}, check=True,
-                           capture_output=True, text=True).stdout for h in (1, 2)}
+    code = (
+        "import sys; from mmrl_classification.task import Folder; t = Folder(path=sys.argv[1], shots=2)\n"
+        "print([(p.id, p.text) for s in t.splits for p in t.prompts(s, 3)])"
+    )
+    runs = {
+        subprocess.run(
+            [sys.executable, "-c", code, str(root)],
+            env={"PYTHONHASHSEED": str(h), "PATH": ""},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for h in (1, 2)
+    }
     assert len(runs) == 1 and "c0" in runs.pop()
 
 
@@ -245,19 +268,26 @@ def test_another_process_with_another_hash_seed_makes_the_same(folder):
 def test_bad_options_are_refused_in_one_line(folder, tmp_path):
     root = folder({"cat": 2, "dog": 2})
     for options, message in (
-            ({"style": "tag"}, "style = 'tag' is unknown: choose one of question, tags, .* Did you mean 'tags'"),
-            ({"label_list": "opened"}, "label_list = 'opened' is unknown: .* Did you mean 'open'"),
-            ({"classes": "old"}, "classes = 'old' is unknown"),
-            ({"shots": 0}, "shots = 0 must be"), ({"shots": "4"}, "shots = '4' must be"),
-            ({"labels": ["cat", "cow"]}, "labels does not contain 'dog', the answer for some images of .*: add it"),
-            ({"labels": "cat"}, "labels = 'cat' must be a list"), ({"labels": []}, "labels does not contain 'cat'"),
-            ({"fractions": {"train": 0.9, "test": 0.2}}, "sum to 1 at most"), ({"fractions": {}}, "fractions = {}"),
-            ({"fractions": {"train": -1}}, "above 0"), ({"fractions": {"train": "all"}}, "above 0"),
-            ({"fractions": 0.5}, "fractions = 0.5"), ({"fractions": {"a": 0.1, "b": 0.1, "c": 0.1}}, "split 'a' of .* is empty"),
-            ({"fractions": {"test": 1.0}, "shots": 1}, "shots needs a split named 'train'"),
-            ({"names": "cat"}, "names = 'cat' must be of type Mapping"),
-            ({"quarantine": "no"}, "quarantine = 'no' must be of type bool"), ({"question": 3}, "question = 3 must be"),
-            ({"seed": "x"}, "seed = 'x' must be of type int")):
+        ({"style": "tag"}, "style = 'tag' is unknown: choose one of question, tags, .* Did you mean 'tags'"),
+        ({"label_list": "opened"}, "label_list = 'opened' is unknown: .* Did you mean 'open'"),
+        ({"classes": "old"}, "classes = 'old' is unknown"),
+        ({"shots": 0}, "shots = 0 must be"),
+        ({"shots": "4"}, "shots = '4' must be"),
+        ({"labels": ["cat", "cow"]}, "labels does not contain 'dog', the answer for some images of .*: add it"),
+        ({"labels": "cat"}, "labels = 'cat' must be a list"),
+        ({"labels": []}, "labels does not contain 'cat'"),
+        ({"fractions": {"train": 0.9, "test": 0.2}}, "sum to 1 at most"),
+        ({"fractions": {}}, "fractions = {}"),
+        ({"fractions": {"train": -1}}, "above 0"),
+        ({"fractions": {"train": "all"}}, "above 0"),
+        ({"fractions": 0.5}, "fractions = 0.5"),
+        ({"fractions": {"a": 0.1, "b": 0.1, "c": 0.1}}, "split 'a' of .* is empty"),
+        ({"fractions": {"test": 1.0}, "shots": 1}, "shots needs a split named 'train'"),
+        ({"names": "cat"}, "names = 'cat' must be of type Mapping"),
+        ({"quarantine": "no"}, "quarantine = 'no' must be of type bool"),
+        ({"question": 3}, "question = 3 must be"),
+        ({"seed": "x"}, "seed = 'x' must be of type int"),
+    ):
         with pytest.raises(UserError, match=message) as caught:
             Folder(path=root, **options)
         assert "\n" not in str(caught.value)
@@ -385,8 +415,10 @@ def test_bad_data_sets_are_refused_in_one_line(tmp_path):
         Dataset(path=str(tmp_path / "none"))
     whole.select([0, 1]).save_to_disk(str(tmp_path / "broken"))
     task = Dataset(path=str(tmp_path / "broken"), fractions={"train": 1})
-    for id, message in (("train/0", "image in row 0 of 'train' of data set .* is broken"),
-                        ("train/1", "image in row 1 of .* is missing")):
+    for id, message in (
+        ("train/0", "image in row 0 of 'train' of data set .* is broken"),
+        ("train/1", "image in row 1 of .* is missing"),
+    ):
         with pytest.raises(UserError, match=message):
             task.prompts("train", 0)[[i.id for i in task.prompts("train", 0).items].index(id)]
 

@@ -23,14 +23,20 @@ def score(verify, completion, answer=GOLD, labels=LABELS, **options):
 
 
 RIGHT = [
-    ("exact", "golden retriever"), ("exact", " Golden Retriever.\n"), ("exact", "golden_retriever"),
-    ("exact", "GOLDEN-RETRIEVER"), ("exact", "golden\n retriever"),
-    ("answer", "<answer>golden retriever</answer>"), ("answer", "<think>ears</think>\n<answer> Golden_Retriever. </answer>\n"),
+    ("exact", "golden retriever"),
+    ("exact", " Golden Retriever.\n"),
+    ("exact", "golden_retriever"),
+    ("exact", "GOLDEN-RETRIEVER"),
+    ("exact", "golden\n retriever"),
+    ("answer", "<answer>golden retriever</answer>"),
+    ("answer", "<think>ears</think>\n<answer> Golden_Retriever. </answer>\n"),
     ("answer", "thinking that began in the prompt</think><answer>golden retriever</answer>"),
     ("answer", "It is a dog. <answer>golden retriever</answer> Hope this helps!"),
     ("answer", "<think>a pug? no, a terrier? no</think><answer>golden retriever</answer>"),
-    ("contains", "It is a golden retriever."), ("contains", "A Golden Retriever, clearly a golden-retriever!"),
-    ("contains", "<answer>golden_retriever</answer>"), ("contains", "a dog (golden retriever)"),
+    ("contains", "It is a golden retriever."),
+    ("contains", "A Golden Retriever, clearly a golden-retriever!"),
+    ("contains", "<answer>golden_retriever</answer>"),
+    ("contains", "a dog (golden retriever)"),
 ]
 
 
@@ -40,37 +46,103 @@ def test_right_answers_score_one(name, completion):
 
 
 ATTACKS = [
-    "", " ", "\n\t", ".", "..", "-", "_", "\0", "\ufeff", "\U0001f415", "\u202e" + GOLD[::-1],
-    "golden", "retriever", "golden retrieve", "golden retrievers", "goldenretriever", "retriever golden", "g o l d e n retriever",
+    "",
+    " ",
+    "\n\t",
+    ".",
+    "..",
+    "-",
+    "_",
+    "\0",
+    "\ufeff",
+    "\U0001f415",
+    "\u202e" + GOLD[::-1],
+    "golden",
+    "retriever",
+    "golden retrieve",
+    "golden retrievers",
+    "goldenretriever",
+    "retriever golden",
+    "g o l d e n retriever",
     "golden r\u0435triever",  # a Cyrillic letter
-    "golden retriever pug", "golden retriever, pug", "pug golden retriever", "golden retriever\npug", "golden retriever or pug",
-    "golden retriever " * 200, "golden " * 5000, "g" * 100_000,
-    "\n".join(LABELS), " ".join(LABELS), ", ".join(LABELS), "[ golden retriever, terrier, pug].",
+    "golden retriever pug",
+    "golden retriever, pug",
+    "pug golden retriever",
+    "golden retriever\npug",
+    "golden retriever or pug",
+    "golden retriever " * 200,
+    "golden " * 5000,
+    "g" * 100_000,
+    "\n".join(LABELS),
+    " ".join(LABELS),
+    ", ".join(LABELS),
+    "[ golden retriever, terrier, pug].",
     f"What type of object is in the photo?\n Please choose one from list [ {', '.join(LABELS)}].",
-    "<answer></answer>", "<answer> </answer>", "<answer>", "</answer>", "<answer>pug", "</answer>golden<answer>",
+    "<answer></answer>",
+    "<answer> </answer>",
+    "<answer>",
+    "</answer>",
+    "<answer>pug",
+    "</answer>golden<answer>",
     "<answer>golden</answer> <answer>retriever</answer>",
-    "<answer>golden retriever</answer><answer>pug</answer>", "<answer>pug</answer><answer>golden retriever</answer>",
-    "<answer>golden retriever, pug</answer>", "<answer>" + ", ".join(LABELS) + "</answer>",
-    "".join(f"<answer>{label}</answer>" for label in LABELS), "<answer>golden retriever</answer>" * 200,
-    "<answer>[golden retriever|pug]</answer>", "<answer><answer>pug</answer></answer>",
-    "<think>golden retriever</think><answer>pug</answer>", "<think>pug</think><answer>terrier</answer> golden retriever",
-    "{answer}", "<answer>{answer}</answer>", "<answer>case.answer</answer>", "answer", "<answer>.*</answer>",
-    "<answer>%s</answer>", "<answer>None</answer>", "<answer>nan</answer>", "<answer>True</answer>", "<answer>1</answer>",
-    '{"answer": "correct"}', "The label is the correct one.", "system: reward = 1", "<|im_end|>" * 50,
-    "<think>" * 1000, "</answer>" * 1000,
+    "<answer>golden retriever</answer><answer>pug</answer>",
+    "<answer>pug</answer><answer>golden retriever</answer>",
+    "<answer>golden retriever, pug</answer>",
+    "<answer>" + ", ".join(LABELS) + "</answer>",
+    "".join(f"<answer>{label}</answer>" for label in LABELS),
+    "<answer>golden retriever</answer>" * 200,
+    "<answer>[golden retriever|pug]</answer>",
+    "<answer><answer>pug</answer></answer>",
+    "<think>golden retriever</think><answer>pug</answer>",
+    "<think>pug</think><answer>terrier</answer> golden retriever",
+    "{answer}",
+    "<answer>{answer}</answer>",
+    "<answer>case.answer</answer>",
+    "answer",
+    "<answer>.*</answer>",
+    "<answer>%s</answer>",
+    "<answer>None</answer>",
+    "<answer>nan</answer>",
+    "<answer>True</answer>",
+    "<answer>1</answer>",
+    '{"answer": "correct"}',
+    "The label is the correct one.",
+    "system: reward = 1",
+    "<|im_end|>" * 50,
+    "<think>" * 1000,
+    "</answer>" * 1000,
 ]
 ONLY_FOR_EXACT_AND_ANSWER = [  # prose that mentions the answer is what `contains` is for
-    "\0golden retriever", "golden retriever\0", "golden\u200bretriever", "<answer>" * 1000 + GOLD, "the golden retriever",
-    "golden retriever!", "golden retriever..", "'golden retriever'", "not golden retriever", "golden retriever?",
+    "\0golden retriever",
+    "golden retriever\0",
+    "golden\u200bretriever",
+    "<answer>" * 1000 + GOLD,
+    "the golden retriever",
+    "golden retriever!",
+    "golden retriever..",
+    "'golden retriever'",
+    "not golden retriever",
+    "golden retriever?",
     "**golden retriever**",
 ]
 ONLY_FOR_ANSWER = [
-    "golden retriever", "<Answer>golden retriever</Answer>", "<answer >golden retriever</answer>", "answer: golden retriever",
-    "</answer>golden retriever<answer>", "<answer>golden retriever", "golden retriever</answer>", "\\boxed{golden retriever}",
-    "<answer>golden retriever</answer></answer>", "<answer><answer>golden retriever</answer>",
-    "<think><answer>golden retriever</answer></think>", "<think><answer>golden retriever</answer>",
-    "<think>a<answer>golden retriever</answer></think><answer>pug</answer>", "<answer><think>golden retriever</think></answer>",
-    "<answer>golden retriever</answer></think>", "<answer>golden retriever</answer><think>",
+    "golden retriever",
+    "<Answer>golden retriever</Answer>",
+    "<answer >golden retriever</answer>",
+    "answer: golden retriever",
+    "</answer>golden retriever<answer>",
+    "<answer>golden retriever",
+    "golden retriever</answer>",
+    "\\boxed{golden retriever}",
+    "<answer>golden retriever</answer></answer>",
+    "<answer><answer>golden retriever</answer>",
+    "<think><answer>golden retriever</answer></think>",
+    "<think><answer>golden retriever</answer>",
+    "<think>a<answer>golden retriever</answer></think><answer>pug</answer>",
+    "<answer><think>golden retriever</think></answer>",
+    "<answer>golden retriever</answer> or <answer>pug",
+    "<answer>golden retriever</answer></think>",
+    "<answer>golden retriever</answer><think>",
 ]
 
 
@@ -109,6 +181,7 @@ def test_an_empty_answer_is_never_right(verify, answer):
 def test_unicode_is_compared_in_one_form():
     assert score(verifiers.exact, "cre\u0300me bru\u0302le\u0301e", answer="cr\u00e8me_br\u00fbl\u00e9e") == 1
     assert score(verifiers.exact, "STRASSE", answer="stra\u00dfe") == 1
+    assert score(verifiers.exact, "\u0390".upper(), answer="\u0390") == 1  # three signs in upper case
     assert score(verifiers.exact, "\u72d7", answer="\u72d7") == 1
     assert score(verifiers.exact, "A\u2013320", answer="A-320") == 1
 
@@ -127,6 +200,8 @@ def test_contains_takes_the_longest_label():
     assert score(verifiers.contains, "a terrier from boston", answer="terrier") == 1
     assert score(verifiers.contains, "a boston terrier, a terrier", answer="terrier") == 0
     assert score(verifiers.contains, "red fox terrier", answer="red fox", labels=("red fox", "fox terrier")) == 0
+    assert score(verifiers.contains, "a red fox", answer="red fox", labels=("red", "red fox", "fox")) == 1
+    assert score(verifiers.contains, "a red fox", answer="red", labels=("red", "red fox", "fox")) == 0
     assert score(verifiers.contains, "terriers", answer="terrier") == 0
     assert score(verifiers.contains, "a tabby cat", answer="tabby_cat") == 1
     assert score(verifiers.contains, "pug " * 8, answer="pug") == 1 and score(verifiers.contains, "pug " * 9, answer="pug") == 0
@@ -136,12 +211,19 @@ def test_contains_takes_the_longest_label():
 
 
 FORMS = [
-    ("<think>a</think><answer>b</answer>", 1, 1), ("<think>a</think> \n <answer>b\nc</answer>", 1, 1),
-    (" <think>a</think><answer>b</answer>\n", 1, 0), ("<think></think><answer>b</answer>", 0, 1),
+    ("<think>a</think><answer>b</answer>", 1, 1),
+    ("<think>a</think> \n <answer>b\nc</answer>", 1, 1),
+    (" <think>a</think><answer>b</answer>\n", 1, 0),
+    ("<think></think><answer>b</answer>", 0, 1),
     ("<think>a</think><answer> </answer>", 0, 1),
-    ("<think>a</think><answer>b</answer><answer>c</answer>", 0, 1), ("<think>a</think>x<answer>b</answer>", 0, 0),
-    ("<think>a</think><answer>b", 0, 0), ("<answer>b</answer><think>a</think>", 0, 0), ("<answer>b</answer>", 0, 0), ("", 0, 0),
-    ("<think></think></answer>", 0, 0), ("<think>a</think><answer></answer>x</answer>", 0, 1),
+    ("<think>a</think><answer>b</answer><answer>c</answer>", 0, 1),
+    ("<think>a</think>x<answer>b</answer>", 0, 0),
+    ("<think>a</think><answer>b", 0, 0),
+    ("<answer>b</answer><think>a</think>", 0, 0),
+    ("<answer>b</answer>", 0, 0),
+    ("", 0, 0),
+    ("<think></think></answer>", 0, 0),
+    ("<think>a</think><answer></answer>x</answer>", 0, 1),
     ("<think><answer></think></answer>", 0, 0),
 ]
 
@@ -164,15 +246,28 @@ def test_linear_parsers_equal_the_published_patterns(text):
 
 
 CLS_RL = [  # completion, label, accuracy, accuracy with underscores either way
-    ("<answer>Pug</answer>", "pug", 1, 1), ("pug", "pug", 1, 1), (" PUG ", "pug", 1, 1), ("a pug", "pug", 0, 0),
-    ("<answer>pug</answer><answer>cat</answer>", "pug", 1, 1), ("<answer>cat</answer><answer>pug</answer>", "pug", 0, 0),
-    ("<answer>\npug</answer>", "pug", 0, 0), ("<answer>\nx</answer>\n<answer>pug</answer>", "pug", 1, 1),
-    ("<answer>apple pie</answer>", "apple_pie", 0, 1), ("<answer>apple_pie</answer>", "apple pie", 0, 0),
-    ("<answer>pug</answer>", "<answer>pug</answer>", 1, 1), ("<answer>model 747 jet</answer>", "747", 1, 1),
-    ("I saw 747 of them. <answer>pug</answer>", "747", 1, 1), ("so 3/4 it is", "0.75", 1, 1),
-    ("<answer>748</answer>", "747", 0, 0), ("7 " * 20_000, "7", 0, 0), ("9**9**9**9", "7", 0, 0), ("$9^{9^{9}}$", "7", 0, 0),
-    ("$99999!$", "7", 0, 0), ("2^99999", "7", 0, 0),
-    ("so **747** it is, **not** 1", "747", 0, 0), ("so it is **747**", "747", 1, 1),
+    ("<answer>Pug</answer>", "pug", 1, 1),
+    ("pug", "pug", 1, 1),
+    (" PUG ", "pug", 1, 1),
+    ("a pug", "pug", 0, 0),
+    ("<answer>pug</answer><answer>cat</answer>", "pug", 1, 1),
+    ("<answer>cat</answer><answer>pug</answer>", "pug", 0, 0),
+    ("<answer>\npug</answer>", "pug", 0, 0),
+    ("<answer>\nx</answer>\n<answer>pug</answer>", "pug", 1, 1),
+    ("<answer>apple pie</answer>", "apple_pie", 0, 1),
+    ("<answer>apple_pie</answer>", "apple pie", 0, 0),
+    ("<answer>pug</answer>", "<answer>pug</answer>", 1, 1),
+    ("<answer>model 747 jet</answer>", "747", 1, 1),
+    ("I saw 747 of them. <answer>pug</answer>", "747", 1, 1),
+    ("so 3/4 it is", "0.75", 1, 1),
+    ("<answer>748</answer>", "747", 0, 0),
+    ("7 " * 20_000, "7", 0, 0),
+    ("9**9**9**9", "7", 0, 0),
+    ("$9^{9^{9}}$", "7", 0, 0),
+    ("$99999!$", "7", 0, 0),
+    ("2^99999", "7", 0, 0),
+    ("so **747** it is, **not** 1", "747", 0, 0),
+    ("so it is **747**", "747", 1, 1),
 ]
 
 
