@@ -69,6 +69,8 @@ class Run:
         self.policy, self.judge, self.progress = policy, judge, progress
         self.collector = TurnCollector(policy, LocalGenerator(policy, config.generate.batch_size))
         self.weights = task_weights(config)
+        self.before = next((i for i, s in enumerate(config.stages) if isinstance(s, RlStage)), 0)
+        """The stage before which the first evaluation stands: the first that reinforces."""
         self.at = Position()
         self.learner: Learner
         self.source: Source
@@ -127,7 +129,8 @@ class Run:
                     self.quarantine.add((prompt.task, prompt.id))
                     self.folder.error(self.at.step + 1, f"{prompt.task} {prompt.id}", str(error))
                     self.progress.note(f"left out {prompt.id}: {error}")
-                    if len(self.quarantine) > 2 + sum(self.source.taken.values()) // 10:
+                    tolerated = min(2 + sum(self.source.taken.values()) // 10, len(self.source) - 1)
+                    if len(self.quarantine) > tolerated:
                         raise UserError(
                             f"step {self.at.step + 1}: {len(self.quarantine)} prompts are broken so far, "
                             f"see {self.folder.path / 'errors.jsonl'}: "
@@ -196,7 +199,7 @@ class Run:
         while self.at.stage < len(self.config.stages):
             stage = self.config.stages[self.at.stage]
             self.prepare(stage)
-            if isinstance(stage, RlStage) and "before" not in self.at.figures:
+            if self.at.stage == self.before and "before" not in self.at.figures:
                 self.evaluate(("before", "best", "last"))
             self.progress.stage_started(self.at.stage, len(self.config.stages), stage, self.at.stage_step)
             while self.at.stage_step < stage.steps:
@@ -295,10 +298,12 @@ class Run:
 
     def save(self) -> None:
         """A checkpoint of this moment."""
+        started = time.perf_counter()
         path = self.folder.checkpoint_dir(self.at.step)
         checkpoint.save(path, self.policy, self.learner, vars(self.at))
         best = None if self.at.best_step is None else self.folder.checkpoint_dir(self.at.best_step)
         checkpoint.prune(self.folder.checkpoints(), self.config.checkpoint.keep, best)
+        self.at.seconds["other"] = self.at.seconds.get("other", 0.0) + time.perf_counter() - started
 
     def observe(self, hook: str, **arguments: Any) -> None:
         """Tell plugins; one that fails is written down and does not stop the run."""

@@ -37,6 +37,9 @@ def train(config: RunConfig, progress: Progress, *, resume: bool = False, overwr
     path = Path(config.runs) / config.name
     tasks = check_config(config)
     folder = RunFolder.open(path, as_data(config)) if resume and (path / "config.toml").exists() else None
+    if folder is not None and (path / "summary.json").exists():
+        progress.note(f"{path} is finished: there is nothing to resume")
+        return folder
     if folder is None and path.exists() and any(path.iterdir()) and not overwrite:
         RunFolder.create(path, {}, config.seed)  # says what is in the way
     if config.train.threads:

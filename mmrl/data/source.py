@@ -47,6 +47,10 @@ class Source:
         self.taken = {t: 0 for t in self.prompts}
         self._orders: dict[str, tuple[int, list[int]]] = {}
 
+    def __len__(self) -> int:
+        """How many different prompts there are."""
+        return sum(len(items) for items in self.prompts.values())
+
     def take(self, n: int) -> list[Prompt]:
         """The next n prompts."""
         return [self._next(self._task(sum(self.taken.values()))) for _ in range(n)]

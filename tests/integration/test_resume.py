@@ -140,7 +140,15 @@ def test_resuming_a_finished_run_changes_nothing(whole, tmp_path):
     before = (tmp_path / "toy" / "summary.json").read_text()
     runs.run(config, resume=True)
     assert runs.trajectory(tmp_path / "toy") == runs.trajectory(whole)
-    import json
+    assert (tmp_path / "toy" / "summary.json").read_text() == before
 
-    old, new = json.loads(before), json.loads((tmp_path / "toy" / "summary.json").read_text())
-    assert {k: v for k, v in new.items() if k != "peak_memory_mb"} == {k: v for k, v in old.items() if k != "peak_memory_mb"}
+
+def test_killed_between_the_last_checkpoint_and_the_summary(whole, tmp_path):
+    shutil.copytree(whole.path, tmp_path / "toy")
+    config = runs.toy_config(tmp_path, checkpoint={"every": 2, "keep": 9})
+    (tmp_path / "toy" / "config.toml").write_text(
+        (whole.path / "config.toml").read_text().replace(str(whole.path.parent), str(tmp_path))
+    )
+    (tmp_path / "toy" / "summary.json").unlink()
+    runs.run(config, resume=True)
+    assert runs.trajectory(tmp_path / "toy") == runs.trajectory(whole) and (tmp_path / "toy" / "summary.json").exists()

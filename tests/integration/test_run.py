@@ -252,6 +252,19 @@ def test_mostly_broken_pictures_stop_the_run(tmp_path):
         )
 
 
+def test_a_data_set_of_nothing_but_broken_pictures_ends(tmp_path):
+    task = {"id": "toy/broken-images", "options": {"folder": str(tmp_path), "each": 1, "copies": 1, "colours": 2}}
+    with pytest.raises(UserError, match="2 prompts are broken"):
+        runs.run(runs.toy_config(tmp_path, tasks=[task], evaluate={"n": 0}))
+
+
+def test_a_supervised_run_is_evaluated_before_and_after(tmp_path):
+    folder = runs.run(runs.toy_config(tmp_path, stages=[{"kind": "sft", "steps": 2, "batch_size": 4}]))
+    assert [r["step"] for r in runs.rows(folder) if "eval" in r] == [0, 2]
+    summary = json.loads((folder.path / "summary.json").read_text())
+    assert all("toy/colour" in summary[name] for name in ("before", "best", "last"))
+
+
 def test_too_large_a_gap_between_sampler_and_learner_stops_before_the_update(tmp_path, monkeypatch):
     from mmrl.policies.vlm import VLM
 

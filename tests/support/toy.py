@@ -27,13 +27,13 @@ def mmrl_verifiers() -> list[VerifierSpec]:
 class Colour(Task):
     """Which colour the picture has."""
 
-    def __init__(self, copies: int = 4) -> None:
-        self.copies = copies
+    def __init__(self, copies: int = 4, colours: int = 4) -> None:
+        self.copies, self.colours = copies, colours
 
     def prompts(self, split: str, seed: int) -> Iterator[Prompt]:
         from PIL import Image
 
-        for name, rgb in COLOURS.items():
+        for name, rgb in list(COLOURS.items())[: self.colours]:
             for k in range(self.copies):
                 shade = tuple(max(0, c - 5 * k - (3 if split == "test" else 0)) for c in rgb)
                 yield Prompt(
@@ -44,8 +44,8 @@ class Colour(Task):
 class Broken(Colour):
     """Every so many pictures is a file that is not one."""
 
-    def __init__(self, folder: str, each: int = 8) -> None:
-        super().__init__(4)
+    def __init__(self, folder: str, each: int = 8, copies: int = 4, colours: int = 4) -> None:
+        super().__init__(copies, colours)
         self.folder, self.each = folder, each
 
     def prompts(self, split: str, seed: int) -> Iterator[Prompt]:

@@ -254,7 +254,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
         "Completion length",
         "Cut off by the length limit",
         "Entropy",
-        "KL to the reference",
+        "KL",
         "Clipped tokens",
         "Groups without spread",
         "Loss (sft)",
