@@ -22,14 +22,14 @@ def command(target: Path, which: str, split: str | None, n: int | None, override
 
     Answers are greedy; accuracies come with Wilson's 95% interval.
     """
-    from mmrl.cli.train import _quiet
+    from mmrl.cli.train import quiet
     from mmrl.config import load_config
 
     folder = target if target.is_dir() else None
     extra = [f'evaluate.split="{split}"'] if split else []
     extra += [f"evaluate.n={n}"] if n else []
     config = load_config(target / "config.toml" if folder else target, [*overrides, *extra])
-    _quiet()
+    quiet()
     from mmrl.start import evaluate_only
 
     figures = evaluate_only(config, folder, which)

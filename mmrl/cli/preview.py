@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sized
+from collections.abc import Callable, Sized
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from mmrl.cli.settings import key_values
 from mmrl.errors import UserError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
 @click.command()
@@ -18,8 +22,11 @@ from mmrl.errors import UserError
 @click.option("--split", default="train", show_default=True, help="Split of the task.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the prompts.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Option of the task, its value as in TOML.")
+@click.option(
+    "--model", help="Show pictures at the size that this model's processor gives them: a folder, hub name or tiny:FAMILY."
+)
 @click.option("--out", metavar="FILE.png", type=click.Path(path_type=Path), help="Where to write; preview-TASK.png by default.")
-def command(task: str, count: int, split: str, seed: int, settings: tuple[str, ...], out: Path | None) -> None:
+def command(task: str, count: int, split: str, seed: int, settings: tuple[str, ...], model: str | None, out: Path | None) -> None:
     """Write a contact sheet of a task: pictures, prompts and answers, as the model will see them."""
     from mmrl import plugins
     from mmrl.testing.sample import take
@@ -34,8 +41,13 @@ def command(task: str, count: int, split: str, seed: int, settings: tuple[str, .
         raise UserError(f"task {task!r} has no prompts in split {split!r}: check its options and data")
     every = made.prompts(split, seed)
     shown = f"{len(prompts)} of {len(every):,} prompts" if isinstance(every, Sized) else f"the first {len(prompts)} prompts"
-    options = ", ".join(settings)
-    sheet = contact_sheet(prompts, task, f"{shown} of split {split}, seed {seed}" + (f"; {options}" if options else ""))
+    options = ", ".join([*settings, *([f"as {model} sees it"] if model else [])])
+    sheet = contact_sheet(
+        prompts,
+        task,
+        f"{shown} of split {split}, seed {seed}" + (f"; {options}" if options else ""),
+        _eyes(model) if model else None,
+    )
     aside = path.with_name(f".{path.name}.part")
     try:
         sheet.save(aside, "PNG")
@@ -44,6 +56,24 @@ def command(task: str, count: int, split: str, seed: int, settings: tuple[str, .
         aside.unlink(missing_ok=True)
         raise UserError(f"can't write {path}: {error.strerror or error}") from None
     click.echo(f"{path}: {shown} of {task}, split {split}")
+
+
+def _eyes(model: str) -> Callable[[Image], Image]:
+    """The resizing that a model's processor does."""
+    from mmrl.cli.train import quiet
+
+    quiet()
+    from mmrl.config import PolicyConfig
+    from mmrl.policies.vlm import VLM
+    from mmrl.types import Prompt, user
+
+    policy = VLM(PolicyConfig(model=model))
+
+    def see(image: Image) -> Image:
+        sizes = policy.encode(Prompt(messages=[user("", image)])).model_sizes
+        return image.resize(sizes[0]) if sizes else image
+
+    return see
 
 
 def _target(path: Path) -> Path:

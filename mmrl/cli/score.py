@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 import click
 
+from mmrl.cli.settings import key_values
 from mmrl.errors import UserError
 from mmrl.judge import Judge
 from mmrl.targets import suggest
@@ -30,7 +31,7 @@ def command(verifier: str, settings: tuple[str, ...], processes: int) -> None:
     the completion is needed. stdout, in the same order: {"value": 1.0, "parts": {}, "status": "ok", "detail": ""}, with
     value null and status "failed" where the verifier raised, took too long or gave no finite number.
     """
-    with Judge({verifier: _options(settings)}, processes) as judge:
+    with Judge({verifier: key_values(settings)}, processes) as judge:
         judge.ready()
         for lines in _batches(sys.stdin.buffer):
             cases, fault = [], None
@@ -43,18 +44,6 @@ def command(verifier: str, settings: tuple[str, ...], processes: int) -> None:
                 click.echo("\n".join(json.dumps(score.as_json()) for score in judge.run(verifier, cases)))
             if fault:
                 raise fault
-
-
-def _options(settings: tuple[str, ...]) -> dict[str, Any]:
-    from mmrl.config import parse_value
-
-    options = {}
-    for text in settings:
-        key, sign, value = text.partition("=")
-        if not sign or not key.strip():
-            raise UserError(f"--set {text!r} has no value: write --set key=value")
-        options[key.strip()] = parse_value(value)
-    return options
 
 
 def _batches(stream: BinaryIO) -> Iterator[list[tuple[int, bytes]]]:

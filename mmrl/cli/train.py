@@ -36,7 +36,7 @@ def command(run_file: Path, overrides: tuple[str, ...], resume: bool, overwrite:
     if dry_run:
         _dry_run(config)
         return
-    _quiet()
+    quiet()
     from mmrl.start import train
     from mmrl.view.progress import Show
     from mmrl.view.report import write_report
@@ -58,7 +58,7 @@ def _dry_run(config: Any) -> None:
     click.echo(f"# checked: the tasks, verifiers, algorithms and splits of {config.name!r} exist; nothing was trained", err=True)
 
 
-def _quiet() -> None:
+def quiet() -> None:
     """transformers' progress bars and warnings would tear the live panel."""
     import os
 

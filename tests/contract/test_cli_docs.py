@@ -30,14 +30,17 @@ def help_of(path: str) -> str:
     return command.get_help(context) + "\n"
 
 
-@pytest.mark.skipif(not os.environ.get("MMRL_UPDATE_DOCS"), reason="writes docs/cli.md where MMRL_UPDATE_DOCS is set")
-def test_update() -> None:
+def update() -> None:
     def anew(match: re.Match[str]) -> str:
         text = help_of(match[1]) if match[1].split()[-1] in (*WRITTEN, "mmrl", "plugin") else match[2]
         return f"<!-- help: {match[1]} -->\n```\n{text}```\n"
 
     PAGE.write_text(BLOCK.sub(anew, PAGE.read_text("utf-8")), "utf-8")
     SHOWN.update(BLOCK.findall(PAGE.read_text("utf-8")))
+
+
+if os.environ.get("MMRL_UPDATE_DOCS"):
+    update()
 
 
 @pytest.mark.parametrize("command", ["mmrl", *(f"mmrl {name}" for name in WRITTEN if name != "new"), "mmrl new plugin"])

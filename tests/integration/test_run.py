@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import vlm_cases as cases
 
 import runs
 from mmrl.errors import UserError
@@ -118,6 +119,27 @@ def test_an_evaluation_of_the_run_folder_repeats_its_figures(tmp_path):
     assert (figure.value, figure.n, figure.low) == (last["value"], last["n"], last["low"])
     with pytest.raises(UserError, match="no checkpoint '5'"):
         evaluate_only(load_config(folder.path / "config.toml"), folder.path, "5")
+
+
+def test_a_model_of_another_family_trains_and_says_that_it_is_slower(tmp_path):
+    watch = runs.Silent()
+    policy = {"model": cases.llava(tmp_path / "llava")}
+    folder = runs.run(runs.toy_config(tmp_path, policy=policy), progress=watch)
+    assert len(watch.notes) == 1 and "'llava' has no adapter" in watch.notes[0] and "slower" in watch.notes[0]
+    assert all(r["metrics"]["logprob_gap"] < 1e-5 for r in runs.rows(folder) if "metrics" in r and r["stage"] == "rl")
+    with pytest.raises(UserError, match="llava model could share a prompt"):
+        runs.run(runs.toy_config(tmp_path, "other", policy=policy, train={"packing": "shared-prefix"}))
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("family", cases.FAMILIES)
+def test_packing_changes_no_figure_beyond_rounding(tmp_path, family):
+    found = []
+    for packing in ("shared-prefix", "per-completion"):
+        policy = {"model": f"tiny:{family}:hidden=32,layers=2"}
+        folder = runs.run(runs.toy_config(tmp_path, packing, policy=policy, train={"packing": packing, "threads": 1}))
+        found.append([r["metrics"]["loss"] for r in runs.rows(folder) if "metrics" in r])
+    assert found[0] == pytest.approx(found[1], abs=1e-4)
 
 
 # -- verifiers that misbehave -------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from PIL import Image
 
 from mmrl.algorithms.loss import LossInputs, average, clipped_surrogate
 from mmrl.config import PolicyConfig
+from mmrl.policies import tiny
 from mmrl.policies.vlm import VLM
 from mmrl.types import Prompt, Rollout, Status, Turn, user
 
@@ -106,3 +108,45 @@ def naive_logprobs(vlm: VLM, rollout: Rollout, temperature: float) -> torch.Tens
     logits = vlm.model(**encoded).logits[0, start - 1 : -1] / temperature
     logits[:, sorted(vlm.banned)] = -torch.inf
     return logits.log_softmax(-1).gather(1, ids[0][:, None])[:, 0]
+
+
+def llava(folder: Path) -> str:
+    """A tiny checkpoint of a family that mmrl has no adapter for, written to the folder."""
+    from transformers import (
+        CLIPImageProcessor,
+        CLIPVisionConfig,
+        LlamaConfig,
+        LlavaConfig,
+        LlavaForConditionalGeneration,
+        LlavaProcessor,
+    )
+
+    tokenizer = tiny._tokenizer()
+    text = LlamaConfig(
+        vocab_size=512, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        bos_token_id=None, pad_token_id=0, eos_token_id=tokenizer.eos_token_id,
+    )  # fmt: skip
+    vision = CLIPVisionConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, image_size=28, patch_size=14
+    )
+    config = LlavaConfig(
+        text_config=text,
+        vision_config=vision,
+        image_token_index=tokenizer.convert_tokens_to_ids("<|image_pad|>"),
+        vision_feature_select_strategy="default",
+        vision_feature_layer=-1,
+    )
+    torch.manual_seed(0)
+    model = LlavaForConditionalGeneration(config)
+    processor = LlavaProcessor(
+        image_processor=CLIPImageProcessor(size={"shortest_edge": 28}, crop_size=28),
+        tokenizer=tokenizer,
+        patch_size=14,
+        vision_feature_select_strategy="default",
+        image_token="<|image_pad|>",
+        num_additional_image_tokens=1,
+        chat_template=tiny.CHAT_TEMPLATE,
+    )
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return str(folder)

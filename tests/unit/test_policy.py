@@ -120,52 +120,7 @@ def test_a_model_that_cannot_be_had_is_one_line(name):
 
 @pytest.fixture(scope="module")
 def llava(tmp_path_factory):
-    """A model of a family that mmrl has no adapter for."""
-    from transformers import (
-        CLIPImageProcessor,
-        CLIPVisionConfig,
-        LlamaConfig,
-        LlavaConfig,
-        LlavaForConditionalGeneration,
-        LlavaProcessor,
-    )
-
-    tokenizer = tiny._tokenizer()
-    image = tokenizer.convert_tokens_to_ids("<|image_pad|>")
-    config = LlavaConfig(
-        text_config=LlamaConfig(
-            vocab_size=512,
-            hidden_size=64,
-            intermediate_size=96,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            bos_token_id=None,
-            pad_token_id=0,
-            eos_token_id=tokenizer.eos_token_id,
-        ),
-        vision_config=CLIPVisionConfig(
-            hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, image_size=28, patch_size=14
-        ),
-        image_token_index=image,
-        vision_feature_select_strategy="default",
-        vision_feature_layer=-1,
-    )
-    torch.manual_seed(0)
-    model = LlavaForConditionalGeneration(config)
-    processor = LlavaProcessor(
-        image_processor=CLIPImageProcessor(size={"shortest_edge": 28}, crop_size=28),
-        tokenizer=tokenizer,
-        patch_size=14,
-        vision_feature_select_strategy="default",
-        image_token="<|image_pad|>",
-        num_additional_image_tokens=1,
-        chat_template=tiny.CHAT_TEMPLATE,
-    )
-    folder = tmp_path_factory.mktemp("llava")
-    model.save_pretrained(folder)
-    processor.save_pretrained(folder)
-    return VLM(PolicyConfig(model=str(folder)))
+    return VLM(PolicyConfig(model=cases.llava(tmp_path_factory.mktemp("llava"))))
 
 
 def test_any_other_family_is_served_one_completion_a_row(llava):

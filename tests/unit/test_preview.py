@@ -97,7 +97,7 @@ def test_text_and_answer_are_written():
 
 
 def test_odd_prompts_are_shown_too():
-    contact_sheet(
+    sheet = contact_sheet(
         [
             Prompt(messages=[user("no picture")], answer=["a", "list"]),
             prompt(RED, text="", answer=None),
@@ -105,6 +105,7 @@ def test_odd_prompts_are_shown_too():
         ],
         "t" * 999,
     )
+    assert len(sheet.getcolors(2**20)) > 10 and sheet.width < 2000, "something is drawn, and the long title is cut"
 
 
 def test_wrapped_text_keeps_its_words_and_its_width():
