@@ -75,7 +75,7 @@ def restore(path: Path, tensors: Mapping[str, torch.Tensor], learner: Learner) -
     """Give a stage's learner its optimiser state and its KL reference back; its policy is loaded already."""
     from safetensors.torch import load_file
 
-    learner.load_state(dict(tensors))
+    learner.load_state(tensors)
     if learner.reference is not None:
         weights = load_file(path / REFERENCE)
         with torch.no_grad():

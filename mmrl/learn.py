@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -36,9 +37,11 @@ class Learner:
         self.normalise = normalise
         self.temperature = temperature
         self.named = [(name, p) for name, p in policy.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(
-            [p for _, p in self.named], lr=stage.learning_rate, weight_decay=stage.weight_decay, fused=True
-        )
+        # bfloat16 weights are too coarse for small steps: they follow float32 masters, which are what AdamW steps
+        self.masters = [p if p.dtype == torch.float32 else p.detach().float().requires_grad_() for _, p in self.named]
+        self.optimizer = torch.optim.AdamW(self.masters, lr=stage.learning_rate, weight_decay=stage.weight_decay, fused=True)
+        self.steps = 0
+        """Optimiser steps taken since this learner was made."""
         self.epochs = stage.epochs if isinstance(stage, RlStage) else 1
         self.clip = (stage.clip_low, stage.clip_high) if isinstance(stage, RlStage) else (0.0, 0.0)
         self.kl = stage.kl if isinstance(stage, RlStage) else 0.0
@@ -50,24 +53,42 @@ class Learner:
         old: list[torch.Tensor] = []
         metrics: dict[str, float] = {}
         for epoch in range(self.epochs):
-            metrics = self._epoch(batch, old, first=epoch == 0) | {k: v for k, v in metrics.items() if k == "logprob_gap"}
-            if isinstance(self.stage, RlStage) and metrics["logprob_gap"] > self.gap_limit:
-                self.optimizer.zero_grad()
-                raise UserError(
-                    f"sampler and learner disagree by {metrics['logprob_gap']:.3f} nats a token "
-                    f"(limits.logprob_gap = {self.gap_limit}): what would be trained is not "
-                    "what was sampled; check policy.dtype, policy.attention and the model family"
-                )
-            rate = learning_rate(self.stage, step)
-            for group in self.optimizer.param_groups:
-                group["lr"] = rate
-            norm = torch.nn.utils.clip_grad_norm_([p for _, p in self.named], self.stage.max_grad_norm)
-            if not torch.isfinite(norm):
-                raise FloatingPointError(f"the gradient's norm is {norm.item()} at step {step}: weights were left as they were")
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-            metrics |= {"grad_norm": norm.item(), "learning_rate": rate}
+            metrics |= self._epoch(batch, old, first=epoch == 0)
+            if epoch == 0 and isinstance(self.stage, RlStage):
+                self._check_gap(batch, metrics["logprob_gap"])
+            metrics |= self._step(learning_rate(self.stage, step))
         return metrics
+
+    def _check_gap(self, batch: Batch, gap: float) -> None:
+        if batch.micro and not gap <= self.gap_limit:
+            self.policy.model.zero_grad()
+            raise UserError(
+                f"sampler and learner disagree by {gap:.3f} nats a token (limits.logprob_gap = {self.gap_limit}): what would be "
+                "trained is not what was sampled; check policy.dtype, policy.attention and the model family"
+            )
+
+    def _step(self, rate: float) -> dict[str, float]:
+        """Clip the gradient, step, clear it. Raises UserError, with the weights as they were, when it is not finite."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        norm = torch.nn.utils.clip_grad_norm_([p for _, p in self.named], self.stage.max_grad_norm)
+        if not torch.isfinite(norm):
+            self.policy.model.zero_grad()
+            raise UserError(
+                f"the gradient is not finite (norm {norm.item()}): lower learning_rate or max_grad_norm; "
+                "--resume goes on from before this step"
+            )
+        copies = [(m, p) for m, (_, p) in zip(self.masters, self.named, strict=True) if m is not p]
+        for master, p in copies:
+            master.grad = None if p.grad is None else p.grad.float()
+        self.optimizer.step()
+        with torch.no_grad():
+            for master, p in copies:
+                p.copy_(master)
+        self.optimizer.zero_grad()
+        self.policy.model.zero_grad()
+        self.steps += 1
+        return {"grad_norm": norm.item(), "learning_rate": rate}
 
     def _epoch(self, batch: Batch, old: list[torch.Tensor], first: bool) -> dict[str, float]:
         sums = torch.zeros(6, device=self.policy.device)
@@ -83,12 +104,13 @@ class Learner:
                 lengths_N=batch.lengths_N,
             )
             loss_L, clipped_L = self.loss(inputs, *self.clip)
-            drift_L = k3(logprobs_L.detach(), old[i] if self.reference is None else torch.zeros_like(old[i]))
-            if self.reference is not None:
+            if self.reference is None:
+                kl_L = k3(logprobs_L.detach(), old[i])
+            else:
                 with torch.no_grad():
                     reference_L, _ = self.reference.logprobs(micro, self.temperature)
-                penalty_L = k3(logprobs_L, reference_L)
-                drift_L, loss_L = penalty_L.detach(), loss_L + self.kl * penalty_L
+                kl_L = k3(logprobs_L, reference_L)
+                loss_L = loss_L + self.kl * kl_L
             loss = average(loss_L, micro, batch, self.normalise)
             loss.backward()
             gap_L = (micro.sampler_logprobs_L - old[i]).abs()
@@ -97,30 +119,39 @@ class Learner:
                     loss.detach(),
                     entropy_L.sum(),
                     clipped_L.sum(),
-                    drift_L.sum(),
+                    kl_L.detach().sum(),
                     gap_L.sum(),
                     torch.tensor(float(len(gap_L)), device=sums.device),
                 ]
             )
-        loss, entropy, clipped, drift, gap, tokens = sums.tolist()
+        loss, entropy, clipped, kl, gap, tokens = sums.tolist()
         tokens = tokens or math.nan  # no group had spread: nothing was computed, so there is nothing to report
-        return {"loss": loss, "entropy": entropy / tokens, "clip_share": clipped / tokens, "kl": drift / tokens} | (
+        return {"loss": loss, "entropy": entropy / tokens, "clip_share": clipped / tokens, "kl": kl / tokens} | (
             {"logprob_gap": gap / tokens} if first else {}
         )
 
     def state(self) -> dict[str, torch.Tensor]:
-        """The optimiser's tensors by parameter name, as they go into a safetensors file."""
-        return {f"{name}/{key}": value for name, p in self.named for key, value in self.optimizer.state.get(p, {}).items()}
+        """The optimiser's tensors and the float32 masters by parameter name, as they go into a safetensors file."""
+        found: dict[str, torch.Tensor] = {}
+        for master, (name, p) in zip(self.masters, self.named, strict=True):
+            found |= {f"{name}/{key}": value for key, value in self.optimizer.state.get(master, {}).items()}
+            if master is not p:
+                found[f"{name}/master"] = master.detach()
+        return found
 
-    def load_state(self, tensors: dict[str, torch.Tensor]) -> None:
+    def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Restore what `state` returned."""
         by_name: dict[str, dict[str, torch.Tensor]] = {}
         for path, value in tensors.items():
             name, key = path.rsplit("/", 1)
             by_name.setdefault(name, {})[key] = value
-        for name, p in self.named:
-            if name in by_name:
-                self.optimizer.state[p] = {k: v.clone() if k == "step" else v.to(p.device) for k, v in by_name[name].items()}
+        for master, (name, p) in zip(self.masters, self.named, strict=True):
+            state = by_name.get(name, {})
+            if "master" in state:
+                with torch.no_grad():
+                    master.copy_(state.pop("master"))
+            if state:
+                self.optimizer.state[master] = {k: v.clone() if k == "step" else v.to(p.device) for k, v in state.items()}
 
 
 def learning_rate(stage: SftStage | RlStage, step: int) -> float:

@@ -171,12 +171,12 @@ class Run:
 
     def update(self, batch: Batch) -> dict[str, float]:
         with self.clock("update"):
-            self.consistent = False
+            self.consistent, before = False, self.learner.steps
             try:
                 return self.learner.update(batch, self.at.stage_step)
-            except UserError:  # raised before the weights are touched
-                self.consistent = True
-                raise
+            except UserError as error:
+                self.consistent = self.learner.steps == before
+                raise UserError(f"step {self.at.step + 1}: {error}") from error
 
     def keep(self, rollouts: Sequence[Rollout], scores: Sequence[Score], advantages_N: torch.Tensor) -> None:
         """Record some rollouts for people, whole groups where possible."""

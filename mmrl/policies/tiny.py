@@ -112,7 +112,9 @@ def build(
         config, kind = transformers.Qwen3VLConfig, transformers.Qwen3VLForConditionalGeneration
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = kind(config(text_config=text, vision_config=vision, **shared)).to(dtype)
+        model = kind(config(text_config=text, vision_config=vision, **shared))
+    for parameter in model.parameters():  # not the buffers: rotary frequencies stay float32, as in from_pretrained
+        parameter.data = parameter.data.to(dtype)
     model.generation_config.eos_token_id = [ids["<|im_end|>"], ids["<|endoftext|>"]]
     model.generation_config.pad_token_id = ids["<|endoftext|>"]
     return model, _processor(family, tokenizer, vision["patch_size"])

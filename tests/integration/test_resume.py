@@ -67,6 +67,25 @@ def test_the_state_of_a_kl_reference_and_of_several_epochs_survives(tmp_path):
     assert kl[-1] > 1e-6
 
 
+def test_bfloat16_weights_follow_float32_masters_through_a_resume(tmp_path):
+    policy = {"model": "tiny:qwen2_5_vl:hidden=32,layers=1", "dtype": "bfloat16"}
+    stage = {"kind": "rl", "steps": 4, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-4}
+    whole = runs.run(runs.toy_config(tmp_path / "a", stages=[stage], policy=policy))
+    config = runs.toy_config(tmp_path / "b", stages=[stage], policy=policy)
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(config, progress=runs.Silent(2))
+    folder = runs.run(config, resume=True)
+    assert runs.trajectory(folder) == runs.trajectory(whole) and same_end(folder.path, whole.path)
+    weights = load_file(whole.checkpoint_dir(4) / "policy" / "model.safetensors")
+    masters = {
+        k.removesuffix("/master"): v
+        for k, v in load_file(whole.checkpoint_dir(4) / "optimizer.safetensors").items()
+        if k.endswith("/master")
+    }
+    assert all(v.dtype == torch.bfloat16 for v in weights.values()) and len(masters) >= len(weights)
+    assert all(v.dtype == torch.float32 and not torch.equal(v, v.bfloat16().float()) for v in masters.values() if v.numel() > 100)
+
+
 def test_at_the_edge_of_an_epoch(tmp_path):
     """12 prompts a step of 16: every other step crosses an epoch."""
     stage = {"kind": "rl", "steps": 4, "prompts_per_step": 12, "group_size": 2, "learning_rate": 1e-3}
