@@ -63,11 +63,12 @@ def _write_state(folder: Path, state: Mapping[str, Any]) -> None:
 
 def load(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """(state, optimiser tensors) of a checkpoint; the policy is loaded from `path / POLICY`."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
         return json.loads((path / STATE).read_text(encoding="utf-8")), load_file(path / OPTIMIZER)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"checkpoint {path} can't be read: {error}: remove that folder to go on from an earlier one") from error
 
 

@@ -6,6 +6,7 @@ Everything here is plain data and costs no heavy import, so a run file can be ch
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class PolicyConfig(Section):
@@ -33,10 +34,10 @@ class PolicyConfig(Section):
     """Id of the policy, see `mmrl list policies`."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of weights and activations; log-probabilities and losses are float32 whatever this says."""
-    device: str = "auto"
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     """`auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:1`."""
-    attention: str = "sdpa"
-    """transformers' name of the attention implementation."""
+    attention: Literal["sdpa", "eager"] = "sdpa"
+    """How attention is computed; `eager` is slow and transparent. Others can't express a shared prompt."""
     trust_remote_code: bool = False
     """Run code that comes with the checkpoint. Off unless you know whose code it is."""
     min_pixels: Positive | None = None
@@ -117,7 +118,7 @@ Stage = Annotated[SftStage | RlStage, Field(discriminator="kind")]
 class GenerateConfig(Section):
     """`[generate]`: how completions are sampled during training. The checkpoint's own generation settings are ignored."""
 
-    max_tokens: Positive = 256
+    max_tokens: Annotated[int, Field(ge=1, le=2**17)] = 256
     """Longest completion, in tokens."""
     temperature: Rate = 1.0
     """Logits are divided by this, in the sampler and in the learner."""
@@ -188,7 +189,7 @@ class RunConfig(Section):
 
     name: str
     """Names the run folder."""
-    runs: str = "runs"
+    runs: Annotated[str, Field(min_length=1)] = "runs"
     """The folder that run folders are made in."""
     seed: int = 0
     """Fixes prompts, sampling and initial weights."""
@@ -209,8 +210,8 @@ class RunConfig(Section):
     @field_validator("name")
     @classmethod
     def _name_is_a_folder_name(cls, name: str) -> str:
-        if not name or name in (".", "..") or any(c in name for c in "/\\\0"):
-            raise ValueError("must be usable as a folder name, without slashes")
+        if not re.fullmatch(r"[^\s/\\-]([^/\\]{0,198}[^\s/\\])?", name) or not name.isprintable() or name.strip(".") == "":
+            raise ValueError("must be usable as a folder name: no slashes, no blanks or dash in front, at most 200 characters")
         return name
 
     @model_validator(mode="after")

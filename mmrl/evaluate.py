@@ -32,7 +32,8 @@ class Evaluation:
     value: float
     low: float
     high: float
-    """Bounds of the 95% interval: Wilson's for accuracies, the normal approximation of the mean otherwise."""
+    """Bounds of the 95% interval: Wilson's for accuracies, otherwise the normal approximation of the
+    mean's, within the verifier's range."""
     n: int
     """Prompts that were scored."""
     extra: dict[str, float] = field(default_factory=dict)
@@ -79,8 +80,9 @@ def evaluate_task(
     if binary:
         low, high = wilson(sum(values), n)
     else:
-        half = Z * statistics.stdev(values) / math.sqrt(n) if n > 1 else math.inf
-        low, high = mean - half, mean + half
+        spec = plugins.registry().get("verifiers", metric)
+        half = Z * statistics.stdev(values) / math.sqrt(n) if n > 1 else math.inf  # one value says nothing of their spread
+        low, high = max(spec.low, mean - half), min(spec.high, mean + half)
     extra = {"truncated_share": sum(r.status.is_truncated for r in rollouts) / len(rollouts), "failed": float(len(scores) - n)}
     extra |= task.summarise([(r.prompt, s.value) for r, s in zip(rollouts, scores, strict=True) if s.value is not None])
     figure = Evaluation(

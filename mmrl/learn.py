@@ -151,7 +151,7 @@ class Learner:
                 with torch.no_grad():
                     master.copy_(state.pop("master"))
             if state:
-                self.optimizer.state[master] = {k: v.clone() if k == "step" else v.to(p.device) for k, v in state.items()}
+                self.optimizer.state[master] = {k: v.to(p.device, copy=True) for k, v in state.items()}
 
 
 def learning_rate(stage: SftStage | RlStage, step: int) -> float:

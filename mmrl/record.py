@@ -46,7 +46,7 @@ class RunFolder:
         from mmrl.manifest import manifest
 
         path = Path(path)
-        _refuse_used(path)
+        refuse_used(path)
         aside = path.parent / f".{path.name}.{os.getpid()}"
         try:
             (aside / "rollouts" / "media").mkdir(parents=True)
@@ -56,7 +56,7 @@ class RunFolder:
             os.rename(aside, path)
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):  # another process was quicker
-                _refuse_used(path)
+                refuse_used(path)
             raise UserError(f"cannot make the run folder {path}: {error.strerror}; choose another place or mend that") from error
         finally:
             shutil.rmtree(aside, ignore_errors=True)
@@ -274,7 +274,12 @@ def _check_run(path: Path) -> None:
         raise UserError(f"{path} is not a run folder: it has no {' and no '.join(missing)}")
 
 
-def _refuse_used(path: Path) -> None:
+def is_run(path: Path) -> bool:
+    """Whether the folder is a run's."""
+    return all((path / name).is_file() for name in ("config.toml", "manifest.json")) and not path.is_symlink()
+
+
+def refuse_used(path: Path) -> None:
     """UserError unless `path` is free: absent, or an empty folder."""
     try:
         held = sorted(entry.name for entry in path.iterdir())

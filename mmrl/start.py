@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import shutil
 import signal
 import threading
@@ -24,7 +25,7 @@ from mmrl.generate.local import LocalGenerator
 from mmrl.interfaces import Task
 from mmrl.judge import Judge
 from mmrl.policies.vlm import VLM
-from mmrl.record import RunFolder, step_of
+from mmrl.record import RunFolder, is_run, refuse_used, step_of
 from mmrl.run import Position, Progress, Run, task_weights
 
 
@@ -36,29 +37,45 @@ def train(config: RunConfig, progress: Progress, *, resume: bool = False, overwr
     """
     path = Path(config.runs) / config.name
     tasks = check_config(config)
-    folder = RunFolder.open(path, as_data(config)) if resume and (path / "config.toml").exists() else None
-    if folder is not None and (path / "summary.json").exists():
-        progress.note(f"{path} is finished: there is nothing to resume")
-        return folder
-    if folder is None and path.exists() and any(path.iterdir()) and not overwrite:
-        RunFolder.create(path, {}, config.seed)  # says what is in the way
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
-    found = newest(folder)
-    with Judge(verifier_ids(config), config.judge.processes, config.judge.deadline_s) as judge:  # starts beside the model
-        policy = load_policy(config, found / checkpoint.POLICY if found else None)
+    going_on = resume and is_run(path)
+    if not going_on and not (overwrite and is_run(path)):
+        refuse_used(path)
+    with contextlib.ExitStack() as held:
+        if is_run(path):
+            held.enter_context(alone(path))
+        folder = RunFolder.open(path, as_data(config)) if going_on else None
+        if folder is not None and (path / "summary.json").exists():
+            progress.note(f"{path} is finished: there is nothing to resume")
+            return folder
+        found = newest(folder)
+        judge = held.enter_context(Judge(verifier_ids(config), config.judge.processes, config.judge.deadline_s))
+        policy = load_policy(config, found / checkpoint.POLICY if found else None)  # while the judge's workers start
         check_packing(config, policy, progress)
         judge.ready()
         if folder is None:
-            if overwrite and (path / "config.toml").exists():
+            if is_run(path):
                 shutil.rmtree(path)
             folder = RunFolder.create(path, as_data(config), config.seed)
+            held.enter_context(alone(path))
         run = Run(config, tasks, folder, policy, judge, progress)
         if resume:
             restore(run, found)
         with stopping_gently(run):
             finish(run)
     return folder
+
+
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Nobody else writes this run folder meanwhile. The lock goes with the process, however that ends."""
+    with open(path / ".lock", "ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{path} is in use by another mmrl: wait for it, or choose another name") from None
+        yield
 
 
 @contextlib.contextmanager
@@ -92,7 +109,7 @@ def finish(run: Run) -> None:
         status = "stopped"
         raise
     finally:
-        if status != "finished" and run.consistent and run.at.stage_step and not run.folder.checkpoint_dir(run.at.step).exists():
+        if status != "finished" and run.consistent and run.at.step and not run.folder.checkpoint_dir(run.at.step).exists():
             with contextlib.suppress(UserError):  # the fault that ended the run is already on its way to the person
                 run.save()
         if status == "finished":
@@ -153,6 +170,8 @@ def load_policy(config: RunConfig, source: Path | None) -> VLM:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise UserError(f'policy.device = {device!r}, but torch sees no GPU: use "cpu" or "auto", and see mmrl doctor')
+    if device.startswith("cuda:") and int(device[5:]) >= torch.cuda.device_count():
+        raise UserError(f"policy.device = {device!r}, but there are {torch.cuda.device_count()} GPUs: they count from cuda:0")
     return registry.target(spec)(config.policy, device=device, seed=derive(config.seed, "weights"), source=source, **spec.options)
 
 
@@ -177,15 +196,15 @@ def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Ev
     if not config.evaluate.n:
         raise UserError("evaluate.n = 0 switches evaluation off: give -n")
     tasks = check_config(config)
-    source = find_checkpoint(RunFolder.open(folder), which) / checkpoint.POLICY if folder else None
-    policy = load_policy(config, source)
+    found = find_checkpoint(RunFolder.open(folder), which) if folder else None
+    policy = load_policy(config, found / checkpoint.POLICY if found else None)
     collector = TurnCollector(policy, LocalGenerator(policy, config.generate.batch_size))
     with Judge(verifier_ids(config), config.judge.processes, config.judge.deadline_s) as judge:
         return [evaluate_task(name, task, config, collector, judge)[0] for name, task in tasks.items()]
 
 
-def find_checkpoint(folder: RunFolder, which: str) -> Path:
-    """`best`, `last` or a step number -> the checkpoint's folder."""
+def find_checkpoint(folder: RunFolder, which: str) -> Path | None:
+    """`best`, `last` or a step number -> the checkpoint's folder; None when the best were the weights that the run began with."""
     found = folder.checkpoints()
     if not found:
         raise UserError(f"{folder.path} has no checkpoint yet: wait for the first, or set checkpoint.every")
@@ -193,7 +212,9 @@ def find_checkpoint(folder: RunFolder, which: str) -> Path:
         return found[-1]
     if which == "best":
         best = checkpoint.load(found[-1])[0]["best_step"]
-        return folder.checkpoint_dir(best) if best is not None and folder.checkpoint_dir(best).exists() else found[-1]
+        if best == 0:
+            return None
+        return folder.checkpoint_dir(best) if best is not None else found[-1]
     if which.isdigit() and folder.checkpoint_dir(int(which)) in found:
         return folder.checkpoint_dir(int(which))
     raise UserError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import functools
 import importlib
@@ -9,7 +10,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from mmrl.errors import UserError
 
@@ -73,6 +74,17 @@ def check_options(what: str, target: Callable[..., Any], options: Mapping[str, A
     for p in named:
         if p.default is p.empty and p.name not in options:
             raise UserError(f"{what} needs the option {p.name!r}; it accepts: {', '.join(accepted)}")
+        choices = _choices(p.annotation)
+        if p.name in options and choices and options[p.name] not in choices:
+            known = ", ".join(repr(c) for c in choices)
+            raise UserError(f"{what}: {p.name} = {options[p.name]!r} is not one of {known}")
+
+
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    """The values of `Literal["a", "b"]`, also when annotations are text."""
+    if isinstance(annotation, str) and re.fullmatch(r"Literal\[[^\[\]]*\]", annotation):
+        return tuple(ast.literal_eval(annotation.removeprefix("Literal")))
+    return get_args(annotation) if get_origin(annotation) is Literal else ()
 
 
 def one_line(error: BaseException) -> str:

@@ -60,18 +60,22 @@ def _dry_run(config: Any) -> None:
 
 def quiet() -> None:
     """transformers' progress bars and warnings would tear the live panel."""
+    import logging
     import os
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from transformers.utils import logging
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    from transformers.utils import logging as transformers_logging
 
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
 
 
 def _close(run: Path, page: Path, console: Any) -> None:
     """What a person wants to know at the end: figures, where to look, where to go on."""
     import json
+
+    from rich.markup import escape
 
     summary = json.loads((run / "summary.json").read_bytes())
     console.print()
@@ -79,7 +83,8 @@ def _close(run: Path, page: Path, console: Any) -> None:
         best, last = summary["best"][task], summary["last"][task]
         for name, after in [("last", last)] if best == last else [("best", best), ("last", last)]:
             console.print(
-                f"{task}  {after['metric']} {before['value']:.3f} ({before['low']:.3f} to {before['high']:.3f}) -> "
+                f"{escape(task)}  {escape(after['metric'])} {before['value']:.3f} "
+                f"({before['low']:.3f} to {before['high']:.3f}) -> "
                 f"[bold]{after['value']:.3f}[/] "
                 f"({after['low']:.3f} to {after['high']:.3f}) {name}, n={after['n']}, 95% intervals",
                 highlight=False,
@@ -91,7 +96,8 @@ def _close(run: Path, page: Path, console: Any) -> None:
         f"{seconds['total']:.0f} s ({parts}); peak memory {summary['peak_memory_mb']} MB", highlight=False, soft_wrap=True
     )
     console.print(
-        f"\nreport    {page}\nagain     mmrl eval {run}\nyour own  mmrl new plugin NAME, then docs/plugins.md",
+        f"\nreport    {escape(str(page))}\nagain     mmrl eval {escape(str(run))}\n"
+        "your own  mmrl new plugin NAME, then docs/plugins.md",
         highlight=False,
         soft_wrap=True,
     )

@@ -7,15 +7,18 @@ from typing import Any
 import torch
 from transformers.cache_utils import DynamicLayer
 
+ROOM = 64
+"""Tokens of a completion before the first copy; from then on the room doubles."""
+
 
 class ReservedLayer(DynamicLayer):
-    """A layer with room for the completion: `DynamicLayer` copies everything at each token, this one appends."""
+    """A layer with room for the completion: `DynamicLayer` copies everything at each token, this one only when room runs out."""
 
-    def __init__(self, prompt: DynamicLayer, repeats: int, room: int) -> None:
+    def __init__(self, prompt: DynamicLayer, repeats: int) -> None:
         super().__init__()
         self.is_initialized, self.dtype, self.device = True, prompt.dtype, prompt.device
-        self.length = prompt.keys.shape[-2]
-        self.rooms = tuple(self._reserve(x, repeats, room) for x in (prompt.keys, prompt.values))
+        self.start = self.length = prompt.keys.shape[-2]
+        self.rooms = tuple(self._reserve(x, repeats, ROOM) for x in (prompt.keys, prompt.values))
         self._view()
 
     @staticmethod
@@ -32,6 +35,9 @@ class ReservedLayer(DynamicLayer):
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         end = self.length + key_states.shape[-2]
+        if end > self.rooms[0].shape[-2]:
+            room = end - self.length + max(ROOM, self.length - self.start)
+            self.rooms = tuple(self._reserve(x[:, :, : self.length], 1, room) for x in self.rooms)
         for space, states in zip(self.rooms, (key_states, value_states), strict=True):
             space[:, :, self.length : end] = states
         self.length = end
@@ -43,10 +49,10 @@ class ReservedLayer(DynamicLayer):
         self._view()
 
 
-def expand(cache: Any, repeats: int, room: int) -> None:
-    """Repeat each prompt's cache for its group, with room for so many more tokens."""
+def expand(cache: Any, repeats: int) -> None:
+    """Repeat each prompt's cache for its group, with room to write the completions in place."""
     for i, layer in enumerate(cache.layers):
         if type(layer) is DynamicLayer:
-            cache.layers[i] = ReservedLayer(layer, repeats, room)
+            cache.layers[i] = ReservedLayer(layer, repeats)
         else:
             layer.batch_repeat_interleave(repeats)

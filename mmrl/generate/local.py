@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from transformers import DynamicCache
 
+from mmrl.errors import UserError
 from mmrl.generate.cache import expand
 from mmrl.policies.vlm import VLM, PromptInputs, concatenate
 
@@ -60,20 +61,25 @@ class LocalGenerator:
         policy, device = self.policy, self.policy.device
         cache = DynamicCache(config=policy.model.config)
         logits, mask = self._prefill(inputs, cache)
+        if not torch.isfinite(logits).all():
+            raise UserError(
+                "the model's logits are not finite: most likely a learning rate was too high; lower it and begin again"
+            )
         total = len(inputs) * group_size
-        expand(cache, group_size, sampling.max_tokens)
+        expand(cache, group_size)
         logits = logits.repeat_interleave(group_size, 0)
         mask = None if mask is None else mask.repeat_interleave(group_size, 0)
         position_N = torch.tensor([i.next_position for i in inputs], device=device).repeat_interleave(group_size)
         eos = torch.tensor(sorted(policy.eos), device=device)
-        tokens_TN = torch.zeros(sampling.max_tokens, total, dtype=torch.long, device=device)
-        logprobs_TN = torch.zeros(sampling.max_tokens, total, device=device)
+        tokens_TN: list[torch.Tensor] = []
+        logprobs_TN: list[torch.Tensor] = []
         length_N = torch.full((total,), sampling.max_tokens, device=device)
         finished_N = torch.zeros(total, dtype=torch.bool, device=device)
         row_N = torch.arange(total, device=device)  # which rollout each decoded row is; finished rows are dropped
         for t in range(sampling.max_tokens):
             token, logprob = self._choose(logits, sampling.temperature, noise)
-            tokens_TN[t, row_N], logprobs_TN[t, row_N] = token, logprob
+            tokens_TN.append(torch.zeros(total, dtype=torch.long, device=device).index_copy_(0, row_N, token))
+            logprobs_TN.append(torch.zeros(total, device=device).index_copy_(0, row_N, logprob))
             ended = torch.isin(token, eos)
             length_N[row_N[ended]] = t + 1
             finished_N[row_N[ended]] = True
@@ -94,7 +100,8 @@ class LocalGenerator:
                 else (position_N + t)[None, :, None].expand(inputs[0].positions.shape[0], -1, -1)
             )
             logits = policy.family.step(token[:, None], mask, positions, {}, cache)
-        tokens, logprobs, lengths, finished = tokens_TN.T.tolist(), logprobs_TN.T.tolist(), length_N.tolist(), finished_N.tolist()
+        tokens, logprobs = torch.stack(tokens_TN, 1).tolist(), torch.stack(logprobs_TN, 1).tolist()
+        lengths, finished = length_N.tolist(), finished_N.tolist()
         samples = [
             Sample(token_ids=tuple(tokens[n][: lengths[n]]), logprobs=tuple(logprobs[n][: lengths[n]]), finished=finished[n])
             for n in range(total)

@@ -6,6 +6,7 @@ size, `tiny:qwen2_5_vl:hidden=256,layers=6` another; `python -m mmrl.policies.ti
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -47,7 +48,13 @@ CORPUS = [
 
 
 def build(
-    family: str = "qwen2_5_vl", *, hidden: int = 128, layers: int = 2, seed: int = 0, dtype: torch.dtype = torch.float32
+    family: str = "qwen2_5_vl",
+    *,
+    hidden: int = 128,
+    layers: int = 2,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    attention: str = "sdpa",
 ) -> tuple[Any, Any]:
     """A model and its processor.
 
@@ -56,9 +63,9 @@ def build(
     """
     if family not in FAMILIES:
         raise UserError(f"policy.model: no tiny {family!r}: choose one of {', '.join(FAMILIES)}")
-    if hidden % 32 or hidden < 32 or layers < 1:
+    if hidden % 32 or not 32 <= hidden <= 4096 or not 1 <= layers <= 64:
         raise UserError(
-            f"policy.model: tiny hidden={hidden}, layers={layers}: hidden must be a multiple of 32, layers at least 1"
+            f"policy.model: tiny hidden={hidden}, layers={layers}: hidden must be a multiple of 32 up to 4096, layers 1 to 64"
         )
     prepare_torchvision()
     import transformers
@@ -112,7 +119,7 @@ def build(
         config, kind = transformers.Qwen3VLConfig, transformers.Qwen3VLForConditionalGeneration
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = kind(config(text_config=text, vision_config=vision, **shared))
+        model = kind._from_config(config(text_config=text, vision_config=vision, **shared), attn_implementation=attention)
     for parameter in model.parameters():  # not the buffers: rotary frequencies stay float32, as in from_pretrained
         parameter.data = parameter.data.to(dtype)
     model.generation_config.eos_token_id = [ids["<|im_end|>"], ids["<|endoftext|>"]]
@@ -126,7 +133,7 @@ def parse(name: str, seed: int) -> dict[str, Any]:
     options: dict[str, Any] = {"family": family, "seed": seed}
     for item in filter(None, ",".join(rest).split(",")):
         key, _, value = item.partition("=")
-        if key not in ("hidden", "layers", "seed") or not value.isdigit():
+        if key not in ("hidden", "layers", "seed") or not re.fullmatch(r"[0-9]{1,9}", value):
             raise UserError(f"policy.model {name!r}: {item!r} is not understood: write tiny:{family}:hidden=128,layers=2")
         options[key] = int(value)
     return options

@@ -15,7 +15,8 @@ from mmrl.config import PolicyConfig
 from mmrl.errors import UserError
 from mmrl.media import load_image
 from mmrl.policies.families import Family, family_of
-from mmrl.types import Frame, MicroBatch, Prompt
+from mmrl.targets import one_line
+from mmrl.types import Frame, MicroBatch, Prompt, user
 
 LOGIT_CHUNK = 2**25
 """Logits are made for so many (token, vocabulary) pairs at a time: 128 MiB in float32."""
@@ -66,6 +67,15 @@ class VLM:
         vocabulary = self.model.get_output_embeddings().weight.shape[0]
         self.bias_V = torch.zeros(vocabulary, device=self.device)
         self.bias_V[list(self.banned)] = -torch.inf
+        self._try(config.model)
+
+    def _try(self, name: str) -> None:
+        """Refuse a model whose processor or chat template can't show it a picture, before anything depends on it."""
+        from PIL import Image
+
+        plain, pictured = (self.encode(Prompt(messages=[user("x", *i)])) for i in ((), (Image.new("RGB", (64, 64)),)))
+        if len(pictured.ids) <= len(plain.ids) or not pictured.media:
+            raise UserError(f"policy.model {name!r}: its chat template leaves pictures out: use one that shows them")
 
     # -- prompts and text ---------------------------------------------------------------------------------------------
 
@@ -83,8 +93,8 @@ class VLM:
                 add_generation_prompt=True,
                 processor_kwargs={"images_kwargs": size} if size else {},
             )
-        except ValueError as err:
-            raise UserError(f"prompt {prompt.id!r} of task {prompt.task!r} can't be processed: {err}") from err
+        except Exception as err:
+            raise UserError(f"prompt {prompt.id!r} of task {prompt.task!r} can't be processed: {one_line(err)}") from err
         encoded = dict(encoded)
         ids = encoded.pop("input_ids")[0]
         encoded.pop("attention_mask", None)
@@ -194,16 +204,18 @@ def _load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
     if name.startswith("tiny:"):
         from mmrl.policies import tiny
 
-        return tiny.build(dtype=dtype, **tiny.parse(name, seed))
+        return tiny.build(dtype=dtype, attention=config.attention, **tiny.parse(name, seed))
+    cure = "give a folder with a transformers checkpoint, a hub name, or tiny:qwen2_5_vl"
+    if name.startswith((".", "/", "~")) and not Path(name).is_dir():
+        raise UserError(f"policy.model {name!r} is not a folder: {cure}")
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     options = dict(trust_remote_code=config.trust_remote_code)
     try:
         model = AutoModelForImageTextToText.from_pretrained(name, dtype=dtype, attn_implementation=config.attention, **options)
-        return model, AutoProcessor.from_pretrained(name, **options)
-    except (OSError, ValueError) as err:
-        first = str(err).strip().splitlines()[0]
-        raise UserError(
-            f"policy.model {name!r} can't be loaded: {first} "
-            "Give a folder with a transformers checkpoint, a hub name, or tiny:qwen2_5_vl"
-        ) from err
+        processor = AutoProcessor.from_pretrained(name, **options)
+    except Exception as err:
+        raise UserError(f"policy.model {name!r} can't be loaded: {one_line(err)[:300]}: {cure}") from err
+    if processor.tokenizer.eos_token_id is None:
+        raise UserError(f"policy.model {name!r}: its tokenizer names no end-of-sequence token: set eos_token in its config")
+    return model, processor

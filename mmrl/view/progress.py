@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -79,7 +80,7 @@ class Show:
     def evaluated(self, step: int, figures: Sequence[Any]) -> None:
         for figure in figures:
             self.console.print(
-                f"  after {step} steps  {figure.task}  {figure.metric} [bold]{figure.value:.3f}[/] "
+                f"  after {step} steps  {escape(figure.task)}  {escape(figure.metric)} [bold]{figure.value:.3f}[/] "
                 f"({figure.low:.3f} to {figure.high:.3f}, n={figure.n})",
                 highlight=False,
                 soft_wrap=True,
@@ -104,7 +105,7 @@ class Show:
         figures.add_row(*(Text(f"{self.values[key]:.3g}", style="bold") for key, _ in shown))
         return Panel(
             Group(head, "", figures, Text(f"{SHOWN[self.kind][0][1]} {sparkline(self.history)}", style="cyan")),
-            title=f"{self.name}: {self.title}",
+            title=escape(f"{self.name}: {self.title}"),
             border_style="dim",
         )
 

@@ -1,0 +1,182 @@
+"""Faults that people ran into: names, devices, models, folders and numbers that can't be right."""
+
+import json
+import shutil
+
+import pytest
+import torch
+import vlm_cases as cases
+from safetensors.torch import load_file
+
+import mmrl.run
+import mmrl.start
+import runs
+from mmrl.config import PolicyConfig, parse_config
+from mmrl.errors import UserError
+from mmrl.evaluate import Evaluation
+from mmrl.policies.vlm import VLM
+from mmrl.start import alone, evaluate_only, load_policy
+
+RL = {"kind": "rl", "steps": 2, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-3}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "policy.device=nope", "policy.device=mps", "policy.attention=flash_attention_2", "tasks.0.weight=inf", "stages.1.kl=nan",
+        "stages.0.learning_rate=inf", "generate.max_tokens=1000000000",
+        "name=-x", 'name=" "', 'name="a\\nb"', "name=...", f"name={'n' * 300}",
+        'runs=""', "tasks.0.verifiers={'toy/letters' = nan}",
+    ],
+)  # fmt: skip
+def test_values_that_no_run_can_have_are_refused_with_the_key(change, tmp_path):
+    with pytest.raises(UserError) as caught:
+        runs.toy_config(tmp_path, overrides=(change,))
+    assert change.split("=")[0].split(".")[-1] in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_good_names_stay_good():
+    for name in ("a", "digits-2", "ünï 名", ".h", "exp[lr=1]", "v1.0"):
+        assert (
+            parse_config(
+                {"name": name, "policy": {"model": "m"}, "tasks": [{"id": "a"}], "stages": [{"kind": "sft", "steps": 1}]}
+            ).name
+            == name
+        )
+
+
+@pytest.mark.parametrize(
+    "model", ["tiny:qwen2_5_vl:layers=²", "tiny:qwen2_5_vl:seed=99999999999", "tiny:qwen2_5_vl:hidden=99968", "./nowhere"]
+)
+def test_models_that_cannot_be(model):
+    with pytest.raises(UserError, match=r"policy\.model"):
+        VLM(PolicyConfig(model=model))
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (lambda f: (f / "model.safetensors").write_bytes(b"cut off"), "can't be loaded"),
+        (lambda f: (f / "config.json").write_text("[]"), "can't be loaded"),
+        (lambda f: change_json(f / "config.json", lambda c: c["text_config"].update(hidden_size=64)), "can't be loaded"),
+        (lambda f: (f / "chat_template.jinja").write_text("{% if %}"), "can't be processed"),
+        (lambda f: (f / "chat_template.jinja").write_text("{{ raise_exception('no pictures please') }}"), "no pictures please"),
+        (lambda f: (f / "chat_template.jinja").write_text("user: x"), "leaves pictures out|can't be processed"),
+        (lambda f: change_json(f / "tokenizer_config.json", lambda c: c.update(eos_token=None)), "end-of-sequence"),
+    ],
+)
+def test_a_damaged_checkpoint_is_one_line_and_leaves_no_folder(tmp_path, fault, message):
+    cases.policy("qwen2_5_vl", 32).save(tmp_path / "model")
+    fault(tmp_path / "model")
+    with pytest.raises(UserError, match=message) as caught:
+        runs.run(runs.toy_config(tmp_path, policy={"model": str(tmp_path / "model")}))
+    assert "\n" not in str(caught.value) and not (tmp_path / "toy").exists()
+
+
+def change_json(path, change):
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+
+
+def test_a_setting_outside_its_choices_is_refused(tmp_path):
+    with pytest.raises(UserError, match="scale = 'groups' is not one of 'group', 'batch', 'none'"):
+        runs.run(runs.toy_config(tmp_path, overrides=("stages.1.settings={scale = 'groups'}",)))
+
+
+def test_a_ruined_model_ends_the_run_in_one_line(tmp_path):
+    with pytest.raises(UserError, match="not finite"):
+        runs.run(runs.toy_config(tmp_path, overrides=("stages.0.learning_rate=1e30",)))
+
+
+def test_a_file_in_the_place_of_the_run_folder(tmp_path):
+    (tmp_path / "toy").write_text("mine")
+    for options in ({}, {"resume": True}, {"overwrite": True}):
+        with pytest.raises(UserError, match=r"cannot use .* as a run folder"):
+            runs.run(runs.toy_config(tmp_path), **options)
+    assert (tmp_path / "toy").read_text() == "mine"
+
+
+def test_a_link_to_a_run_is_not_overwritten(tmp_path):
+    real = runs.run(runs.toy_config(tmp_path / "real"))
+    (tmp_path / "toy").symlink_to(real.path)
+    with pytest.raises(UserError, match="already holds a run"):
+        runs.run(runs.toy_config(tmp_path), overwrite=True)
+    assert (real.path / "summary.json").exists()
+
+
+def test_overwrite_removes_no_folder_that_only_has_a_config_toml(tmp_path):
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "config.toml").write_text("theme = 'dark'")
+    (tmp_path / "toy" / "thesis.txt").write_text("years of work")
+    with pytest.raises(UserError):
+        runs.run(runs.toy_config(tmp_path), overwrite=True)
+    assert (tmp_path / "toy" / "thesis.txt").exists()
+
+
+def test_a_run_folder_has_one_writer(tmp_path):
+    folder = runs.run(runs.toy_config(tmp_path))
+    (folder.path / "summary.json").unlink()
+    with alone(folder.path):
+        for options in ({"resume": True}, {"overwrite": True}):
+            with pytest.raises(UserError, match="in use by another mmrl"):
+                runs.run(runs.toy_config(tmp_path), **options)
+    assert runs.run(runs.toy_config(tmp_path), resume=True)
+
+
+@pytest.mark.parametrize("first", [{"kind": "sft", "steps": 2, "batch_size": 4}, RL])
+def test_a_stop_in_the_first_step_of_a_stage_keeps_the_stage_before(tmp_path, monkeypatch, first):
+    score = mmrl.run.Run.report_failures
+
+    def fail(self, scores, rollouts):
+        if self.at.stage == 1:
+            raise KeyboardInterrupt
+        score(self, scores, rollouts)
+
+    config = runs.toy_config(tmp_path, stages=[first, RL], evaluate={"n": 0})
+    with monkeypatch.context() as patch:
+        patch.setattr(mmrl.run.Run, "report_failures", fail)
+        with pytest.raises(KeyboardInterrupt):
+            runs.run(config)
+    assert [p.name for p in (tmp_path / "toy" / "checkpoints").iterdir()] == ["step-000002"]
+    whole = runs.run(runs.toy_config(tmp_path / "whole", stages=[first, RL], evaluate={"n": 0}))
+    assert runs.trajectory(runs.run(config, resume=True)) == runs.trajectory(whole)
+
+
+def test_the_best_may_be_what_the_run_began_with(tmp_path, monkeypatch):
+    values = iter([0.9, 0.1])
+
+    def figure(task, *_):
+        return Evaluation(task=task, split="test", metric="accuracy", value=next(values), low=0, high=1, n=1), [], []
+
+    monkeypatch.setattr(mmrl.run, "evaluate_task", figure)
+    config = runs.toy_config(tmp_path, stages=[RL])
+    folder = runs.run(config)
+    assert json.loads((folder.path / "summary.json").read_text())["best_step"] == 0
+    seen = []
+
+    def look(task, made, config, collector, judge):
+        seen.append([p.clone() for _, p in collector.policy.parameters()])
+        return None, [], []
+
+    monkeypatch.setattr(mmrl.start, "evaluate_task", look)
+    evaluate_only(config, folder.path, "best")
+    first = [p for _, p in load_policy(config, None).parameters()]
+    assert all(torch.equal(a, b) for a, b in zip(seen[0], first, strict=True))
+
+
+def test_a_deleted_checkpoint_begins_again_and_a_damaged_one_is_named(tmp_path):
+    config = runs.toy_config(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(config, progress=runs.Silent(4))
+    checkpoint = tmp_path / "toy" / "checkpoints" / "step-000004"
+    (checkpoint / "optimizer.safetensors").write_bytes(b"cut")
+    with pytest.raises(UserError, match="step-000004 can't be read"):
+        runs.run(config, resume=True)
+    shutil.rmtree(tmp_path / "toy" / "checkpoints")
+    (tmp_path / "toy" / "checkpoints").mkdir()
+    whole = runs.run(runs.toy_config(tmp_path / "whole"))
+    assert runs.trajectory(runs.run(config, resume=True)) == runs.trajectory(whole)
+    end = "checkpoints/step-000006/policy/model.safetensors"
+    a, b = (load_file(p / end) for p in (whole.path, tmp_path / "toy"))
+    assert all(torch.equal(a[k], b[k]) for k in a)

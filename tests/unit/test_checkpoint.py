@@ -1,0 +1,147 @@
+"""Checkpoints: which are kept, which is best, and that what is written comes back."""
+
+import errno
+import json
+import os
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from mmrl import checkpoint
+from mmrl.errors import UserError
+from mmrl.record import RunFolder
+from mmrl.start import find_checkpoint
+
+
+class Weights:
+    """A policy whose checkpoint is one text file."""
+
+    def __init__(self, text="weights"):
+        self.text = text
+
+    def save(self, folder):
+        folder.mkdir()
+        (folder / "model.txt").write_text(self.text)
+
+
+class Optimiser:
+    """A learner with some state, and perhaps a reference."""
+
+    def __init__(self, state, reference=None):
+        self.tensors = state
+        named = [("w", torch.nn.Parameter(torch.tensor(reference), requires_grad=False))] if reference else []
+        self.reference = SimpleNamespace(parameters=lambda: named) if reference else None
+
+    def state(self):
+        return self.tensors
+
+    def load_state(self, tensors):
+        self.tensors = dict(tensors)
+
+
+STATE = {"w/exp_avg": torch.tensor([1.0, -2.0]), "w/step": torch.tensor(3.0)}
+
+
+def test_a_checkpoint_gives_back_state_optimiser_and_reference(tmp_path):
+    path = tmp_path / "step-000003"
+    checkpoint.save(path, Weights(), Optimiser(STATE, [0.25, 0.5]), {"step": 3, "figures": {"best": {"a/b": 0.5}}})
+    assert sorted(p.name for p in path.iterdir()) == ["optimizer.safetensors", "policy", "reference.safetensors", "state.json"]
+    assert (path / "policy" / "model.txt").read_text() == "weights"
+    state, tensors = checkpoint.load(path)
+    assert state == {"step": 3, "figures": {"best": {"a/b": 0.5}}}
+    other = Optimiser({}, [9.0, 9.0])
+    checkpoint.restore(path, tensors, other)
+    assert {k: v.tolist() for k, v in other.tensors.items()} == {"w/exp_avg": [1.0, -2.0], "w/step": 3.0}
+    assert next(iter(other.reference.parameters()))[1].tolist() == [0.25, 0.5]
+
+
+def test_without_a_reference_none_is_written(tmp_path):
+    checkpoint.save(tmp_path / "step-000003", Weights(), Optimiser(STATE), {})
+    assert not (tmp_path / "step-000003" / "reference.safetensors").exists()
+
+
+def test_the_same_step_again_renews_the_state_and_nothing_else(tmp_path):
+    path = tmp_path / "step-000003"
+    checkpoint.save(path, Weights("first"), Optimiser(STATE), {"best_step": None})
+    checkpoint.save(path, Weights("second"), Optimiser({}), {"best_step": 3})
+    state, tensors = checkpoint.load(path)
+    assert state == {"best_step": 3} and set(tensors) == set(STATE) and (path / "policy" / "model.txt").read_text() == "first"
+    assert sorted(p.name for p in path.iterdir()) == ["optimizer.safetensors", "policy", "state.json"]
+
+
+def test_a_full_disk_leaves_the_earlier_ones_and_nothing_half_made(tmp_path):
+    checkpoint.save(tmp_path / "step-000001", Weights(), Optimiser(STATE), {})
+
+    class Full(Weights):
+        def save(self, folder):
+            super().save(folder)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(UserError, match=r"step-000002 could not be written: No space left on device: free some space"):
+        checkpoint.save(tmp_path / "step-000002", Full(), Optimiser(STATE), {})
+    assert [p.name for p in tmp_path.iterdir()] == ["step-000001"]
+
+
+def test_the_system_error_in_a_message_of_safetensors_is_understood(tmp_path):
+    class Lame(Weights):
+        def save(self, folder):
+            raise RuntimeError("Error while serializing: I/O error: File too large (os error 27)")
+
+    with pytest.raises(UserError, match="File too large: free some space"):
+        checkpoint.save(tmp_path / "step-000002", Lame(), Optimiser(STATE), {})
+    Lame.save = lambda *_: {}["a bug"]
+    with pytest.raises(KeyError):  # what is not the system's fault keeps its traceback
+        checkpoint.save(tmp_path / "step-000002", Lame(), Optimiser(STATE), {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path):
+    path = tmp_path / "step-000003"
+    checkpoint.save(path, Weights(), Optimiser(STATE), {})
+    (path / "state.json").write_text("{")
+    with pytest.raises(UserError, match=r"step-000003 can't be read.*remove that folder to go on from an earlier one"):
+        checkpoint.load(path)
+
+
+def test_what_a_killed_save_left_is_removed_and_nothing_else(tmp_path):
+    for name in (".step-000004.tmp", "step-000002", "notes.tmp"):
+        (tmp_path / name).mkdir()
+    checkpoint.clean(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["notes.tmp", "step-000002"]
+
+
+@pytest.mark.parametrize(
+    ("keep", "best", "left"),
+    [
+        (1, None, [50]),
+        (2, None, [40, 50]),
+        (1, 20, [20, 50]),
+        (2, 20, [20, 40, 50]),
+        (2, 40, [40, 50]),
+        (1, 99, [50]),
+        (5, None, [10, 20, 30, 40, 50]),
+        (9, 10, [10, 20, 30, 40, 50]),
+    ],
+)
+def test_the_newest_and_the_best_are_kept(tmp_path, keep, best, left):
+    folder = RunFolder(tmp_path)
+    for step in (10, 20, 30, 40, 50):
+        folder.checkpoint_dir(step).mkdir(parents=True)
+    checkpoint.prune(folder.checkpoints(), keep, None if best is None else folder.checkpoint_dir(best))
+    assert folder.checkpoints() == [folder.checkpoint_dir(step) for step in left]
+
+
+def test_best_last_or_a_step(tmp_path):
+    folder = RunFolder(tmp_path)
+    with pytest.raises(UserError, match="no checkpoint yet"):
+        find_checkpoint(folder, "best")
+    for step, best in ((2, 2), (4, 4), (6, 4)):
+        checkpoint.save(folder.checkpoint_dir(step), Weights(), Optimiser(STATE), {"best_step": best})
+    found = {which: find_checkpoint(folder, which).name for which in ("best", "last", "2", "6")}
+    assert found == {"best": "step-000004", "last": "step-000006", "2": "step-000002", "6": "step-000006"}
+    for which in ("5", "worst", "-1"):
+        with pytest.raises(UserError, match=f"no checkpoint '{which}': give best, last or one of 2, 4, 6"):
+            find_checkpoint(folder, which)
+    (folder.checkpoint_dir(6) / "state.json").write_text(json.dumps({"best_step": None}))
+    assert find_checkpoint(folder, "best").name == "step-000006", "nothing was evaluated"

@@ -1,0 +1,144 @@
+"""Held-out figures: Wilson's interval against its definition and published values, and what is asked, counted and left out."""
+
+import math
+import statistics
+from types import SimpleNamespace
+
+import pytest
+from scipy.stats import binomtest
+
+import runs
+from mmrl.errors import UserError
+from mmrl.evaluate import evaluate_task, wilson
+from mmrl.interfaces import Task
+from mmrl.types import Prompt, Rollout, Score, Status, Turn, user
+
+
+@pytest.fixture(autouse=True)
+def toy(monkeypatch):
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", runs.TOY)
+
+
+# -- Wilson's interval --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("successes", "n", "low", "high"),
+    [
+        # Newcombe, Two-sided confidence intervals for the single proportion (1998), table I, method 3
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0000, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+        # by hand, with z * z = 3.8415: (p + 1.9207 / n -+ 1.96 sqrt(p (1 - p) / n + 0.9604 / n^2)) / (1 + 3.8415 / n)
+        (50, 100, 0.4038, 0.5962),
+        (1, 1, 0.2065, 1.0),
+    ],
+)
+def test_published_intervals(successes, n, low, high):
+    assert wilson(successes, n) == pytest.approx((low, high), abs=5e-5)
+
+
+def test_the_interval_equals_scipys_and_stays_within_zero_and_one():
+    for n in (1, 2, 7, 40, 397, 10_000):
+        for k in {0, 1, n // 3, n // 2, n - 1, n}:
+            low, high = wilson(k, n)
+            expected = binomtest(k, n).proportion_ci(0.95, method="wilson")
+            assert (low, high) == pytest.approx((expected.low, expected.high), abs=1e-12)
+            assert 0.0 <= low <= k / n + 1e-12 and k / n - 1e-12 <= high <= 1.0
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+def test_the_bounds_are_the_proportions_that_lie_z_standard_errors_away():
+    for bound in wilson(7, 25, z=2.5):
+        assert abs(7 / 25 - bound) / math.sqrt(bound * (1 - bound) / 25) == pytest.approx(2.5)
+
+
+# -- one task's figure --------------------------------------------------------------------------------------------------
+
+
+class Letters(Task):
+    splits = ("train", "test", "other")
+
+    def prompts(self, split, seed):
+        return [Prompt(id=f"{split}-{seed}-{i}", messages=[user("x")], answer=str(i)) for i in range(9)]
+
+    def summarise(self, results):
+        return {"answers": float(sum(int(p.answer) * value for p, value in results)), "results": float(len(results))}
+
+
+class Collector:
+    """Answers nothing; the completions of every third prompt are cut off. Keeps what it was asked."""
+
+    def __init__(self, batch_size=256):
+        self.generator = SimpleNamespace(batch_size=batch_size)
+        self.asked = []
+
+    def encode(self, prompts):
+        return [f"encoded {p.id}" for p in prompts]
+
+    def collect(self, prompts, inputs, group_size, sampling):
+        assert inputs == self.encode(prompts) and group_size == 1
+        self.asked.append((prompts, sampling))
+        turn = Turn(observed_ids=(), token_ids=(), logprobs=(), text="")
+        cut = [int(p.answer) % 3 == 2 for p in prompts]
+        return [
+            Rollout(prompt=p, group=g, turns=(turn,), status=Status.TRUNCATED_LENGTH if c else Status.FINISHED, inputs=i)
+            for g, (p, i, c) in enumerate(zip(prompts, inputs, cut, strict=True))
+        ]
+
+
+class Judged:
+    """Gives these scores, in this order."""
+
+    def __init__(self, *values):
+        self.values, self.asked = values, []
+
+    def run(self, verifier, cases):
+        self.asked.append((verifier, [c.answer for c in cases]))
+        return [Score(v, detail="the grader is out" if v is None else "") for v in self.values]
+
+
+def figure(tmp_path, judge, n=200, collector=None, overrides=()):
+    config = runs.toy_config(tmp_path, overrides=(f"evaluate.n={n}", *overrides))
+    return evaluate_task("toy/colour", Letters(), config, collector or Collector(), judge)
+
+
+def test_an_accuracy_counts_what_was_scored_and_says_what_failed(tmp_path):
+    found, rollouts, scores = figure(tmp_path, Judged(1.0, 0.0, None, 1.0, 1.0), n=5)
+    assert (found.task, found.split, found.metric, found.value, found.n) == ("toy/colour", "test", "accuracy", 0.75, 4)
+    assert (found.low, found.high) == wilson(3, 4)
+    assert found.extra == {"truncated_share": 0.2, "failed": 1.0, "answers": 0.0 + 3.0 + 4.0, "results": 4.0}
+    assert len(rollouts) == len(scores) == 5 and all(r.inputs is None for r in rollouts), "pictures are not kept"
+
+
+def test_other_scores_have_the_normal_interval_of_their_mean(tmp_path):
+    values = (0.25, 0.75, 1.0, None, 0.5)
+    found, _, _ = figure(tmp_path, Judged(*values), n=5)
+    assert (found.metric, found.value, found.n, found.extra["failed"]) == ("toy/exact", 0.625, 4, 1.0)
+    half = 1.959964 * math.sqrt((0.375**2 + 0.125**2 + 0.375**2 + 0.125**2) / 3) / 2
+    assert (found.low, found.high) == pytest.approx((0.625 - half, 0.625 + half))
+    assert half == pytest.approx(1.959964 * statistics.stdev([0.25, 0.75, 1.0, 0.5]) / math.sqrt(4))
+
+
+def test_the_tasks_metric_judges_greedy_answers_to_the_first_prompts_of_the_split(tmp_path):
+    judge, collector = Judged(*[1.0] * 7), Collector(batch_size=3)
+    overrides = ("evaluate.split=other", "seed=4", "generate.temperature=0.7", "generate.max_tokens=11")
+    assert figure(tmp_path, judge, 7, collector, overrides)[0].split == "other"
+    assert judge.asked == [("toy/exact", ["0", "1", "2", "3", "4", "5", "6"])], "not the verifier that training rewards"
+    assert [[p.id for p in prompts] for prompts, _ in collector.asked] == [
+        ["other-4-0", "other-4-1", "other-4-2"],
+        ["other-4-3", "other-4-4", "other-4-5"],
+        ["other-4-6"],
+    ]
+    assert {(s.temperature, s.max_tokens) for _, s in collector.asked} == {(0.0, 11)}
+    assert {p.task for prompts, _ in collector.asked for p in prompts} == {"toy/colour"}
+
+
+def test_fewer_prompts_than_asked_for_are_all_asked(tmp_path):
+    assert figure(tmp_path, Judged(*[0.0] * 9), n=200)[0].n == 9
+
+
+def test_an_evaluation_in_which_every_score_failed_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"'toy/colour': every one of 2 scores failed, the first with: the grader is out"):
+        figure(tmp_path, Judged(None, None), n=2)
