@@ -67,9 +67,14 @@ def load(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     from safetensors.torch import load_file
 
     try:
-        return json.loads((path / STATE).read_text(encoding="utf-8")), load_file(path / OPTIMIZER)
+        return state(path), load_file(path / OPTIMIZER)
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"checkpoint {path} can't be read: {error}: remove that folder to go on from an earlier one") from error
+
+
+def state(path: Path) -> dict[str, Any]:
+    """Where the run was, without the tensors."""
+    return json.loads((path / STATE).read_text(encoding="utf-8"))
 
 
 def restore(path: Path, tensors: Mapping[str, torch.Tensor], learner: Learner) -> None:

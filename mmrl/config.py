@@ -18,6 +18,7 @@ from mmrl.errors import UserError
 
 Positive = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0)]
+Limit = Annotated[float, Field(gt=0, allow_inf_nan=True)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -74,8 +75,8 @@ class Training(Section):
     """How the learning rate goes on: stays, or falls to zero at the end of the stage."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """AdamW's pull of the weights towards zero, relative to the learning rate."""
-    max_grad_norm: Rate = 1.0
-    """A gradient longer than this is scaled down to it."""
+    max_grad_norm: Limit = 1.0
+    """A gradient longer than this is scaled down to it; inf never scales."""
 
 
 class SftStage(Training):
@@ -180,7 +181,7 @@ class RecordConfig(Section):
 class LimitsConfig(Section):
     """`[limits]`: what stops a run, because its numbers can no longer be trusted."""
 
-    logprob_gap: Rate = 0.1
+    logprob_gap: Limit = 0.1
     """Mean difference between the sampler's and the learner's log-probabilities, in nats."""
 
 

@@ -15,7 +15,7 @@ from mmrl.errors import UserError
 from mmrl.generate.local import Sampling
 from mmrl.interfaces import Task
 from mmrl.judge import Judge, cases_of
-from mmrl.types import Rollout, Score, replace
+from mmrl.types import Case, Rollout, Score, replace
 
 Z = 1.959963984540054
 """Two-sided 95%."""
@@ -53,27 +53,39 @@ def wilson(successes: float, n: int, z: float = Z) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
+def metric_of(config: RunConfig, task_id: str) -> str:
+    """The verifier that evaluates a task: its own choice, or the first that the run file gives it."""
+    entry = next(t for t in config.tasks if t.id == task_id)
+    return plugins.registry().get("tasks", task_id).metric or next(iter(entry.verifiers))
+
+
 def evaluate_task(
     task_id: str, task: Task, config: RunConfig, collector: TurnCollector, judge: Judge
 ) -> tuple[Evaluation, list[Rollout], list[Score]]:
     """Answer the first `evaluate.n` prompts of the evaluation split greedily and score them with the task's metric.
 
-    Raises UserError when no score came back at all.
+    Raises UserError when more scores failed than `judge.failure_limit` allows.
     """
-    split, metric = config.evaluate.split, plugins.registry().get("tasks", task_id).metric
+    split, metric = config.evaluate.split, metric_of(config, task_id)
     items = prompts_of(task_id, task, split, config.seed)
     prompts = [items[i] for i in range(min(config.evaluate.n, len(items)))]
     rollouts: list[Rollout] = []
+    cases: list[Case] = []
     greedy = Sampling(max_tokens=config.generate.max_tokens, temperature=0.0)
     at_once = collector.generator.batch_size
     for start in range(0, len(prompts), at_once):
         chunk = [replace(p, task=task_id) for p in prompts[start : start + at_once]]
-        rollouts += [replace(r, inputs=None) for r in collector.collect(chunk, collector.encode(chunk), 1, greedy)]
-    scores = judge.run(metric, cases_of(rollouts))
+        found = collector.collect(chunk, collector.encode(chunk), 1, greedy)
+        light = [replace(r, inputs=None) for r in found]  # pixels of a whole split would not fit
+        cases += [replace(c, rollout=r) for c, r in zip(cases_of(found), light, strict=True)]
+        rollouts += light
+    scores = judge.run(metric, cases)
     values = [s.value for s in scores if s.value is not None]
-    if not values:
+    failed = [s for s in scores if s.failed]
+    if len(failed) > config.judge.failure_limit * len(scores) or not values:
         raise UserError(
-            f"evaluation of {task_id!r}: every one of {len(scores)} scores failed, the first with: {scores[0].detail}"
+            f"evaluation of {task_id!r}: {len(failed)} of {len(scores)} scores failed, more than judge.failure_limit = "
+            f"{config.judge.failure_limit} allows; the first: {failed[0].detail}"
         )
     binary = all(v in (0.0, 1.0) for v in values)
     mean, n = statistics.fmean(values), len(values)

@@ -81,13 +81,13 @@ class Learner:
         copies = [(m, p) for m, (_, p) in zip(self.masters, self.named, strict=True) if m is not p]
         for master, p in copies:
             master.grad = None if p.grad is None else p.grad.float()
+        self.steps += 1  # before it, so that an interrupt inside is noticed
         self.optimizer.step()
         with torch.no_grad():
             for master, p in copies:
                 p.copy_(master)
         self.optimizer.zero_grad()
         self.policy.model.zero_grad()
-        self.steps += 1
         return {"grad_norm": norm.item(), "learning_rate": rate}
 
     def _epoch(self, batch: Batch, old: list[torch.Tensor], first: bool) -> dict[str, float]:

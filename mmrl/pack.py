@@ -52,7 +52,7 @@ def pack(
     lengths_N[trained] = torch.tensor([len(rollouts[n].turns[-1].token_ids) for n in trained], dtype=torch.long)
     computed = [n for n in trained if keep_zero or advantages_N[n] != 0]
     rows = sorted(_rows(rollouts, computed, shared_prefix, budget), key=lambda r: r.length)
-    micro = tuple(_micro(chunk, rollouts, advantages_N, policy.device) for chunk in _fill(rows, budget))
+    micro = tuple(_micro(chunk, rollouts, advantages_N, policy) for chunk in _fill(rows, budget))
     return Batch(micro=micro, num_tokens=int(lengths_N.sum()), num_rollouts=len(trained), lengths_N=lengths_N.to(policy.device))
 
 
@@ -77,7 +77,7 @@ def _fill(rows: list[_Row], budget: int) -> Iterator[list[_Row]]:
     """Rows of like length together, each micro-batch within the budget after padding (one row may exceed it alone)."""
     chunk: list[_Row] = []
     for row in rows:  # sorted by length, so the newest is the longest
-        if chunk and (len(chunk) + 1) * row.length > budget:
+        if chunk and ((len(chunk) + 1) * row.length > budget or not _fit(chunk, row)):
             yield chunk
             chunk = []
         chunk.append(row)
@@ -85,13 +85,20 @@ def _fill(rows: list[_Row], budget: int) -> Iterator[list[_Row]]:
         yield chunk
 
 
-def _micro(rows: list[_Row], rollouts: Sequence[Rollout], advantages_N: torch.Tensor, device: torch.device) -> MicroBatch:
+def _fit(rows: Sequence[_Row], row: _Row) -> bool:
+    """The row's media can be concatenated with those of the others: tiles and padding differ between some families' images."""
+    known = {k: v.shape[1:] for r in rows for k, v in r.inputs.media.items()}
+    return all(known.get(k, v.shape[1:]) == v.shape[1:] for k, v in row.inputs.media.items())
+
+
+def _micro(rows: list[_Row], rollouts: Sequence[Rollout], advantages_N: torch.Tensor, policy: VLM) -> MicroBatch:
+    device = policy.device
     B, S = len(rows), max(r.length for r in rows)
     ids = torch.zeros(B, S, dtype=torch.long)
     segment = torch.full((B, S), -1, dtype=torch.long)
     axes = 0 if rows[0].inputs.positions is None else rows[0].inputs.positions.shape[0]
     positions = torch.zeros(axes, B, S, dtype=torch.long)
-    types = {k: torch.zeros(B, S, dtype=v.dtype) for k, v in rows[0].inputs.token_types.items()}
+    types = {k: torch.full((B, S), policy.family.completion_type, dtype=v.dtype) for k, v in rows[0].inputs.token_types.items()}
     source, target, sampled, advantage, owner = [], [], [], [], []
     for b, row in enumerate(rows):
         prompt = len(row.inputs.ids)

@@ -77,8 +77,8 @@ class Run:
         self.algorithm: Algorithm
         self.resume: tuple[Path, dict[str, torch.Tensor]] | None = None
         """Checkpoint folder and optimiser state that the first stage prepared picks up."""
-        self.quarantine: set[tuple[str, str]] = set()
-        """(task, id) of prompts whose images can't be used."""
+        self.quarantine: set[tuple[str, int]] = set()
+        """(task, index) of this stage's prompts whose images can't be used."""
         self.stop = False
         """Set from outside: stop at the end of this step."""
         self.consistent = True
@@ -105,9 +105,8 @@ class Run:
             scores = self.judge.score(cases_of(rollouts), [self.weights[r.prompt.task] for r in rollouts])
         self.report_failures(scores, rollouts)
         advantages_N = self.algorithm.advantages(rollouts, scores)
-        batch = self.pack(rollouts, advantages_N)
-        update = self.update(batch)
         self.keep(rollouts, scores, advantages_N)
+        update = self.update(self.pack(rollouts, advantages_N))
         return rl_metrics(rollouts, scores, advantages_N) | update
 
     # -- their parts ----------------------------------------------------------------------------------------------------
@@ -119,16 +118,19 @@ class Run:
         inputs: list[PromptInputs] = []
         with self.clock("process"):
             while len(prompts) < n:
-                prompt = self.source.take(1)[0]
-                if (prompt.task, prompt.id) in self.quarantine:
+                place = self.source.draw()
+                if place in self.quarantine:
                     continue
+                task, name = place[0], f"item {place[1]}"
                 try:
+                    prompt = self.source[place]
+                    name = prompt.id or name
                     inputs.append(self.policy.encode(prompt))
                     prompts.append(prompt)
                 except UserError as error:
-                    self.quarantine.add((prompt.task, prompt.id))
-                    self.folder.error(self.at.step + 1, f"{prompt.task} {prompt.id}", str(error))
-                    self.progress.note(f"left out {prompt.id}: {error}")
+                    self.quarantine.add(place)
+                    self.folder.error(self.at.step + 1, f"{task} {name}", str(error))
+                    self.progress.note(f"left out {name}: {error}")
                     tolerated = min(2 + sum(self.source.taken.values()) // 10, len(self.source) - 1)
                     if len(self.quarantine) > tolerated:
                         raise UserError(
@@ -175,8 +177,9 @@ class Run:
             try:
                 return self.learner.update(batch, self.at.stage_step)
             except UserError as error:
-                self.consistent = self.learner.steps == before
                 raise UserError(f"step {self.at.step + 1}: {error}") from error
+            finally:
+                self.consistent = self.learner.steps == before  # `step` makes it so again, once the step is counted
 
     def keep(self, rollouts: Sequence[Rollout], scores: Sequence[Score], advantages_N: torch.Tensor) -> None:
         """Record some rollouts for people, whole groups where possible."""
@@ -196,24 +199,34 @@ class Run:
 
     def go(self) -> None:
         """All stages, from wherever the run is."""
-        while self.at.stage < len(self.config.stages):
+        while True:
             stage = self.config.stages[self.at.stage]
             self.prepare(stage)
             if self.at.stage == self.before and "before" not in self.at.figures:
                 self.evaluate(("before", "best", "last"))
             self.progress.stage_started(self.at.stage, len(self.config.stages), stage, self.at.stage_step)
+            self.look(stage)  # if a stop came before it
             while self.at.stage_step < stage.steps:
                 self.step(stage)
+            if self.at.stage + 1 == len(self.config.stages):
+                break
             self.at.stage, self.at.stage_step, self.at.source = self.at.stage + 1, 0, {}
         if self.at.evaluated_step != self.at.step:
             self.evaluate(("last",))
-        if self.resume is None:  # otherwise the run was finished already
-            self.save()
+        self.save()
+
+    def look(self, stage: SftStage | RlStage) -> None:
+        """The evaluation that is due after this step, unless it was made."""
+        every = self.config.evaluate.every
+        due = isinstance(stage, RlStage) and every and self.at.stage_step and self.at.stage_step % every == 0
+        if due and self.at.evaluated_step != self.at.step:
+            self.evaluate(("last",))
 
     def prepare(self, stage: SftStage | RlStage) -> None:
         """The prompts, the optimiser and the algorithm of a stage."""
         config = self.config
         seed = derive(config.seed, "source", self.at.stage)
+        self.quarantine = set()
         self.source = Source(
             {t: prompts_of(t, task, stage.split, config.seed) for t, task in self.tasks.items()},
             {t.id: t.weight for t in config.tasks},
@@ -254,9 +267,7 @@ class Run:
         self.folder.metrics(self.at.step, stage.kind, metrics)
         self.progress.step_finished(self.at.step, metrics)
         self.observe("mmrl_step_finished", run=self.folder, step=self.at.step, metrics=metrics)
-        every = self.config.evaluate.every
-        if isinstance(stage, RlStage) and every and self.at.stage_step % every == 0:
-            self.evaluate(("last",))
+        self.look(stage)
         every = self.config.checkpoint.every
         if every and self.at.step % every == 0:
             self.save()

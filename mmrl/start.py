@@ -20,7 +20,7 @@ from mmrl.config import RlStage, RunConfig, as_data
 from mmrl.data.seeds import derive
 from mmrl.data.source import prompts_of
 from mmrl.errors import UserError
-from mmrl.evaluate import Evaluation, evaluate_task
+from mmrl.evaluate import Evaluation, evaluate_task, metric_of
 from mmrl.generate.local import LocalGenerator
 from mmrl.interfaces import Task
 from mmrl.judge import Judge
@@ -158,8 +158,8 @@ def check_config(config: RunConfig) -> dict[str, Task]:
 
 def verifier_ids(config: RunConfig) -> dict[str, dict[str, Any]]:
     """Every verifier that the run calls, for rewards or for evaluation."""
-    metrics = [plugins.registry().get("tasks", t.id).metric for t in config.tasks]
-    return {name: {} for name in [*(v for w in task_weights(config).values() for v in w), *metrics]}
+    rewards = [verifier for weights in task_weights(config).values() for verifier in weights]
+    return {name: {} for name in [*rewards, *(metric_of(config, t.id) for t in config.tasks)]}
 
 
 def load_policy(config: RunConfig, source: Path | None) -> VLM:
@@ -211,7 +211,7 @@ def find_checkpoint(folder: RunFolder, which: str) -> Path | None:
     if which == "last":
         return found[-1]
     if which == "best":
-        best = checkpoint.load(found[-1])[0]["best_step"]
+        best = checkpoint.state(found[-1])["best_step"]
         if best == 0:
             return None
         return folder.checkpoint_dir(best) if best is not None else found[-1]

@@ -105,7 +105,7 @@ class Turn:
     truncated: bool = False
     """The episode was cut off by a limit."""
     version: int = 0
-    """The number of updates that the sampling weights had seen."""
+    """The number of training steps that the sampling weights had seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,7 +53,16 @@ class Source:
 
     def take(self, n: int) -> list[Prompt]:
         """The next n prompts."""
-        return [self._next(self._task(sum(self.taken.values()))) for _ in range(n)]
+        return [self[self.draw()] for _ in range(n)]
+
+    def draw(self) -> tuple[str, int]:
+        """The task and the index of the next prompt."""
+        return self._next(self._task(sum(self.taken.values())))
+
+    def __getitem__(self, place: tuple[str, int]) -> Prompt:
+        """May raise UserError, when the task opens its pictures itself."""
+        task, index = place
+        return replace(self.prompts[task][index], task=task)
 
     def state(self) -> dict[str, Any]:
         """What `restore` needs: how many prompts of each task were taken."""
@@ -65,7 +74,7 @@ class Source:
     def _task(self, count: int) -> str:
         return random.Random(derive(self.seed, "mixture", count)).choices(list(self.prompts), self.weights)[0]
 
-    def _next(self, task: str) -> Prompt:
+    def _next(self, task: str) -> tuple[str, int]:
         items = self.prompts[task]
         epoch, index = divmod(self.taken[task], len(items))
         self.taken[task] += 1
@@ -73,4 +82,4 @@ class Source:
             order = list(range(len(items)))
             random.Random(derive(self.seed, "order", task, epoch)).shuffle(order)
             self._orders[task] = (epoch, order)
-        return replace(items[self._orders[task][1][index]], task=task)
+        return task, self._orders[task][1][index]

@@ -44,15 +44,21 @@ class ReservedLayer(DynamicLayer):
         self._view()
         return self.keys, self.values
 
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
-        self.rooms = tuple(x[indices] for x in self.rooms)
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        self.rooms = tuple(x[beam_idx] for x in self.rooms)
         self._view()
 
 
-def expand(cache: Any, repeats: int) -> None:
-    """Repeat each prompt's cache for its group, with room to write the completions in place."""
+def select(cache: Any, rows_N: torch.Tensor) -> None:
+    """Keep these rows, in this order; a row may be asked for several times."""
+    for layer in cache.layers:
+        layer.reorder_cache(rows_N)  # the one operation that layers of every kind have, linear attention's too
+
+
+def expand(cache: Any, rows_N: torch.Tensor, repeats: int) -> None:
+    """Repeat each prompt's cache for its group, with room to write completions in place. rows_N: each rollout's prompt."""
     for i, layer in enumerate(cache.layers):
         if type(layer) is DynamicLayer:
             cache.layers[i] = ReservedLayer(layer, repeats)
         else:
-            layer.batch_repeat_interleave(repeats)
+            layer.reorder_cache(rows_N)

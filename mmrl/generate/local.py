@@ -9,7 +9,7 @@ import torch
 from transformers import DynamicCache
 
 from mmrl.errors import UserError
-from mmrl.generate.cache import expand
+from mmrl.generate.cache import expand, select
 from mmrl.policies.vlm import VLM, PromptInputs, concatenate
 
 
@@ -66,7 +66,8 @@ class LocalGenerator:
                 "the model's logits are not finite: most likely a learning rate was too high; lower it and begin again"
             )
         total = len(inputs) * group_size
-        expand(cache, group_size)
+        prompt_N = torch.arange(len(inputs), device=device).repeat_interleave(group_size)
+        expand(cache, prompt_N, group_size)
         logits = logits.repeat_interleave(group_size, 0)
         mask = None if mask is None else mask.repeat_interleave(group_size, 0)
         position_N = torch.tensor([i.next_position for i in inputs], device=device).repeat_interleave(group_size)
@@ -89,7 +90,7 @@ class LocalGenerator:
                 break
             if remaining <= len(row_N) // 2:
                 keep = alive.nonzero()[:, 0]
-                cache.batch_select_indices(keep)
+                select(cache, keep)
                 row_N, token, position_N = row_N[keep], token[keep], position_N[keep]
                 mask = None if mask is None else mask[keep]
             if mask is not None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from mmrl.errors import UserError
 from mmrl.policies.attention import use_stacked_attention
 from mmrl.types import Frame
 
@@ -24,6 +25,8 @@ class Family:
 
     shares_prefix = False
     """Rows may hold `[prompt][completion 1]..[completion G]`, and prompts of one batch may be padded to each other."""
+    completion_type = 0
+    """What `token_type_ids` and the like say of a completion's tokens."""
     frame = Frame.PIXELS
     """The frame in which the family writes coordinates."""
 
@@ -41,21 +44,23 @@ class Family:
             if isinstance(v, int) and _VISION_SETTING.search(k)
         }
         found |= {i for t, i in tokenizer.get_added_vocab().items() if _VISION_TOKEN.search(t)}
-        found |= set(range(len(tokenizer), self.model.get_output_embeddings().weight.shape[0]))
+        found |= set(range(self.model.get_output_embeddings().weight.shape[0])) - set(tokenizer.get_vocab().values())
         return sorted(i for i in found if i >= 0)
 
     def positions(self, ids_S: torch.Tensor, encoded: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
         """Rotary positions of a prompt, int64 [axes, S]; None lets the model count them itself."""
         return None
 
+    def pixel_limits(self, low: int | None, high: int | None) -> dict[str, int]:
+        """`policy.min_pixels` and `max_pixels` as the image processor's `size`; empty for its own."""
+        if low or high:
+            kind = self.model.config.model_type
+            raise UserError(f"policy.min_pixels, max_pixels: the processor of a {kind} model has no such limits: leave them out")
+        return {}
+
     def model_sizes(self, encoded: Mapping[str, torch.Tensor]) -> tuple[tuple[int, int], ...]:
-        """(width, height) of each image as the model sees it, in pixels."""
-        pixels = encoded.get("pixel_values")
-        return (
-            ()
-            if pixels is None or pixels.ndim < 4
-            else tuple((pixels.shape[-1], pixels.shape[-2]) for _ in range(pixels.shape[0]))
-        )
+        """(width, height) of each image as the model sees it, in pixels; empty where that can't be said."""
+        return ()
 
     def logits(
         self,
@@ -66,8 +71,11 @@ class Family:
         source_L: torch.Tensor,
     ) -> tuple[torch.Tensor, Any]:
         """What predicts the next token after each of L flat positions: (values, head); head(values) are the logits [L, V]."""
-        output = self.model(input_ids=ids_BS, attention_mask=mask, use_cache=False, **media)
-        return output.logits.flatten(0, 1)[source_L], torch.nn.Identity()
+        self._forget()
+        row_L, place_L = source_L // ids_BS.shape[1], source_L % ids_BS.shape[1]
+        kept, index_L = place_L.unique(return_inverse=True)
+        output = self.model(input_ids=ids_BS, attention_mask=mask, use_cache=False, logits_to_keep=kept, **media)
+        return output.logits[row_L, index_L], torch.nn.Identity()
 
     def step(
         self,
@@ -78,7 +86,23 @@ class Family:
         cache: Any,
     ) -> torch.Tensor:
         """Feed tokens to a cache; returns the logits [N, V] that follow the last one."""
-        return self.model(input_ids=ids_NS, attention_mask=mask, past_key_values=cache, use_cache=True, **media).logits[:, -1]
+        if not cache.get_seq_length():
+            self._forget()
+        return self.model(
+            input_ids=ids_NS, attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=1, **media
+        ).logits[:, -1]
+
+    def _forget(self) -> None:
+        """Models with M-RoPE keep an offset from the last prompt that had images."""
+        for module in (self.model, self.model.base_model, getattr(self.model, "model", None)):
+            if module is not None and getattr(module, "rope_deltas", None) is not None:
+                module.rope_deltas = None
+
+
+class PaliGemma(Family):
+    """PaliGemma: type 0 is the prompt, which sees itself in both directions; a completion must not."""
+
+    completion_type = 1
 
 
 class Qwen25VL(Family):
@@ -90,6 +114,9 @@ class Qwen25VL(Family):
     def __init__(self, model: Any, processor: Any) -> None:
         super().__init__(model, processor)
         use_stacked_attention(model.model.visual)
+
+    def pixel_limits(self, low: int | None, high: int | None) -> dict[str, int]:
+        return {k: v for k, v in (("shortest_edge", low), ("longest_edge", high)) if v}
 
     def positions(self, ids_S: torch.Tensor, encoded: Mapping[str, torch.Tensor]) -> torch.Tensor:
         if "image_grid_thw" not in encoded:
@@ -142,7 +169,13 @@ class Qwen3VL(Qwen25VL):
     frame = Frame.THOUSANDTHS
 
 
-FAMILIES: dict[str, type[Family]] = {"qwen2_vl": Qwen2VL, "qwen2_5_vl": Qwen25VL, "qwen3_vl": Qwen3VL}
+FAMILIES: dict[str, type[Family]] = {
+    "qwen2_vl": Qwen2VL,
+    "qwen2_5_vl": Qwen25VL,
+    "qwen3_vl": Qwen3VL,
+    "qwen3_vl_moe": Qwen3VL,
+    "paligemma": PaliGemma,
+}
 
 
 def family_of(model: Any, processor: Any) -> Family:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
+from transformers import GenerationConfig
 
 from mmrl.compat import prepare_torchvision
 from mmrl.config import PolicyConfig
@@ -60,9 +61,11 @@ class VLM:
         self.model = model.to(self.device).eval()
         self.tokenizer = self.processor.tokenizer
         self.family: Family = family_of(self.model, self.processor)
-        self.pixels = {k: v for k, v in (("shortest_edge", config.min_pixels), ("longest_edge", config.max_pixels)) if v}
+        self.pixels = self.family.pixel_limits(config.min_pixels, config.max_pixels)
         self.banned = frozenset(self.family.banned_ids())
         self.eos = frozenset(_eos_ids(self.model, self.tokenizer)) - self.banned
+        # the rest of a checkpoint's settings is ignored, and may be such that transformers refuses to write it again
+        self.model.generation_config = GenerationConfig(eos_token_id=sorted(self.eos), pad_token_id=self.tokenizer.pad_token_id)
         self.end_id: int = self.tokenizer.eos_token_id
         vocabulary = self.model.get_output_embeddings().weight.shape[0]
         self.bias_V = torch.zeros(vocabulary, device=self.device)
@@ -73,8 +76,8 @@ class VLM:
         """Refuse a model whose processor or chat template can't show it a picture, before anything depends on it."""
         from PIL import Image
 
-        plain, pictured = (self.encode(Prompt(messages=[user("x", *i)])) for i in ((), (Image.new("RGB", (64, 64)),)))
-        if len(pictured.ids) <= len(plain.ids) or not pictured.media:
+        shown = self.encode(Prompt(messages=[user("x", Image.new("RGB", (64, 64)))]))
+        if not shown.media or self.banned.isdisjoint(shown.ids.tolist()):
             raise UserError(f"policy.model {name!r}: its chat template leaves pictures out: use one that shows them")
 
     # -- prompts and text ---------------------------------------------------------------------------------------------
@@ -98,6 +101,7 @@ class VLM:
         encoded = dict(encoded)
         ids = encoded.pop("input_ids")[0]
         encoded.pop("attention_mask", None)
+        encoded.pop("labels", None)  # PaliGemma's processor makes some
         positions = self.family.positions(ids, encoded)
         per_token = {k for k, v in encoded.items() if v.ndim == 2 and tuple(v.shape) == (1, len(ids))}
         return PromptInputs(
@@ -112,7 +116,7 @@ class VLM:
 
     def encode_completion(self, text: str) -> list[int]:
         """The ids of a completion written by a person, the end-of-turn token included."""
-        return [*self.tokenizer.encode(text, add_special_tokens=False), self.end_id]
+        return [*self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True), self.end_id]
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(list(ids), skip_special_tokens=True)
@@ -212,7 +216,9 @@ def _load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
 
     options = dict(trust_remote_code=config.trust_remote_code)
     try:
-        model = AutoModelForImageTextToText.from_pretrained(name, dtype=dtype, attn_implementation=config.attention, **options)
+        model = AutoModelForImageTextToText.from_pretrained(
+            name, dtype=dtype, attn_implementation=config.attention, use_safetensors=True, **options
+        )
         processor = AutoProcessor.from_pretrained(name, **options)
     except Exception as err:
         raise UserError(f"policy.model {name!r} can't be loaded: {one_line(err)[:300]}: {cure}") from err

@@ -11,7 +11,7 @@ import runs
 from mmrl.errors import UserError
 from mmrl.evaluate import evaluate_task, wilson
 from mmrl.interfaces import Task
-from mmrl.types import Prompt, Rollout, Score, Status, Turn, user
+from mmrl.types import Frame, Prompt, Rollout, Score, Status, Turn, user
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +105,7 @@ def figure(tmp_path, judge, n=200, collector=None, overrides=()):
 
 
 def test_an_accuracy_counts_what_was_scored_and_says_what_failed(tmp_path):
-    found, rollouts, scores = figure(tmp_path, Judged(1.0, 0.0, None, 1.0, 1.0), n=5)
+    found, rollouts, scores = figure(tmp_path, Judged(1.0, 0.0, None, 1.0, 1.0), n=5, overrides=("judge.failure_limit=0.2",))
     assert (found.task, found.split, found.metric, found.value, found.n) == ("toy/colour", "test", "accuracy", 0.75, 4)
     assert (found.low, found.high) == wilson(3, 4)
     assert found.extra == {"truncated_share": 0.2, "failed": 1.0, "answers": 0.0 + 3.0 + 4.0, "results": 4.0}
@@ -114,7 +114,7 @@ def test_an_accuracy_counts_what_was_scored_and_says_what_failed(tmp_path):
 
 def test_other_scores_have_the_normal_interval_of_their_mean(tmp_path):
     values = (0.25, 0.75, 1.0, None, 0.5)
-    found, _, _ = figure(tmp_path, Judged(*values), n=5)
+    found, _, _ = figure(tmp_path, Judged(*values), n=5, overrides=("judge.failure_limit=0.2",))
     assert (found.metric, found.value, found.n, found.extra["failed"]) == ("toy/exact", 0.625, 4, 1.0)
     half = 1.959964 * math.sqrt((0.375**2 + 0.125**2 + 0.375**2 + 0.125**2) / 3) / 2
     assert (found.low, found.high) == pytest.approx((0.625 - half, 0.625 + half))
@@ -139,6 +139,35 @@ def test_fewer_prompts_than_asked_for_are_all_asked(tmp_path):
     assert figure(tmp_path, Judged(*[0.0] * 9), n=200)[0].n == 9
 
 
-def test_an_evaluation_in_which_every_score_failed_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"'toy/colour': every one of 2 scores failed, the first with: the grader is out"):
-        figure(tmp_path, Judged(None, None), n=2)
+def test_an_evaluation_with_too_many_failed_scores_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"'toy/colour': 1 of 4 scores failed, more than .*the first: the grader is out"):
+        figure(tmp_path, Judged(1.0, None, 0.0, 1.0), n=4, overrides=("judge.failure_limit=0.2",))
+    with pytest.raises(UserError, match=r"2 of 2 scores failed"):
+        figure(tmp_path, Judged(None, None), n=2, overrides=("judge.failure_limit=1",))
+
+
+def test_verifiers_see_the_sizes_and_the_frame_that_they_see_in_training(tmp_path):
+    class Sized(Collector):
+        def encode(self, prompts):
+            return [SimpleNamespace(image_sizes=((9, 6),), model_sizes=((84, 56),), frame=Frame.MODEL_PIXELS) for _ in prompts]
+
+        def collect(self, prompts, inputs, group_size, sampling):
+            turn = Turn(observed_ids=(), token_ids=(), logprobs=(), text="")
+            return [
+                Rollout(prompt=p, group=0, turns=(turn,), status=Status.FINISHED, inputs=i)
+                for p, i in zip(prompts, inputs, strict=True)
+            ]
+
+    class Look(Judged):
+        def run(self, verifier, cases):
+            self.asked += cases
+            return super().run(verifier, cases)[: len(cases)]
+
+    judge = Look(1.0)
+    figure(tmp_path, judge, 1, Sized())
+    assert (judge.asked[0].image_sizes, judge.asked[0].model_sizes, judge.asked[0].frame) == (
+        ((9, 6),),
+        ((84, 56),),
+        Frame.MODEL_PIXELS,
+    )
+    assert judge.asked[0].rollout.inputs is None

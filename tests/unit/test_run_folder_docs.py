@@ -139,7 +139,7 @@ def test_errors(run: Path) -> None:
 def test_checkpoints(run: Path) -> None:
     held = {path.name for path in (run / "checkpoints" / "step-000002").iterdir()}
     section = PAGE.split("## checkpoints/")[1].split("## ")[0]
-    assert held == {name.rstrip("/") for name in re.findall(r"`([a-z.]+/?)`", section)} - {"reference"}
+    assert held == {name.rstrip("/") for name in re.findall(r"`([a-z.]+/?)`", section)} - {"reference.safetensors"}
 
 
 def test_summary(run: Path) -> None:
