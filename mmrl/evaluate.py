@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import statistics
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from mmrl import plugins
 from mmrl.collect.turns import TurnCollector
 from mmrl.config import RunConfig
+from mmrl.data.seeds import derive
 from mmrl.data.source import prompts_of
 from mmrl.errors import UserError
 from mmrl.generate.local import Sampling
@@ -62,13 +64,17 @@ def metric_of(config: RunConfig, task_id: str) -> str:
 def evaluate_task(
     task_id: str, task: Task, config: RunConfig, collector: TurnCollector, judge: Judge
 ) -> tuple[Evaluation, list[Rollout], list[Score]]:
-    """Answer the first `evaluate.n` prompts of the evaluation split greedily and score them with the task's metric.
+    """Answer `evaluate.n` prompts of the evaluation split greedily and score them with the task's metric.
+
+    Which prompts is the same for every seed and run, and spread over the split: data are often sorted by class.
 
     Raises UserError when more scores failed than `judge.failure_limit` allows.
     """
     split, metric = config.evaluate.split, metric_of(config, task_id)
     items = prompts_of(task_id, task, split, config.seed)
-    prompts = [items[i] for i in range(min(config.evaluate.n, len(items)))]
+    n = min(config.evaluate.n, len(items))
+    chosen = random.Random(derive(0, "evaluate", task_id, split)).sample(range(len(items)), n)
+    prompts = [items[i] for i in sorted(chosen)]
     rollouts: list[Rollout] = []
     cases: list[Case] = []
     greedy = Sampling(max_tokens=config.generate.max_tokens, temperature=0.0)

@@ -24,6 +24,8 @@ from mmrl.files import plain
 
 VIEW_PIXELS = 512
 """Longest side of the pictures that are kept for viewing; larger ones are scaled down."""
+MAY_CHANGE = ("runs", "judge", "train", "checkpoint", "record", "limits")
+"""Sections of the run file that a resumed run may have otherwise: they don't change what is learned."""
 _STEP = re.compile(r"step-(\d{6,})(?:\.jsonl)?")
 
 
@@ -64,11 +66,15 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], config: Mapping[str, Any] | None = None) -> RunFolder:
-        """An existing run folder, its clock going on from the last row. With `config`, a different one is refused."""
+        """An existing run folder, its clock going on from the last row. With `config`, one that would change its results is
+        refused; one that only computes, checks or records them otherwise is taken over."""
         run = cls(path)
         _check_run(run.path)
-        if config is not None and (keys := run.same_config(config)):
+        changed = [] if config is None else run.same_config(config)
+        if keys := [key for key in changed if key.partition(".")[0] not in MAY_CHANGE]:
             raise UserError(f"{run.path} was made with other settings: {', '.join(keys)}; set them back or choose another name")
+        if config is not None and changed:
+            files.replace(run.path / "config.toml", _toml(config).encode())
         run._continue_clock()
         return run
 

@@ -227,6 +227,7 @@ class Run:
         config = self.config
         seed = derive(config.seed, "source", self.at.stage)
         self.quarantine = set()
+        self.__dict__.pop("learner", None)  # its optimiser's memory is free before the next one's is taken
         self.source = Source(
             {t: prompts_of(t, task, stage.split, config.seed) for t, task in self.tasks.items()},
             {t.id: t.weight for t in config.tasks},

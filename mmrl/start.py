@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from mmrl import checkpoint, plugins
+from mmrl.algorithms.advantage import group_relative
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.collect.turns import TurnCollector
 from mmrl.config import RlStage, RunConfig, as_data
@@ -147,7 +148,9 @@ def check_config(config: RunConfig) -> dict[str, Task]:
         registry.make_verifier(name)
     for stage in config.stages:
         if isinstance(stage, RlStage):
-            load_algorithm(stage.algorithm, stage.settings)
+            algorithm = load_algorithm(stage.algorithm, stage.settings)
+            if stage.group_size == 1 and algorithm.advantage is group_relative:
+                raise UserError(f"group_size = 1: {stage.algorithm} compares completions of the same prompt: sample at least 2")
         for name, task in tasks.items():
             prompts_of(name, task, stage.split, config.seed)
     if config.evaluate.n:

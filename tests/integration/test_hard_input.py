@@ -84,6 +84,11 @@ def test_a_setting_outside_its_choices_is_refused(tmp_path):
         runs.run(runs.toy_config(tmp_path, overrides=("stages.1.settings={scale = 'groups'}",)))
 
 
+def test_one_completion_a_prompt_cannot_be_compared(tmp_path):
+    with pytest.raises(UserError, match="group_size = 1: grpo compares"):
+        runs.run(runs.toy_config(tmp_path, overrides=("stages.1.group_size=1",)))
+
+
 def test_a_ruined_model_ends_the_run_in_one_line(tmp_path):
     with pytest.raises(UserError, match="not finite"):
         runs.run(runs.toy_config(tmp_path, overrides=("stages.0.learning_rate=1e30",)))

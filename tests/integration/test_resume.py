@@ -171,3 +171,15 @@ def test_killed_between_the_last_checkpoint_and_the_summary(whole, tmp_path):
     (tmp_path / "toy" / "summary.json").unlink()
     runs.run(config, resume=True)
     assert runs.trajectory(tmp_path / "toy") == runs.trajectory(whole) and (tmp_path / "toy" / "summary.json").exists()
+
+
+def test_what_only_computes_or_records_otherwise_may_change(whole, tmp_path):
+    config = runs.toy_config(tmp_path, checkpoint={"every": 2, "keep": 9})
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(config, progress=runs.Silent(3))
+    changed = runs.toy_config(
+        tmp_path, checkpoint={"every": 3, "keep": 9}, overrides=("judge.processes=2", "limits.logprob_gap=inf")
+    )
+    folder = runs.run(changed, resume=True)
+    assert runs.trajectory(folder) == runs.trajectory(whole)
+    assert folder.config["judge"]["processes"] == 2 and folder.config["checkpoint"]["every"] == 3
