@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
 from mmrl.errors import UserError
 from mmrl.learn import Learner
@@ -26,8 +29,6 @@ def save(path: Path, policy: VLM, learner: Learner, state: Mapping[str, Any]) ->
     Everything is written and flushed beside its place and then renamed, so a kill at any moment leaves the last one whole.
     Raises UserError when the disk is full or not writable; earlier checkpoints are untouched.
     """
-    from safetensors.torch import save_file
-
     aside = path.with_name(f".{path.name}.tmp")
     try:
         if path.exists():  # the same step, so the same weights: only the state has moved on
@@ -61,37 +62,40 @@ def _write_state(folder: Path, state: Mapping[str, Any]) -> None:
     os.replace(aside, folder / STATE)
 
 
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Whatever a damaged checkpoint raises becomes one line that names it."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise UserError(f"checkpoint {path} can't be read: {error}: remove that folder to go on from an earlier one") from error
+
+
 def load(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """(state, optimiser tensors) of a checkpoint; the policy is loaded from `path / POLICY`."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
+    with reading(path):
         return state(path), load_file(path / OPTIMIZER)
-    except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(f"checkpoint {path} can't be read: {error}: remove that folder to go on from an earlier one") from error
 
 
 def state(path: Path) -> dict[str, Any]:
     """Where the run was, without the tensors."""
-    return json.loads((path / STATE).read_text(encoding="utf-8"))
+    with reading(path):
+        return dict(json.loads((path / STATE).read_text(encoding="utf-8")))
 
 
 def restore(path: Path, tensors: Mapping[str, torch.Tensor], learner: Learner) -> None:
     """Give a stage's learner its optimiser state and its KL reference back; its policy is loaded already."""
-    from safetensors.torch import load_file
-
     learner.load_state(tensors)
     if learner.reference is not None:
-        weights = load_file(path / REFERENCE)
-        with torch.no_grad():
+        with reading(path), torch.no_grad():
+            weights = load_file(path / REFERENCE)
             for name, parameter in learner.reference.parameters():
                 parameter.copy_(weights[name])
 
 
 def clean(folder: Path) -> None:
     """Remove what a killed save left behind."""
-    for aside in folder.glob(".step-*.tmp"):
+    for aside in folder.glob(".step-*.tmp/"):
         shutil.rmtree(aside)
 
 

@@ -125,7 +125,10 @@ def _source(ref: Any, name: str) -> Any:
     if isinstance(ref, str) and "://" in ref:
         raise UserError(f"image {name} is a URL: download it first, nothing is fetched while training")
     if isinstance(ref, str | os.PathLike):
-        return Path(ref)
+        path = Path(ref)
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise UserError(f"image {name} is a pipe or a device, not a file: leave it out")
+        return path
     raise UserError(f"image {name} is no image: give a PIL image, a path or the bytes of a file")
 
 

@@ -173,7 +173,8 @@ class RunFolder:
 
     def _continue_clock(self) -> None:
         rows = read_rows(self.path / "metrics.jsonl")
-        self._zero = time.monotonic() - (rows[-1]["time"] if rows else 0.0)
+        seconds = rows[-1].get("time") if rows else 0.0
+        self._zero = time.monotonic() - (seconds if isinstance(seconds, int | float) else 0.0)
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
         files.append(self.path / name, files.line(row))
@@ -251,10 +252,14 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     rows = []
     for number, line in enumerate(lines, 1):
         try:
-            rows.append(json.loads(line))
+            row = json.loads(line)
         except ValueError as error:
             if number < len(lines):
                 raise UserError(f"{path} line {number} is not JSON: the file is damaged; remove that line") from error
+            break
+        if not isinstance(row, dict) or not isinstance(row.get("step"), int | None):
+            raise UserError(f"{path} line {number} is not a row of a run: the file is damaged; remove that line")
+        rows.append(row)
     return rows
 
 

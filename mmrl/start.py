@@ -133,7 +133,10 @@ def restore(run: Run, path: Path | None) -> None:
         run.progress.note("no checkpoint to resume from: the run begins at its first step")
         return
     state, tensors = checkpoint.load(path)
-    run.at = Position(**state)
+    with checkpoint.reading(path):
+        run.at = Position(**state)
+        if run.at.source and run.at.source.keys() != run.tasks.keys():
+            raise ValueError(f"it counts prompts of {', '.join(run.at.source)}")
     run.folder.rewind(run.at.step)
     run.progress.note(f"resumed after step {run.at.step}")
     run.resume = (path, tensors)

@@ -221,7 +221,8 @@ def _width(text: str, size: int) -> int:
 def _font(size: int, name: str = "") -> Any:
     from PIL import ImageFont
 
-    return ImageFont.truetype(name, size) if name else ImageFont.load_default(size)
+    basic = ImageFont.Layout.BASIC  # the other engine refuses some text
+    return ImageFont.truetype(name, size, layout_engine=basic) if name else ImageFont.load_default(size)
 
 
 def _font_for(text: str, size: int) -> Any:

@@ -170,6 +170,40 @@ def test_the_best_may_be_what_the_run_began_with(tmp_path, monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(seen[0], first, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("state.json", b"[1]"),
+        ("state.json", b'{"step": 4}'),
+        ("state.json", b'{"stp": 4}'),
+        ("state.json", b"{"),
+        ("reference.safetensors", b"cut"),
+    ],
+)
+def test_a_damaged_checkpoint_of_the_run_is_named(tmp_path, name, content):
+    config = runs.toy_config(tmp_path, stages=[{**RL, "kl": 0.1}], checkpoint={"every": 1})
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(config, progress=runs.Silent(1))
+    (tmp_path / "toy" / "checkpoints" / "step-000001" / name).write_bytes(content)
+    if content == b'{"step": 4}':  # fields that are missing have their defaults
+        assert runs.run(config, resume=True)
+        return
+    with pytest.raises(UserError, match="step-000001 can't be read") as caught:
+        runs.run(config, resume=True)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("line", ["[1]", "5", '{"step": "two", "time": 1.0}'])
+def test_a_damaged_row_is_named(tmp_path, line):
+    config = runs.toy_config(tmp_path, stages=[RL])
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(config, progress=runs.Silent(1))
+    with open(tmp_path / "toy" / "metrics.jsonl", "a") as file:
+        file.write(line + "\n")
+    with pytest.raises(UserError, match=r"metrics.jsonl line 3 is not a row"):
+        runs.run(config, resume=True)
+
+
 def test_a_deleted_checkpoint_begins_again_and_a_damaged_one_is_named(tmp_path):
     config = runs.toy_config(tmp_path)
     with pytest.raises(KeyboardInterrupt):

@@ -271,8 +271,8 @@ def test_the_seed_fixes_the_first_weights(tmp_path):
 
 @pytest.fixture
 def scripted(monkeypatch, more):
-    """Evaluations of two tasks with figures from a list; their means are 0.5, 0.45, 0.6, 0.6 and 0.5."""
-    figures = iter([0.5, 0.5, 0.9, 0.0, 0.4, 0.8, 0.6, 0.6, 0.9, 0.1])
+    """Evaluations of two tasks with figures from a list; their means are 0.5, 0.45, 0.625, 0.625 and 0.5."""
+    figures = iter([0.5, 0.5, 0.9, 0.0, 0.25, 1.0, 0.625, 0.625, 0.9, 0.1])
 
     def figure(task, *_):
         value = next(figures)
@@ -297,7 +297,7 @@ def test_evaluations_and_checkpoints_come_when_they_should_and_the_best_is_kept(
     assert evaluated == [(s, "rl", t["id"]) for s in (3, 5, 7, 10, 12) for t in TASKS]
     summary = json.loads((folder.path / "summary.json").read_text())
     values = {name: [f["value"] for f in summary[name].values()] for name in ("before", "best", "last")}
-    assert values == {"before": [0.5, 0.5], "best": [0.4, 0.8], "last": [0.9, 0.1]}, "the first of two that are equally good"
+    assert values == {"before": [0.5, 0.5], "best": [0.25, 1.0], "last": [0.9, 0.1]}, "the first of two that are equally good"
     assert summary["best_step"] == 7 and steps(folder) == left
     state = json.loads((folder.checkpoint_dir(12) / "state.json").read_text())
     assert (state["step"], state["best_step"], state["evaluated_step"]) == (12, 7, 12)
@@ -434,15 +434,18 @@ def test_an_interrupt_in_the_middle_of_an_update_keeps_nothing(tmp_path, monkeyp
     assert list((tmp_path / "toy" / "checkpoints").iterdir()) == []
 
 
-def test_any_failure_beside_the_update_keeps_the_last_step(tmp_path, monkeypatch):
-    def bug(*_):
-        raise RuntimeError("a bug")
+def test_any_failure_beside_an_update_keeps_the_last_finished_step(tmp_path, monkeypatch):
+    collect = mmrl.run.TurnCollector.collect
 
-    monkeypatch.setattr(mmrl.run, "rl_metrics", bug)
-    stages = [{**SFT, "steps": 1}, RL]
+    def bug(self, *args, version):
+        if version == 2:
+            raise RuntimeError("a bug")
+        return collect(self, *args, version=version)
+
+    monkeypatch.setattr(mmrl.run.TurnCollector, "collect", bug)
     with pytest.raises(RuntimeError, match="a bug"):
-        runs.run(runs.toy_config(tmp_path, stages=stages, evaluate=NOTHING, checkpoint={"every": 1}))
-    assert [p.name for p in (tmp_path / "toy" / "checkpoints").iterdir()] == ["step-000001"]
+        runs.run(runs.toy_config(tmp_path, stages=[{**RL, "steps": 4}], evaluate=NOTHING))
+    assert [p.name for p in (tmp_path / "toy" / "checkpoints").iterdir()] == ["step-000002"]
 
 
 # -- the command line ---------------------------------------------------------------------------------------------------

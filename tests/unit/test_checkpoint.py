@@ -11,7 +11,7 @@ import torch
 from mmrl import checkpoint
 from mmrl.errors import UserError
 from mmrl.record import RunFolder
-from mmrl.start import find_checkpoint
+from mmrl.start import find_checkpoint, newest
 
 
 class Weights:
@@ -109,6 +109,15 @@ def test_what_a_killed_save_left_is_removed_and_nothing_else(tmp_path):
         (tmp_path / name).mkdir()
     checkpoint.clean(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["notes.tmp", "step-000002"]
+
+
+def test_a_resume_goes_on_from_the_newest(tmp_path):
+    folder = RunFolder(tmp_path)
+    assert newest(None) is None and newest(folder) is None
+    for name in ("step-000002", "step-000010", ".step-000011.tmp"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    assert newest(folder) == folder.checkpoint_dir(10)
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["step-000002", "step-000010"]
 
 
 @pytest.mark.parametrize(
