@@ -15,8 +15,8 @@ import time
 from typing import Any
 
 import torch
-from machine import machine
 
+from machine import machine
 from mmrl.algorithms.loss import LossInputs, average, clipped_surrogate
 from mmrl.config import PolicyConfig
 from mmrl.pack import pack

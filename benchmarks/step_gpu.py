@@ -19,8 +19,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from machine import machine
 
+from machine import machine
 from mmrl.algorithms.loss import clipped_surrogate
 from mmrl.collect.turns import TurnCollector
 from mmrl.compat import prepare_torchvision

@@ -5,12 +5,12 @@ import shutil
 
 import pytest
 import torch
-import vlm_cases as cases
 from safetensors.torch import load_file
 
 import mmrl.run
 import mmrl.start
 import runs
+import vlm_cases as cases
 from mmrl.config import PolicyConfig, parse_config
 from mmrl.errors import UserError
 from mmrl.evaluate import Evaluation

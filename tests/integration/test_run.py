@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
-import vlm_cases as cases
 
 import runs
+import vlm_cases as cases
 from mmrl.errors import UserError
 from mmrl.start import evaluate_only
 

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-import vlm_cases as cases
 
+import vlm_cases as cases
 from mmrl.generate.local import LocalGenerator, Sampling
 from mmrl.pack import pack
 

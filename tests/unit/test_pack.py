@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-import vlm_cases as cases
 
+import vlm_cases as cases
 from mmrl.pack import pack
 from mmrl.types import replace
 

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 import torch
-import vlm_cases as cases
 
+import vlm_cases as cases
 from mmrl.config import PolicyConfig
 from mmrl.errors import UserError
 from mmrl.generate.local import LocalGenerator, Sampling
