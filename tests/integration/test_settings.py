@@ -147,7 +147,7 @@ def test_verifiers_of_the_run_file_replace_the_tasks_own(tmp_path, more):
 
 
 def test_a_stage_takes_its_split_its_order_and_the_runs_seed(tmp_path, more):
-    stage = {**RL, "steps": 1, "prompts_per_step": 6, "group_size": 1}
+    stage = {**RL, "steps": 1, "prompts_per_step": 6, "group_size": 2}
     folder = runs.run(
         runs.toy_config(
             tmp_path,
@@ -155,9 +155,10 @@ def test_a_stage_takes_its_split_its_order_and_the_runs_seed(tmp_path, more):
             tasks=[{"id": "more/shape"}],
             stages=[stage, stage, {**stage, "split": "test"}],
             evaluate=NOTHING,
+            record={"rollouts": 12},
         )
     )
-    one, two, three = ([r["prompt_id"] for r in rows] for rows in recorded(folder).values())
+    one, two, three = ([r["prompt_id"] for r in rows[::2]] for rows in recorded(folder).values())
     assert {i.rsplit("-", 1)[0] for i in one + two} == {"train-5"} and {i.rsplit("-", 1)[0] for i in three} == {"test-5"}
     assert one != two, "each stage draws an order of its own"
 

@@ -20,7 +20,7 @@ def test_the_figures_of_a_step():
         rollout(0, 1),
         rollout(0, 2),
         rollout(1, 3),
-        rollout(1, 4, status=cut),
+        rollout(1, 4),
         rollout(2, 5, "b/two", status=cut),
         rollout(2, 9, "b/two", status=cut),
     ]
@@ -44,7 +44,7 @@ def test_the_figures_of_a_step():
             "task/b/two/reward": 0.75,
             "length/mean": 4.0,
             "length/max": 9.0,
-            "length/truncated_share": 0.5,
+            "length/truncated_share": 1 / 3,
             "judge/failed_share": 1 / 6,
             "zero_spread_share": 2 / 3,
         }
