@@ -297,7 +297,12 @@ def test_an_interrupt_is_130(site, tmp_path) -> None:
     """
     site("mmrl-slow", {"mmrl_slow.py": source}, {"slow": "mmrl_slow"})
     process = subprocess.Popen(
-        [sys.executable, "-m", "mmrl", "wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+        [sys.executable, "-m", "mmrl", "wait"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=dict(os.environ),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job ignores it and hands that on
     )
     assert process.stdout and process.stdout.readline() == "ready\n"
     start = time.monotonic()
