@@ -141,7 +141,9 @@ class Qwen25VL(Family):
         hidden = self.model.model(
             input_ids=ids_BS, attention_mask=mask, position_ids=positions, use_cache=False, **media
         ).last_hidden_state
-        return hidden.flatten(0, 1)[source_L], self.model.lm_head
+        # not hidden[source_L]: the prompt's last token is taken once per completion, and a plain index adds such gradients up
+        # in whatever order the CPU threads come
+        return hidden.flatten(0, 1).index_select(0, source_L), self.model.lm_head
 
     def step(
         self,

@@ -129,14 +129,20 @@ def test_killed_between_any_two_writes_of_a_checkpoint(whole, tmp_path):
 
 
 @pytest.mark.slow
-def test_twenty_steps_are_ten_and_resume_and_ten(tmp_path):
+@pytest.mark.parametrize("threads", [1, 2])
+def test_twenty_steps_are_ten_and_resume_and_ten(tmp_path, threads):
+    before = torch.get_num_threads()
     stages = [{"kind": "rl", "steps": 20, "prompts_per_step": 4, "group_size": 8, "learning_rate": 1e-3}]
     model = {"model": "tiny:qwen2_5_vl"}
-    whole = runs.run(runs.toy_config(tmp_path / "a", stages=stages, policy=model))
-    config = runs.toy_config(tmp_path / "b", stages=stages, policy=model)
-    with pytest.raises(KeyboardInterrupt):
-        runs.run(config, progress=runs.Silent(10))
-    folder = runs.run(config, resume=True)
+    given = {"stages": stages, "policy": model, "train": {"threads": threads}}
+    try:
+        whole = runs.run(runs.toy_config(tmp_path / "a", **given))
+        config = runs.toy_config(tmp_path / "b", **given)
+        with pytest.raises(KeyboardInterrupt):
+            runs.run(config, progress=runs.Silent(10))
+        folder = runs.run(config, resume=True)
+    finally:
+        torch.set_num_threads(before)
     assert runs.trajectory(folder) == runs.trajectory(whole) and same_end(folder.path, whole.path)
     assert len(runs.trajectory(folder)[0]) == 22
 

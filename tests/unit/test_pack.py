@@ -116,3 +116,16 @@ def test_a_mask_that_lets_completions_see_each_other_would_be_caught(monkeypatch
     )
     wrong = cases.logprobs_and_gradient(vlm, pack(rollouts, ADVANTAGES[:4], vlm, shared_prefix=True, budget=10_000))[0]
     assert (right - wrong).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("family", cases.FAMILIES)
+def test_two_threads_add_up_to_the_same_bits_every_time(family):
+    vlm, before = cases.policy(family, 256), torch.get_num_threads()
+    rollouts = cases.rollouts(vlm, [cases.prompt(1), cases.prompt(2), cases.prompt(3)], group=16)
+    batch = pack(rollouts, torch.linspace(-1, 1, len(rollouts)), vlm, shared_prefix=True, budget=10_000)
+    try:
+        torch.set_num_threads(2)
+        gradients = [cases.logprobs_and_gradient(vlm, batch)[1].clone() for _ in range(8)]
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(g, gradients[0]) for g in gradients)
