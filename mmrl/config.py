@@ -124,7 +124,7 @@ class GenerateConfig(Section):
     temperature: Rate = 1.0
     """Logits are divided by this, in the sampler and in the learner."""
     batch_size: Positive = 256
-    """Completions sampled at once."""
+    """Completions sampled at once; a larger group is not divided."""
 
 
 class EvaluateConfig(Section):

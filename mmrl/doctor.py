@@ -27,6 +27,8 @@ from mmrl.plugins import PluginInfo, registry
 OPENCV = ("opencv-python", "opencv-python-headless", "opencv-contrib-python", "opencv-contrib-python-headless")
 SWIFTSHADER = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
 """A software Vulkan driver that Debian's chromium brings along."""
+CPU_TORCH = "pip install torch torchvision --index-url https://download.pytorch.org/whl/cpu"
+"""Without it pip takes the CUDA build, with gigabytes of libraries that only a GPU needs."""
 SPACE_GIB = 2.0
 """Less free space than this, and a run of even a small model may end half-way."""
 
@@ -52,21 +54,19 @@ machine = partial(Finding, group="machine")
 
 def diagnose(runs: Path = Path("runs"), timeout_s: float = 120.0) -> list[Finding]:
     """All findings about this environment and this machine, in the order in which to read them."""
-    have = facts.installed()
+    have, extras, gpus = facts.installed(), facts.extras(), facts.nvidia_gpus()
     tries = {"torch": facts.TRY_TORCH, "torchvision": facts.TRY_TORCHVISION, "transformers": facts.TRY_TRANSFORMERS}
     with ThreadPoolExecutor(max_workers=2) as pool:
         answers = {name: pool.submit(facts.try_python, code, timeout_s) for name, code in tries.items() if name in have}
-        vulkan = pool.submit(facts.try_python, facts.TRY_VULKAN, 20.0)
     tried = {name: answer.result() for name, answer in answers.items()}
     return [
         check_python(),
-        *check_base(have, tried, pth=facts.has_pth()),
-        *(check_extra(extra, wanted, have) for extra, wanted in facts.extras().items()),
+        *check_base(have, tried, pth=facts.has_pth(), gpus=gpus),
+        *(check_extra(extra, wanted, have) for extra, wanted in extras.items()),
         check_opencv(have),
         *map(check_plugin, _plugins()),
-        check_gpu(tried.get("torch", {}), facts.nvidia_gpus()),
-        check_vulkan(facts.vulkan_drivers(), vulkan.result()),
-        check_chromium(facts.chromium()),
+        check_gpu(tried.get("torch", {}), gpus),
+        *check_worlds(extras),
         check_run_folder(runs),
         check_space(runs),
     ]
@@ -93,16 +93,14 @@ def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
     return base(name="python", state="ok", detail=f"{found} ({sys.executable})")
 
 
-def check_base(have: Mapping[str, str], tried: Mapping[str, Facts], *, pth: bool) -> list[Finding]:
+def check_base(have: Mapping[str, str], tried: Mapping[str, Facts], *, pth: bool, gpus: Sequence[str] = ()) -> list[Finding]:
     """mmrl itself, and the libraries that every training run imports.
 
-    `have` maps distributions to versions, `tried` the libraries among them to what importing them gave.
+    `have` maps distributions to versions, `tried` the libraries among them to what importing them gave; `gpus` are the driver's.
     """
     if "torch" not in have:
-        return [
-            check_mmrl(have),
-            base(name="torch", state="missing", detail="nothing can be trained without it", cure='pip install "mmrl[train]"'),
-        ]
+        cure = 'pip install "mmrl[train]"' if gpus else f'{CPU_TORCH} && pip install "mmrl[train]"'
+        return [check_mmrl(have), base(name="torch", state="missing", detail="nothing can be trained without it", cure=cure)]
     return [
         check_mmrl(have),
         check_import("torch", have, tried),
@@ -217,6 +215,13 @@ def check_gpu(torch: Facts, listed: Sequence[str]) -> Finding:
     """What torch sees (`TRY_TORCH`) against what the driver lists."""
     if torch.get("gpus"):
         return machine(name="gpu", state="ok", detail=", ".join(torch["gpus"]))
+    if not listed and torch.get("build", "cpu") != "cpu":
+        return machine(
+            name="gpu",
+            state="note",
+            detail=f"none is listed, and torch is a build for GPUs ({torch['build']}): gigabytes that the CPU has no use for",
+            cure=f"pip uninstall -y torch torchvision && {CPU_TORCH}",
+        )
     if not listed:
         return machine(name="gpu", state="missing", detail="models run on the CPU, which is enough for small ones")
     if torch.get("build") == "cpu":
@@ -232,6 +237,16 @@ def check_gpu(torch: Facts, listed: Sequence[str]) -> Finding:
         detail=f"{', '.join(listed)}: torch does not see it",
         cure="unset CUDA_VISIBLE_DEVICES; if that is not it, the driver is older than torch's CUDA: see nvidia-smi",
     )
+
+
+def check_worlds(extras: Iterable[str]) -> list[Finding]:
+    """What simulators and browsers need of the machine, once mmrl has an extra for them."""
+    found = []
+    if "maniskill" in extras:
+        found.append(check_vulkan(facts.vulkan_drivers(), facts.try_python(facts.TRY_VULKAN, 20.0)))
+    if "browser" in extras:
+        found.append(check_chromium(facts.chromium()))
+    return found
 
 
 def check_vulkan(drivers: Sequence[Path], tried: Facts) -> Finding:

@@ -39,6 +39,7 @@ class Learner:
         self.named = [(name, p) for name, p in policy.parameters() if p.requires_grad]
         # bfloat16 weights are too coarse for small steps: they follow float32 masters, which are what AdamW steps
         self.masters = [p if p.dtype == torch.float32 else p.detach().float().requires_grad_() for _, p in self.named]
+        self.copies = [(m, p) for m, (_, p) in zip(self.masters, self.named, strict=True) if m is not p]
         self.optimizer = torch.optim.AdamW(self.masters, lr=stage.learning_rate, weight_decay=stage.weight_decay, fused=True)
         self.steps = 0
         """Optimiser steps taken since this learner was made."""
@@ -54,14 +55,14 @@ class Learner:
         metrics: dict[str, float] = {}
         for epoch in range(self.epochs):
             metrics |= self._epoch(batch, old, first=epoch == 0)
-            if epoch == 0 and isinstance(self.stage, RlStage):
-                self._check_gap(batch, metrics["logprob_gap"])
+            if epoch == 0 and isinstance(self.stage, RlStage) and batch.micro:
+                self._check_gap(metrics["logprob_gap"])
             metrics |= self._step(learning_rate(self.stage, step))
         return metrics
 
-    def _check_gap(self, batch: Batch, gap: float) -> None:
-        if batch.micro and not gap <= self.gap_limit:
-            self.policy.model.zero_grad()
+    def _check_gap(self, gap: float) -> None:
+        if not gap <= self.gap_limit:
+            self._clear()
             raise UserError(
                 f"sampler and learner disagree by {gap:.3f} nats a token (limits.logprob_gap = {self.gap_limit}): what would be "
                 "trained is not what was sampled; check policy.dtype, policy.attention and the model family"
@@ -71,24 +72,31 @@ class Learner:
         """Clip the gradient, step, clear it. Raises UserError, with the weights as they were, when it is not finite."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        norm = torch.nn.utils.clip_grad_norm_([p for _, p in self.named], self.stage.max_grad_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self.masters, self.stage.max_grad_norm)
         if not torch.isfinite(norm):
-            self.policy.model.zero_grad()
+            self._clear()
             raise UserError(
                 f"the gradient is not finite (norm {norm.item()}): lower learning_rate or max_grad_norm; "
                 "--resume goes on from before this step"
             )
-        copies = [(m, p) for m, (_, p) in zip(self.masters, self.named, strict=True) if m is not p]
-        for master, p in copies:
-            master.grad = None if p.grad is None else p.grad.float()
         self.steps += 1  # before it, so that an interrupt inside is noticed
         self.optimizer.step()
         with torch.no_grad():
-            for master, p in copies:
+            for master, p in self.copies:
                 p.copy_(master)
+        self._clear()
+        return {"grad_norm": norm.item(), "learning_rate": rate}
+
+    def _clear(self) -> None:
         self.optimizer.zero_grad()
         self.policy.model.zero_grad()
-        return {"grad_norm": norm.item(), "learning_rate": rate}
+
+    def _gather(self) -> None:
+        """Gradients of bfloat16 weights add up in float32: in bfloat16 the later micro-batches would be rounded away."""
+        for master, p in self.copies:
+            if p.grad is not None:
+                master.grad = p.grad.float() if master.grad is None else master.grad.add_(p.grad)
+                p.grad = None
 
     def _epoch(self, batch: Batch, old: list[torch.Tensor], first: bool) -> dict[str, float]:
         sums = torch.zeros(6, device=self.policy.device)
@@ -113,6 +121,7 @@ class Learner:
                 loss_L = loss_L + self.kl * kl_L
             loss = average(loss_L, micro, batch, self.normalise)
             loss.backward()
+            self._gather()
             gap_L = (micro.sampler_logprobs_L - old[i]).abs()
             sums += torch.stack(
                 [
@@ -125,7 +134,8 @@ class Learner:
                 ]
             )
         loss, entropy, clipped, kl, gap, tokens = sums.tolist()
-        tokens = tokens or math.nan  # no group had spread: nothing was computed, so there is nothing to report
+        if not tokens:  # no group had spread: nothing was computed, so there is nothing else to report
+            return {"loss": loss}
         return {"loss": loss, "entropy": entropy / tokens, "clip_share": clipped / tokens, "kl": kl / tokens} | (
             {"logprob_gap": gap / tokens} if first else {}
         )

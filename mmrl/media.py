@@ -6,7 +6,6 @@ Pillow decodes itself are opened, and whatever goes wrong becomes one line that 
 
 from __future__ import annotations
 
-import hashlib
 import io
 import itertools
 import os
@@ -94,12 +93,6 @@ def to_frame(
         float(v) if a == b else float(v) * b / a
         for v, a, b in zip(coordinates, itertools.cycle(before), itertools.cycle(after), strict=False)
     )
-
-
-def image_bytes_hash(image: Any) -> str:
-    """SHA-256, in hex, of the picture's size and decoded RGB pixels: the same for a PNG and a BMP of one picture."""
-    rgb = load_image(image)
-    return hashlib.sha256(f"{rgb.width}x{rgb.height}:".encode() + rgb.tobytes()).hexdigest()
 
 
 def _extent(frame: Frame, image_size: tuple[int, int], model_size: tuple[int, int] | None) -> tuple[float, float]:

@@ -11,12 +11,11 @@ from mmrl.types import Rollout, Score
 
 
 def rl_metrics(rollouts: Sequence[Rollout], scores: Sequence[Score], advantages_N: torch.Tensor) -> dict[str, float]:
-    """Reward by part and by task, lengths, and how many groups taught anything."""
+    """Reward by part and by task, lengths, and how many groups taught anything. What nothing was measured of is left out."""
     values = [s.value for s in scores if s.value is not None]
     lengths = [len(r.turns[-1].token_ids) for r in rollouts]
-    metrics = {
-        "reward/mean": _mean(values),
-        "reward/std": statistics.pstdev(values) if values else float("nan"),
+    metrics = {"reward/mean": _mean(values), "reward/std": statistics.pstdev(values)} if values else {}
+    metrics |= {
         "length/mean": _mean(lengths),
         "length/max": float(max(lengths)),
         "length/truncated_share": _mean([r.status.is_truncated for r in rollouts]),
@@ -26,9 +25,8 @@ def rl_metrics(rollouts: Sequence[Rollout], scores: Sequence[Score], advantages_
     for part in sorted({p for s in scores for p in s.parts}):
         metrics[f"reward/{part}"] = _mean([s.parts[part] for s in scores if part in s.parts])
     for task in sorted({r.prompt.task for r in rollouts}):
-        metrics[f"task/{task}/reward"] = _mean(
-            [s.value for s, r in zip(scores, rollouts, strict=True) if s.value is not None and r.prompt.task == task]
-        )
+        if own := [s.value for s, r in zip(scores, rollouts, strict=True) if s.value is not None and r.prompt.task == task]:
+            metrics[f"task/{task}/reward"] = _mean(own)
     return metrics
 
 
@@ -41,4 +39,4 @@ def zero_spread_share(rollouts: Sequence[Rollout], advantages_N: torch.Tensor) -
 
 
 def _mean(values: Sequence[float]) -> float:
-    return statistics.fmean(values) if values else float("nan")
+    return statistics.fmean(values)

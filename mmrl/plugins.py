@@ -161,7 +161,14 @@ class Registry:
         spec = self.get("tasks", id)
         cls, merged = self.target(spec), {**spec.options, **(options or {})}
         check_options(f"task {spec.id!r}", cls, merged)
-        task = cls(**merged)
+        try:
+            task = cls(**merged)
+        except UserError as error:
+            raise UserError(f"task {spec.id!r}: {error}") from error
+        except Exception as error:  # a wrong type, say: the line is for whoever wrote the option, the traceback for the author
+            raise PluginError(
+                f"task {spec.id!r} can't be made with {merged}: {type(error).__name__}: {one_line(error)}"
+            ) from error
         if not isinstance(task, Task):
             raise PluginError(
                 f"task {spec.id!r}: its target {spec.target!r} is not a mmrl.Task but a {type(task).__name__}; subclass Task"
@@ -267,6 +274,8 @@ class Registry:
         if plugin in self._off:
             return UserError(f"{what}: plugin {plugin!r} is switched off by MMRL_PLUGINS, MMRL_BLOCK or -p no:{plugin}")
         names = [p.name for p in self.plugins]
+        if plugin and plugin not in names and Path(f"{plugin}.py").is_file():
+            return UserError(f"{what}: {plugin}.py is here and not loaded. Try: mmrl --plugin ./{plugin}.py ...")
         if plugin and contract.is_name(plugin) and not suggest(plugin, names):
             return UserError(f"{what}: is the package for {plugin!r} installed? Try: pip install mmrl-{plugin}")
         hint = suggest(id, self._specs[kind])

@@ -21,6 +21,7 @@ from typing import Any
 from mmrl import files
 from mmrl.errors import UserError
 from mmrl.files import plain
+from mmrl.types import Rollout, Score
 
 VIEW_PIXELS = 512
 """Longest side of the pictures that are kept for viewing; larger ones are scaled down."""
@@ -70,9 +71,11 @@ class RunFolder:
         refused; one that only computes, checks or records them otherwise is taken over."""
         run = cls(path)
         _check_run(run.path)
-        changed = [] if config is None else run.same_config(config)
-        if keys := [key for key in changed if key.partition(".")[0] not in MAY_CHANGE]:
-            raise UserError(f"{run.path} was made with other settings: {', '.join(keys)}; set them back or choose another name")
+        changed = {} if config is None else run.changes(config)
+        if told := ", ".join(
+            f"{key} = {old!r:.60}, now {new!r:.60}" for key, (old, new) in changed.items() if not _may_change(key)
+        ):
+            raise UserError(f"{run.path} was made with other settings: {told}; set them back or choose another name")
         if config is not None and changed:
             files.replace(run.path / "config.toml", _toml(config).encode())
         run._continue_clock()
@@ -83,9 +86,9 @@ class RunFolder:
         """The resolved run file."""
         return _read_toml(self.path / "config.toml")
 
-    def same_config(self, config: Mapping[str, Any]) -> list[str]:
-        """The dotted keys in which `config` differs from this run's `config.toml`; empty when they are the same."""
-        return list(_differences(self.config, tomllib.loads(_toml(config)), ""))
+    def changes(self, config: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+        """Dotted key -> (this run's value, `config`'s), where they differ; None stands for a key that is not there."""
+        return dict(_differences(self.config, tomllib.loads(_toml(config)), ""))
 
     # -- rows -----------------------------------------------------------------------------------------------------------
 
@@ -93,31 +96,9 @@ class RunFolder:
         """One training step's flat metrics. `step` counts over the whole run, stages included, from 1."""
         self._append("metrics.jsonl", {"step": step, "stage": stage, "time": self._seconds(), "metrics": values})
 
-    def evaluation(
-        self,
-        step: int,
-        stage: str,
-        task: str,
-        split: str,
-        metric: str,
-        value: float,
-        low: float,
-        high: float,
-        n: int,
-        extra: Mapping[str, Any] | None = None,
-    ) -> None:
-        """One evaluation: `value` within its 95% interval `low`..`high`, over `n` items. Before any training, `step` is 0."""
-        row = {
-            "task": task,
-            "split": split,
-            "metric": metric,
-            "value": value,
-            "low": low,
-            "high": high,
-            "n": n,
-            "extra": extra or {},
-        }
-        self._append("metrics.jsonl", {"step": step, "stage": stage, "time": self._seconds(), "eval": row})
+    def evaluation(self, step: int, stage: str, figure: Mapping[str, Any]) -> None:
+        """One task's `mmrl.evaluate.Evaluation` as plain data. Before any training, `step` is 0."""
+        self._append("metrics.jsonl", {"step": step, "stage": stage, "time": self._seconds(), "eval": figure})
 
     def error(self, step: int | None, where: str, what: str) -> None:
         """Something that went wrong and did not end the run, such as a failed verifier."""
@@ -299,7 +280,7 @@ def refuse_used(path: Path) -> None:
     except OSError as error:
         raise UserError(f"cannot use {path} as a run folder: {error.strerror}; choose another name") from error
     if "config.toml" in held or "metrics.jsonl" in held:
-        raise UserError(f"{path} already holds a run: choose another name, or --resume")
+        raise UserError(f"{path} already holds a run: choose another name, --resume it, or remove it with --overwrite")
     if held:
         more = ", ..." if len(held) > 3 else ""
         raise UserError(f"{path} is not empty (it holds {', '.join(held[:3])}{more}): choose another name for the run")
@@ -320,6 +301,23 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 # -- plain data ---------------------------------------------------------------------------------------------------------
+
+
+def rollout_row(rollout: Rollout, score: Score, advantage: float) -> dict[str, Any]:
+    """What the run folder keeps of a rollout."""
+    prompt, turn = rollout.prompt, rollout.turns[-1]
+    return {
+        "task": prompt.task,
+        "prompt_id": prompt.id,
+        "group": rollout.group,
+        "messages": prompt.messages,
+        "answer": prompt.answer,
+        "completion": turn.text,
+        "tokens": len(turn.token_ids),
+        "status": rollout.status,
+        "score": score.as_json(),
+        "advantage": advantage,
+    }
 
 
 def view_png(image: Any) -> tuple[str, bytes]:
@@ -347,12 +345,17 @@ def _toml(config: Mapping[str, Any]) -> str:
     return tomli_w.dumps(plain(config, toml=True))
 
 
-def _differences(old: Any, new: Any, key: str) -> Iterable[str]:
-    """Dotted keys under which two trees of plain data differ."""
+def _may_change(key: str) -> bool:
+    """Whether a resumed run may have this key of the run file otherwise."""
+    return key.partition(".")[0] in MAY_CHANGE
+
+
+def _differences(old: Any, new: Any, key: str) -> Iterable[tuple[str, tuple[Any, Any]]]:
+    """(dotted key, (old, new)) of every value in which two trees of plain data differ."""
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         old, new = dict(enumerate(old)), dict(enumerate(new))
     if isinstance(old, dict) and isinstance(new, dict):
         for name in sorted({*old, *new}, key=str):
             yield from _differences(old.get(name), new.get(name), f"{key}.{name}" if key else str(name))
     elif old != new:
-        yield key
+        yield key, (old, new)

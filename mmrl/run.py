@@ -20,7 +20,7 @@ from mmrl.config import RlStage, RunConfig, SftStage
 from mmrl.data.seeds import derive
 from mmrl.data.source import Source, prompts_of
 from mmrl.errors import UserError
-from mmrl.evaluate import Evaluation, evaluate_task
+from mmrl.evaluate import Evaluation, Evaluator, metric_of
 from mmrl.generate.local import LocalGenerator, Sampling
 from mmrl.interfaces import Task
 from mmrl.judge import Judge, cases_of
@@ -28,8 +28,12 @@ from mmrl.learn import Learner, frozen_copy
 from mmrl.metrics import rl_metrics
 from mmrl.pack import pack
 from mmrl.policies.vlm import VLM, PromptInputs
-from mmrl.record import RunFolder
+from mmrl.record import RunFolder, rollout_row
+from mmrl.rehearse import doubts
 from mmrl.types import Batch, Prompt, Rollout, Score
+
+IDLE_STEPS = 10
+"""After so many steps without spread a person is told."""
 
 
 class Progress(Protocol):
@@ -68,6 +72,7 @@ class Run:
         self.config, self.tasks, self.folder = config, tasks, folder
         self.policy, self.judge, self.progress = policy, judge, progress
         self.collector = TurnCollector(policy, LocalGenerator(policy, config.generate.batch_size))
+        self.evaluator = Evaluator(config, tasks, self.collector, judge)
         self.weights = task_weights(config)
         self.before = next((i for i, s in enumerate(config.stages) if isinstance(s, RlStage)), 0)
         """The stage before which the first evaluation stands: the first that reinforces."""
@@ -79,6 +84,8 @@ class Run:
         """Checkpoint folder and optimiser state that the first stage prepared picks up."""
         self.quarantine: set[tuple[str, int]] = set()
         """(task, index) of this stage's prompts whose images can't be used."""
+        self.idle = 0
+        """RL steps in a row in which no group had spread."""
         self.stop = False
         """Set from outside: stop at the end of this step."""
         self.consistent = True
@@ -107,7 +114,9 @@ class Run:
         advantages_N = self.algorithm.advantages(rollouts, scores)
         self.keep(rollouts, scores, advantages_N)
         update = self.update(self.pack(rollouts, advantages_N))
-        return rl_metrics(rollouts, scores, advantages_N) | update
+        metrics = rl_metrics(rollouts, scores, advantages_N) | update
+        self.notice(metrics)
+        return metrics
 
     # -- their parts ----------------------------------------------------------------------------------------------------
 
@@ -129,8 +138,7 @@ class Run:
                     prompts.append(prompt)
                 except UserError as error:
                     self.quarantine.add(place)
-                    self.folder.error(self.at.step + 1, f"{task} {name}", str(error))
-                    self.progress.note(f"left out {name}: {error}")
+                    self.warn(f"{task} {name}", f"left out {name}: {error}")
                     tolerated = min(2 + sum(self.source.taken.values()) // 10, len(self.source) - 1)
                     if len(self.quarantine) > tolerated:
                         raise UserError(
@@ -171,6 +179,21 @@ class Run:
                 f"{self.config.judge.failure_limit} allows; the first: {failed[0][0].detail}"
             )
 
+    def notice(self, metrics: Mapping[str, float]) -> None:
+        """Say so, once, when the run goes on and nothing is learned."""
+        self.idle = self.idle + 1 if metrics["zero_spread_share"] == 1 else 0
+        if self.idle == IDLE_STEPS:
+            why = f"every completion of a prompt scored the same (reward {metrics.get('reward/mean', 0.0):.3g} on average)"
+            if (cut := metrics["length/truncated_share"]) > 0.5:
+                why += f", and {cut:.0%} were cut off at generate.max_tokens = {self.config.generate.max_tokens}"
+            cure = "look at the rollouts in the report; a warm start (an sft stage), an easier task or other verifiers may help"
+            self.warn("rl", f"{IDLE_STEPS} steps in a row taught nothing: {why}: {cure}")
+
+    def warn(self, where: str, what: str) -> None:
+        """Something that a person should know and that doesn't end the run."""
+        self.folder.error(self.at.step + 1, where, what)
+        self.progress.note(what)
+
     def update(self, batch: Batch) -> dict[str, float]:
         with self.clock("update"):
             self.consistent, before = False, self.learner.steps
@@ -202,6 +225,8 @@ class Run:
         while True:
             stage = self.config.stages[self.at.stage]
             self.prepare(stage)
+            if self.at.step == 0:
+                self.rehearse()
             if self.at.stage == self.before and "before" not in self.at.figures:
                 self.evaluate(("before", "best", "last"))
             self.progress.stage_started(self.at.stage, len(self.config.stages), stage, self.at.stage_step)
@@ -215,6 +240,13 @@ class Run:
             self.evaluate(("last",))
         self.save()
 
+    def rehearse(self) -> None:
+        """Say what stands against learning anything, before time is spent on it."""
+        verifiers = {t.id: [*{**self.weights[t.id], metric_of(self.config, t.id): 0}] for t in self.config.tasks}
+        limit = self.config.generate.max_tokens
+        for what in doubts(self.tasks, self.source.prompts, verifiers, self.collector, self.judge, limit):
+            self.warn("gold completions", what)
+
     def look(self, stage: SftStage | RlStage) -> None:
         """The evaluation that is due after this step, unless it was made."""
         every = self.config.evaluate.every
@@ -226,7 +258,7 @@ class Run:
         """The prompts, the optimiser and the algorithm of a stage."""
         config = self.config
         seed = derive(config.seed, "source", self.at.stage)
-        self.quarantine = set()
+        self.quarantine, self.idle = set(), 0
         self.__dict__.pop("learner", None)  # its optimiser's memory is free before the next one's is taken
         self.source = Source(
             {t: prompts_of(t, task, stage.split, config.seed) for t, task in self.tasks.items()},
@@ -281,21 +313,10 @@ class Run:
             return
         started, figures = time.perf_counter(), []
         for entry in self.config.tasks:
-            figure, _, scores = evaluate_task(entry.id, self.tasks[entry.id], self.config, self.collector, self.judge)
+            figure, scores = self.evaluator(entry.id)
             for score in [s for s in scores if s.failed][:8]:
                 self.folder.error(self.at.step, f"evaluation of {entry.id}", score.detail)
-            self.folder.evaluation(
-                self.at.step,
-                self.config.stages[min(self.at.stage, len(self.config.stages) - 1)].kind,
-                figure.task,
-                figure.split,
-                figure.metric,
-                figure.value,
-                figure.low,
-                figure.high,
-                figure.n,
-                figure.extra,
-            )
+            self.folder.evaluation(self.at.step, self.config.stages[self.at.stage].kind, figure.as_json())
             figures.append(figure)
         found = {f.task: f.as_json() for f in figures}
         for name in names:
@@ -364,23 +385,6 @@ def task_weights(config: RunConfig) -> dict[str, dict[str, float]]:
                 f'task {task!r} names no verifiers: give some in the run file, [[tasks]] verifiers = {{ "plugin/name" = 1.0 }}'
             )
     return weights
-
-
-def rollout_row(rollout: Rollout, score: Score, advantage: float) -> dict[str, Any]:
-    """What the run folder keeps of a rollout."""
-    prompt, turn = rollout.prompt, rollout.turns[-1]
-    return {
-        "task": prompt.task,
-        "prompt_id": prompt.id,
-        "group": rollout.group,
-        "messages": prompt.messages,
-        "answer": prompt.answer,
-        "completion": turn.text,
-        "tokens": len(turn.token_ids),
-        "status": rollout.status,
-        "score": score.as_json(),
-        "advantage": advantage,
-    }
 
 
 def _mean(figures: Mapping[str, Mapping[str, Any]]) -> float:

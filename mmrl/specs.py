@@ -42,6 +42,8 @@ class VerifierSpec(Spec):
     low: float = 0.0
     high: float = 1.0
     """The range of values; a gold completion scores `high`."""
+    graded: bool = False
+    """Values between the bounds occur: evaluations report their mean under the verifier's id, and never call it an accuracy."""
     deadline_s: float = 5.0
     """Seconds that one case may take before it is stopped and counted as failed."""
     images: bool = False
@@ -65,7 +67,8 @@ class SimulatorSpec(Spec):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySpec(Spec):
     """A kind of policy: the target is called as `target(config, device=..., seed=..., source=..., **options)`, see
-    `mmrl.policies.vlm.VLM`."""
+    `mmrl.policies.vlm.VLM`. If it has a static method `check(config)`, that is called first, when the run file is read, to refuse
+    what can be refused before anything is loaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

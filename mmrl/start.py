@@ -21,7 +21,7 @@ from mmrl.config import RlStage, RunConfig, as_data
 from mmrl.data.seeds import derive
 from mmrl.data.source import prompts_of
 from mmrl.errors import UserError
-from mmrl.evaluate import Evaluation, evaluate_task, metric_of
+from mmrl.evaluate import Evaluation, Evaluator, metric_of
 from mmrl.generate.local import LocalGenerator
 from mmrl.interfaces import Task
 from mmrl.judge import Judge
@@ -145,7 +145,9 @@ def restore(run: Run, path: Path | None) -> None:
 def check_config(config: RunConfig) -> dict[str, Task]:
     """The tasks of a run file. Raises UserError for whatever is wrong with ids, options, splits and settings."""
     registry = plugins.registry()
-    registry.get("policies", config.policy.kind)
+    device_of(config)
+    if check := getattr(registry.target(registry.get("policies", config.policy.kind)), "check", None):
+        check(config.policy)
     tasks = {entry.id: registry.make_task(entry.id, entry.options) for entry in config.tasks}
     for name in verifier_ids(config):
         registry.make_verifier(name)
@@ -168,17 +170,22 @@ def verifier_ids(config: RunConfig) -> dict[str, dict[str, Any]]:
     return {name: {} for name in [*rewards, *(metric_of(config, t.id) for t in config.tasks)]}
 
 
-def load_policy(config: RunConfig, source: Path | None) -> VLM:
-    registry = plugins.registry()
-    spec = registry.get("policies", config.policy.kind)
+def device_of(config: RunConfig) -> str:
+    """The torch device that `policy.device` stands for. Raises UserError when this machine lacks it."""
     device = config.policy.device
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        return "cuda" if torch.cuda.is_available() else "cpu"
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise UserError(f'policy.device = {device!r}, but torch sees no GPU: use "cpu" or "auto", and see mmrl doctor')
     if device.startswith("cuda:") and int(device[5:]) >= torch.cuda.device_count():
         raise UserError(f"policy.device = {device!r}, but there are {torch.cuda.device_count()} GPUs: they count from cuda:0")
-    return registry.target(spec)(config.policy, device=device, seed=derive(config.seed, "weights"), source=source, **spec.options)
+    return device
+
+
+def load_policy(config: RunConfig, source: Path | None) -> VLM:
+    registry = plugins.registry()
+    spec, seed = registry.get("policies", config.policy.kind), derive(config.seed, "weights")
+    return registry.target(spec)(config.policy, device=device_of(config), seed=seed, source=source, **spec.options)
 
 
 def check_packing(config: RunConfig, policy: VLM, progress: Progress) -> None:
@@ -206,7 +213,8 @@ def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Ev
     policy = load_policy(config, found / checkpoint.POLICY if found else None)
     collector = TurnCollector(policy, LocalGenerator(policy, config.generate.batch_size))
     with Judge(verifier_ids(config), config.judge.processes, config.judge.deadline_s) as judge:
-        return [evaluate_task(name, task, config, collector, judge)[0] for name, task in tasks.items()]
+        evaluator = Evaluator(config, tasks, collector, judge)
+        return [evaluator(name)[0] for name in tasks]
 
 
 def find_checkpoint(folder: RunFolder, which: str) -> Path | None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
+
+from mmrl.errors import UserError
 
 
 @click.command()
@@ -27,7 +32,7 @@ def command(run_file: Path, overrides: tuple[str, ...], resume: bool, overwrite:
     Writes runs/NAME: configuration, metrics, rollouts, checkpoints, summary.json and report.html.
     """
     from mmrl import config as configs
-    from mmrl.errors import UserError
+    from mmrl.cli.table import tell
 
     if resume and overwrite:
         raise UserError("--resume and --overwrite contradict each other: give one of them")
@@ -36,13 +41,22 @@ def command(run_file: Path, overrides: tuple[str, ...], resume: bool, overwrite:
     if dry_run:
         _dry_run(config)
         return
+    tell(f"loading {config.policy.model} ...")
     quiet()
     from mmrl.start import train
     from mmrl.view.progress import Show
     from mmrl.view.report import write_report
 
+    path = Path(config.runs) / config.name
     with Show(config.name) as show:
-        folder = train(config, show, resume=resume, overwrite=overwrite or smoke)
+        if smoke:
+            show.note("a smoke run: a tiny model and a few steps show that it works, not that it learns")
+        try:
+            folder = train(config, show, resume=resume, overwrite=overwrite or smoke)
+        except (KeyboardInterrupt, UserError):
+            if show.title:  # it had begun
+                _stopped(path, show)
+            raise
     page = write_report(folder.path)
     _close(folder.path, page, show.console)
 
@@ -51,18 +65,51 @@ def _dry_run(config: Any) -> None:
     import tomli_w
 
     from mmrl.config import as_data
+    from mmrl.data.source import prompts_of
+    from mmrl.evaluate import metric_of
+    from mmrl.run import task_weights
     from mmrl.start import check_config
 
-    check_config(config)
+    tasks, weights = check_config(config), task_weights(config)
     click.echo(tomli_w.dumps(as_data(config)), nl=False)
-    click.echo(f"# checked: the tasks, verifiers, algorithms and splits of {config.name!r} exist; nothing was trained", err=True)
+    splits = dict.fromkeys([*(stage.split for stage in config.stages), *([config.evaluate.split] if config.evaluate.n else [])])
+    for name, task in tasks.items():
+        reward = " + ".join(verifier if w == 1 else f"{w:g} x {verifier}" for verifier, w in weights[name].items())
+        counts = ", ".join(f"{len(prompts_of(name, task, split, config.seed))} {split}" for split in splits)
+        click.echo(f"# {name}: {counts} prompts; reward {reward}; evaluated with {metric_of(config, name)}", err=True)
+    click.echo(f"# checked: {config.name!r} names only what exists; nothing was loaded or trained", err=True)
+
+
+def _stopped(run: Path, show: Any) -> None:
+    """What is left of a run that ended early, and how to go on."""
+    from rich.markup import escape
+
+    from mmrl.record import is_run, read_run
+    from mmrl.view.report import write_report
+
+    if not is_run(run) or not (steps := read_run(run).steps):
+        return
+    report = ""
+    with contextlib.suppress(UserError):  # what ended the run, such as a full disk, may be in the way here too
+        report = f"\nreport    {escape(str(write_report(run)))}"
+    kept = sorted(p.name for p in (run / "checkpoints").glob("step-*"))
+    again = [a for a in sys.argv[1:] if a not in ("--overwrite", "--resume")]
+    show.console.print(
+        f"\nstopped after step {steps[-1]['step']} of the run; "
+        f"{f'the newest checkpoint is {kept[-1]}' if kept else 'there is no checkpoint yet'}{report}\n"
+        f"go on     {escape(shlex.join(['mmrl', *again, '--resume']))}",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def quiet() -> None:
-    """transformers' progress bars and warnings would tear the live panel."""
+    """Before torch and transformers are imported: they share the machine, and don't write into the live panel."""
     import logging
     import os
 
+    # threads of torch that wait by spinning take the cores from each other and from everybody else
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     from transformers.utils import logging as transformers_logging
@@ -90,14 +137,23 @@ def _close(run: Path, page: Path, console: Any) -> None:
                 highlight=False,
                 soft_wrap=True,
             )
+            if also := {k: v for k, v in after["extra"].items() if k != "failed" and (v or k != "truncated_share")}:
+                figures = ", ".join(f"{key.replace('_', ' ')} {value:.3f}" for key, value in also.items())
+                console.print(f"  {escape(figures)}", highlight=False, soft_wrap=True)
     seconds = summary["seconds"]
     parts = ", ".join(f"{part} {seconds[part]:.0f}" for part in ("generate", "update", "judge", "process", "evaluate", "other"))
     console.print(
         f"{seconds['total']:.0f} s ({parts}); peak memory {summary['peak_memory_mb']} MB", highlight=False, soft_wrap=True
     )
-    console.print(
-        f"\nreport    {escape(str(page))}\nagain     mmrl eval {escape(str(run))}\n"
-        "your own  mmrl new plugin NAME, then docs/plugins.md",
-        highlight=False,
-        soft_wrap=True,
-    )
+    switches = sys.argv[1 : sys.argv.index("train")] if "train" in sys.argv else []  # such as --plugin ./my_task.py
+    again = shlex.join(["mmrl", *switches, "eval", str(run)])
+    console.print(f"\nreport    {escape(str(page))}\nagain     {escape(again)}", highlight=False, soft_wrap=True)
+    if all(_bundled(task) for task in summary["before"]):
+        console.print("your own  mmrl new plugin NAME, then docs/plugins.md", highlight=False, soft_wrap=True)
+
+
+def _bundled(task: str) -> bool:
+    """Whether a task came with mmrl; who trains on another knows how plugins are made."""
+    from mmrl import plugins
+
+    return any(p.dist == "mmrl" and task in p.specs.get("tasks", ()) for p in plugins.registry().plugins)

@@ -263,7 +263,10 @@ class Pool:
     def _finish(self, request: Request) -> None:
         if not request.missing and request in self._requests:
             self._requests.remove(request)
-            request.future.set_result(request.finish(request.scores))
+            try:
+                request.future.set_result(request.finish(request.scores))
+            except Exception as error:  # noqa: BLE001  it belongs to whoever asked, and the pool must live
+                request.future.set_exception(error)
 
     def _fail(self, error: BaseException) -> None:
         """Nothing can be run any more: all requests, and later ones, get this error."""

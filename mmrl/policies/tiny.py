@@ -61,12 +61,7 @@ def build(
     hidden: width of the language model and the vision tower, a multiple of 32. layers: depth of both. Same arguments, same
     weights.
     """
-    if family not in FAMILIES:
-        raise UserError(f"policy.model: no tiny {family!r}: choose one of {', '.join(FAMILIES)}")
-    if hidden % 32 or not 32 <= hidden <= 4096 or not 1 <= layers <= 64:
-        raise UserError(
-            f"policy.model: tiny hidden={hidden}, layers={layers}: hidden must be a multiple of 32 up to 4096, layers 1 to 64"
-        )
+    _refuse(family, hidden, layers)
     prepare_torchvision()
     import transformers
 
@@ -136,7 +131,17 @@ def parse(name: str, seed: int) -> dict[str, Any]:
         if key not in ("hidden", "layers", "seed") or not re.fullmatch(r"[0-9]{1,9}", value):
             raise UserError(f"policy.model {name!r}: {item!r} is not understood: write tiny:{family}:hidden=128,layers=2")
         options[key] = int(value)
+    _refuse(family, options.get("hidden", 128), options.get("layers", 2))
     return options
+
+
+def _refuse(family: str, hidden: int, layers: int) -> None:
+    if family not in FAMILIES:
+        raise UserError(f"policy.model: no tiny {family!r}: choose one of {', '.join(FAMILIES)}")
+    if hidden % 32 or not 32 <= hidden <= 4096 or not 1 <= layers <= 64:
+        raise UserError(
+            f"policy.model: tiny hidden={hidden}, layers={layers}: hidden must be a multiple of 32 up to 4096, layers 1 to 64"
+        )
 
 
 def _tokenizer() -> Any:

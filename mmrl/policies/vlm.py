@@ -19,6 +19,7 @@ from mmrl.policies.families import Family, family_of
 from mmrl.targets import one_line
 from mmrl.types import Frame, MicroBatch, Prompt, user
 
+MODELS = "give a folder with a transformers checkpoint, a hub name, or tiny:qwen2_5_vl"
 LOGIT_CHUNK = 2**25
 """Logits are made for so many (token, vocabulary) pairs at a time: 128 MiB in float32."""
 
@@ -71,6 +72,20 @@ class VLM:
         self.bias_V = torch.zeros(vocabulary, device=self.device)
         self.bias_V[list(self.banned)] = -torch.inf
         self._try(config.model)
+
+    @staticmethod
+    def check(config: PolicyConfig) -> None:
+        """Refuse a `model` that can't be loaded, without loading it. What a hub name stands for is not looked up."""
+        name = config.model
+        if name.startswith("tiny:"):
+            from mmrl.policies import tiny
+
+            tiny.parse(name, 0)
+        elif Path(name).is_dir():
+            if not (Path(name) / "config.json").is_file():
+                raise UserError(f"policy.model {name!r} is a folder without config.json: {MODELS}")
+        elif name.startswith((".", "/", "~")):
+            raise UserError(f"policy.model {name!r} is not a folder: {MODELS}")
 
     def _try(self, name: str) -> None:
         """Refuse a model whose processor or chat template can't show it a picture, before anything depends on it."""
@@ -135,7 +150,7 @@ class VLM:
         if len(values_L) <= step:
             return self._score(values_L, head, micro.target_L, temperature)
         pieces = [
-            checkpoint(self._score, v, head, t, temperature, use_reentrant=False)
+            checkpoint(self._score, v, head, t, temperature, use_reentrant=False, preserve_rng_state=False)
             for v, t in zip(values_L.split(step), micro.target_L.split(step), strict=True)
         ]
         logprobs, entropy = zip(*pieces, strict=True)
@@ -183,6 +198,8 @@ def concatenate(media: Sequence[Mapping[str, torch.Tensor]], device: torch.devic
 
 def _with_images(messages: Sequence[Mapping[str, Any]], images: Any) -> list[dict[str, Any]]:
     def part(p: Mapping[str, Any]) -> dict[str, Any]:
+        if p["type"] not in ("image", "text"):
+            raise UserError(f"a message part of type {p['type']!r} can't be shown to a model yet: use text and image")
         return {"type": "image", "image": next(images)} if p["type"] == "image" else dict(p)
 
     return [
@@ -209,9 +226,6 @@ def _load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
         from mmrl.policies import tiny
 
         return tiny.build(dtype=dtype, attention=config.attention, **tiny.parse(name, seed))
-    cure = "give a folder with a transformers checkpoint, a hub name, or tiny:qwen2_5_vl"
-    if name.startswith((".", "/", "~")) and not Path(name).is_dir():
-        raise UserError(f"policy.model {name!r} is not a folder: {cure}")
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     options = dict(trust_remote_code=config.trust_remote_code)
@@ -221,7 +235,7 @@ def _load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
         )
         processor = AutoProcessor.from_pretrained(name, **options)
     except Exception as err:
-        raise UserError(f"policy.model {name!r} can't be loaded: {one_line(err)[:300]}: {cure}") from err
+        raise UserError(f"policy.model {name!r} can't be loaded: {one_line(err)[:300]}: {MODELS}") from err
     if processor.tokenizer.eos_token_id is None:
         raise UserError(f"policy.model {name!r}: its tokenizer names no end-of-sequence token: set eos_token in its config")
     return model, processor

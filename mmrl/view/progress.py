@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ SHOWN = {
     "rl": (
         ("reward/mean", "reward"),
         ("length/mean", "length"),
+        ("length/truncated_share", "cut off"),
         ("entropy", "entropy"),
         ("zero_spread_share", "no spread"),
         ("logprob_gap", "logprob gap"),
@@ -64,7 +66,7 @@ class Show:
 
     def step_finished(self, step: int, metrics: Mapping[str, float]) -> None:
         self.done, self.values = self.done + 1, metrics
-        self.history.append(metrics[SHOWN[self.kind][0][0]])
+        self.history.append(metrics.get(SHOWN[self.kind][0][0], math.nan))
         if self.live:
             if time.monotonic() - self.drawn > 0.1:  # drawing costs a few milliseconds
                 self.live.update(self._panel(), refresh=True)
@@ -72,22 +74,24 @@ class Show:
         elif self.done == self.steps or self.done % max(1, self.steps // 10) == 0:
             self.console.print(
                 f"  step {self.done}/{self.steps}  "
-                + "  ".join(f"{label} {metrics[key]:.3g}" for key, label in SHOWN[self.kind] if key in metrics),
+                + "  ".join(f"{label} {figure(metrics, key)}" for key, label in SHOWN[self.kind]),
                 highlight=False,
                 soft_wrap=True,
             )
 
     def evaluated(self, step: int, figures: Sequence[Any]) -> None:
-        for figure in figures:
+        when = f"after {step} steps of the run" if step else "before any training"
+        for f in figures:
+            cut = f.extra.get("truncated_share", 0.0)
             self.console.print(
-                f"  after {step} steps  {escape(figure.task)}  {escape(figure.metric)} [bold]{figure.value:.3f}[/] "
-                f"({figure.low:.3f} to {figure.high:.3f}, n={figure.n})",
+                f"  {when}  {escape(f.task)}  {escape(f.metric)} [bold]{f.value:.3f}[/] "
+                f"({f.low:.3f} to {f.high:.3f}, n={f.n}{f', {cut:.0%} cut off' if cut else ''})",
                 highlight=False,
                 soft_wrap=True,
             )
 
     def note(self, text: str) -> None:
-        self.console.print(f"  note: {text}", style="yellow", highlight=False, markup=False)
+        self.console.print(f"  note: {text}", style="yellow", highlight=False, markup=False, soft_wrap=True)
 
     def _panel(self) -> Panel:
         elapsed = time.monotonic() - self.started
@@ -100,14 +104,18 @@ class Show:
             f"{self.done}/{self.steps}  {_clock(elapsed)}, {_clock(left)} left",
         )
         figures = Table.grid(padding=(0, 3))
-        shown = [(key, label) for key, label in SHOWN[self.kind] if key in self.values]
-        figures.add_row(*(Text(label, style="dim") for _, label in shown))
-        figures.add_row(*(Text(f"{self.values[key]:.3g}", style="bold") for key, _ in shown))
+        figures.add_row(*(Text(label, style="dim") for _, label in SHOWN[self.kind]))
+        figures.add_row(*(Text(figure(self.values, key), style="bold") for key, _ in SHOWN[self.kind]))
         return Panel(
             Group(head, "", figures, Text(f"{SHOWN[self.kind][0][1]} {sparkline(self.history)}", style="cyan")),
             title=escape(f"{self.name}: {self.title}"),
             border_style="dim",
         )
+
+
+def figure(values: Mapping[str, float], key: str) -> str:
+    """A metric for people; a dash where nothing was measured, such as the entropy of a step that taught nothing."""
+    return f"{values[key]:.3g}" if key in values else "–"
 
 
 def sparkline(values: Sequence[float] | deque[float]) -> str:

@@ -13,7 +13,7 @@ import runs
 import vlm_cases as cases
 from mmrl.config import PolicyConfig, parse_config
 from mmrl.errors import UserError
-from mmrl.evaluate import Evaluation
+from mmrl.evaluate import Evaluation, Evaluator
 from mmrl.policies.vlm import VLM
 from mmrl.start import alone, evaluate_only, load_policy
 
@@ -151,20 +151,20 @@ def test_a_stop_in_the_first_step_of_a_stage_keeps_the_stage_before(tmp_path, mo
 def test_the_best_may_be_what_the_run_began_with(tmp_path, monkeypatch):
     values = iter([0.9, 0.1])
 
-    def figure(task, *_):
-        return Evaluation(task=task, split="test", metric="accuracy", value=next(values), low=0, high=1, n=1), [], []
+    def figure(self, task):
+        return Evaluation(task=task, split="test", metric="accuracy", value=next(values), low=0, high=1, n=1), []
 
-    monkeypatch.setattr(mmrl.run, "evaluate_task", figure)
+    monkeypatch.setattr(Evaluator, "__call__", figure)
     config = runs.toy_config(tmp_path, stages=[RL])
     folder = runs.run(config)
     assert json.loads((folder.path / "summary.json").read_text())["best_step"] == 0
     seen = []
 
-    def look(task, made, config, collector, judge):
-        seen.append([p.clone() for _, p in collector.policy.parameters()])
-        return None, [], []
+    def look(self, task):
+        seen.append([p.clone() for _, p in self.collector.policy.parameters()])
+        return None, []
 
-    monkeypatch.setattr(mmrl.start, "evaluate_task", look)
+    monkeypatch.setattr(Evaluator, "__call__", look)
     evaluate_only(config, folder.path, "best")
     first = [p for _, p in load_policy(config, None).parameters()]
     assert all(torch.equal(a, b) for a, b in zip(seen[0], first, strict=True))

@@ -17,7 +17,7 @@ from mmrl.cli.train import command as train_command
 from mmrl.config import parse_config, smoke
 from mmrl.data.seeds import derive
 from mmrl.errors import UserError
-from mmrl.evaluate import Evaluation
+from mmrl.evaluate import Evaluation, Evaluator
 from mmrl.generate.local import LocalGenerator
 from mmrl.learn import Learner
 from mmrl.record import RunFolder
@@ -275,11 +275,11 @@ def scripted(monkeypatch, more):
     """Evaluations of two tasks with figures from a list; their means are 0.5, 0.45, 0.625, 0.625 and 0.5."""
     figures = iter([0.5, 0.5, 0.9, 0.0, 0.25, 1.0, 0.625, 0.625, 0.9, 0.1])
 
-    def figure(task, *_):
+    def figure(self, task):
         value = next(figures)
-        return Evaluation(task=task, split="test", metric="accuracy", value=value, low=0.0, high=1.0, n=1), [], []
+        return Evaluation(task=task, split="test", metric="accuracy", value=value, low=0.0, high=1.0, n=1), []
 
-    monkeypatch.setattr(mmrl.run, "evaluate_task", figure)
+    monkeypatch.setattr(Evaluator, "__call__", figure)
 
 
 STAGES = [{**SFT, "steps": 3}, {**RL, "steps": 5}, {**RL, "steps": 4}]
@@ -314,11 +314,11 @@ def test_evaluation_of_a_checkpoint_uses_its_weights_and_every_task(tmp_path, sc
     folder = runs.run(config)
     seen = []
 
-    def figure(task, made, config, collector, judge):
-        seen.append(weights(collector.policy))
-        return task, [], []
+    def figure(self, task):
+        seen.append(weights(self.collector.policy))
+        return task, []
 
-    monkeypatch.setattr(mmrl.start, "evaluate_task", figure)
+    monkeypatch.setattr(Evaluator, "__call__", figure)
     first, best, last = (
         weights(load_policy(config, path)) for path in (None, *(folder.checkpoint_dir(s) / "policy" for s in (7, 12)))
     )

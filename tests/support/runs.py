@@ -56,6 +56,14 @@ def run(config: RunConfig, **options: Any) -> RunFolder:
     return train(config, options.pop("progress", None) or Silent(), **options)
 
 
+def figure(task: str, value: float, n: int = 10, extra: dict[str, float] | None = None) -> dict[str, Any]:
+    """An evaluation as plain data."""
+    low, high = value - 0.125, value + 0.125
+    return {"task": task, "split": "test", "metric": "accuracy", "value": value, "low": low, "high": high, "n": n} | {
+        "extra": extra or {}
+    }
+
+
 def rows(folder: RunFolder | Path) -> list[dict[str, Any]]:
     path = folder.path if isinstance(folder, RunFolder) else folder
     return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]

@@ -20,7 +20,7 @@ def mmrl_tasks() -> list[TaskSpec]:
 
 @hookimpl
 def mmrl_verifiers() -> list[VerifierSpec]:
-    names = ("letters", "exact", "raises", "sometimes", "nan", "prints", "hangs", "forks")
+    names = ("letters", "exact", "zero", "raises", "sometimes", "nan", "prints", "hangs", "forks")
     return [VerifierSpec(id=f"toy/{n}", target=f"toy:{n}", deadline_s=0.3 if n == "hangs" else 5.0) for n in names]
 
 
@@ -61,11 +61,15 @@ class Broken(Colour):
 
 def letters(case: Case) -> float:
     """Differs between random completions, so that every group has spread."""
-    return min(1.0, sum(ord(c) % 17 for c in case.completion) / 400)
+    return float(case.completion == case.answer) or min(0.9, sum(ord(c) % 17 for c in case.completion) / 400)
 
 
 def exact(case: Case) -> float:
     return float(case.completion.strip() == case.answer)
+
+
+def zero(case: Case) -> float:
+    return 0.0
 
 
 def raises(case: Case) -> float:

@@ -9,8 +9,9 @@ from scipy.stats import binomtest
 
 import runs
 from mmrl.errors import UserError
-from mmrl.evaluate import evaluate_task, wilson
+from mmrl.evaluate import Evaluator, metric_of
 from mmrl.interfaces import Task
+from mmrl.intervals import wilson
 from mmrl.types import Frame, Prompt, Rollout, Score, Status, Turn, user
 
 
@@ -101,22 +102,22 @@ class Judged:
 
 def figure(tmp_path, judge, n=200, collector=None, overrides=()):
     config = runs.toy_config(tmp_path, overrides=(f"evaluate.n={n}", *overrides))
-    return evaluate_task("toy/colour", Letters(), config, collector or Collector(), judge)
+    return Evaluator(config, {"toy/colour": Letters()}, collector or Collector(), judge)("toy/colour")
 
 
 def test_an_accuracy_counts_what_was_scored_and_says_what_failed(tmp_path):
-    found, rollouts, scores = figure(tmp_path, Judged(1.0, 0.0, None, 1.0, 1.0), n=5, overrides=("judge.failure_limit=0.2",))
+    found, scores = figure(tmp_path, Judged(1.0, 0.0, None, 1.0, 1.0), n=5, overrides=("judge.failure_limit=0.2",))
     assert (found.task, found.split, found.metric, found.value, found.n) == ("toy/colour", "test", "accuracy", 0.75, 4)
     assert (found.low, found.high) == wilson(3, 4)
     assert found.extra == {"truncated_share": 0.2, "failed": 1.0, "answers": 3.0 + 7.0 + 8.0, "results": 4.0}, (
         "asked: 3, 4, 6, 7, 8"
     )
-    assert len(rollouts) == len(scores) == 5 and all(r.inputs is None for r in rollouts), "pictures are not kept"
+    assert len(scores) == 5
 
 
 def test_other_scores_have_the_normal_interval_of_their_mean(tmp_path):
     values = (0.25, 0.75, 1.0, None, 0.5)
-    found, _, _ = figure(tmp_path, Judged(*values), n=5, overrides=("judge.failure_limit=0.2",))
+    found, _ = figure(tmp_path, Judged(*values), n=5, overrides=("judge.failure_limit=0.2",))
     assert (found.metric, found.value, found.n, found.extra["failed"]) == ("toy/exact", 0.625, 4, 1.0)
     half = 1.959964 * math.sqrt((0.375**2 + 0.125**2 + 0.375**2 + 0.125**2) / 3) / 2
     assert (found.low, found.high) == pytest.approx((0.625 - half, 0.625 + half))
@@ -135,6 +136,43 @@ def test_the_tasks_metric_judges_greedy_answers_to_prompts_spread_over_the_split
     ]
     assert {(s.temperature, s.max_tokens) for _, s in collector.asked} == {(0.0, 11)}
     assert {p.task for prompts, _ in collector.asked for p in prompts} == {"toy/colour"}
+
+
+def test_a_verifier_that_is_graded_never_gives_an_accuracy(tmp_path, monkeypatch):
+    from mmrl import plugins
+    from mmrl.types import replace
+
+    registry = plugins.registry()
+    graded = replace(registry.get("verifiers", "toy/exact"), graded=True)
+    monkeypatch.setattr(
+        type(registry),
+        "get",
+        lambda self, kind, id, get=type(registry).get: (
+            graded if (kind, id) == ("verifiers", "toy/exact") else get(self, kind, id)
+        ),
+    )
+    found, _ = figure(tmp_path, Judged(0.0, 0.0, 1.0), n=3)
+    assert found.metric == "toy/exact" and (found.low, found.high) != wilson(1, 3)
+
+
+def test_the_prompts_of_a_task_are_made_once(tmp_path):
+    class Counted(Letters):
+        made = 0
+
+        def prompts(self, split, seed):
+            Counted.made += 1
+            return super().prompts(split, seed)
+
+    evaluator = Evaluator(runs.toy_config(tmp_path), {"toy/colour": Counted()}, Collector(), Judged(*[1.0] * 4))
+    assert evaluator("toy/colour")[0] == evaluator("toy/colour")[0] and Counted.made == 1
+
+
+def test_a_metric_that_the_run_file_replaced_is_not_evaluated(tmp_path):
+    def metric(verifiers):
+        return metric_of(runs.toy_config(tmp_path, tasks=[{"id": "toy/colour", "verifiers": verifiers}]), "toy/colour")
+
+    assert metric({}) == "toy/exact"
+    assert metric({"toy/letters": 1.0, "toy/exact": 0.5}) == "toy/exact"
 
 
 def test_fewer_prompts_than_asked_for_are_all_asked(tmp_path):

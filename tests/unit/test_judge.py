@@ -551,6 +551,18 @@ def test_import_that_hangs(monkeypatch):
             judge.ready()
 
 
+def test_a_result_that_can_t_be_made_is_told_to_who_asked_and_nobody_else():
+    def fault(scores):
+        raise KeyError("weight")
+
+    with Judge({"faulty/equal": {}}) as judge:
+        request = pool.Request([GOOD], {"faulty/equal": [0]}, fault)
+        judge._pool.submit(request)
+        with pytest.raises(KeyError, match="weight"):
+            request.future.result(timeout=20)
+        assert judge.run("faulty/equal", [GOOD])[0].value is not None
+
+
 # How it ends
 
 

@@ -1,6 +1,5 @@
 """Images that break trainers, and coordinates that must come back."""
 
-import hashlib
 import random
 import struct
 import subprocess
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mmrl import Frame, UserError
-from mmrl.media import MAX_PIXELS, image_bytes_hash, load_image, to_frame
+from mmrl.media import MAX_PIXELS, load_image, to_frame
 
 RED, WHITE = (255, 0, 0), (255, 255, 255)
 
@@ -170,16 +169,6 @@ def test_a_bomb_is_refused_by_its_header():
     assert load_image(Image.new("RGB", (4, 4)), max_pixels=16).size == (4, 4)
     with pytest.raises(UserError, match="4 x 4: shrink it to at most 15 pixels"):
         load_image(Image.new("RGB", (4, 4)), max_pixels=15)
-
-
-def test_hash_is_of_pixels_and_size_not_of_the_file(tmp_path):
-    image = Image.frombytes("RGB", (2, 3), bytes(range(18)))
-    for kind in ("png", "bmp"):
-        image.save(tmp_path / f"a.{kind}")
-    assert image_bytes_hash(tmp_path / "a.png") == image_bytes_hash(image)
-    assert image_bytes_hash(tmp_path / "a.bmp") == image_bytes_hash(image)
-    assert image_bytes_hash(Image.frombytes("RGB", (3, 2), bytes(range(18)))) != image_bytes_hash(image)
-    assert image_bytes_hash(image) == hashlib.sha256(b"2x3:" + bytes(range(18))).hexdigest()
 
 
 def test_frames_by_hand():

@@ -53,7 +53,7 @@ def test_the_figures_of_a_step():
 
 def test_a_step_in_which_every_score_failed_has_gaps_and_no_zeros():
     found = rl_metrics([rollout(0), rollout(0)], [Score(None), Score(None)], torch.full((2,), torch.nan))
-    assert [k for k, v in found.items() if math.isnan(v)] == ["reward/mean", "reward/std", "task/a/one/reward"]
+    assert not [k for k in found if "reward" in k]
     assert found["judge/failed_share"] == 1.0 and found["zero_spread_share"] == 1.0 and found["length/mean"] == 1.0
 
 

@@ -329,6 +329,14 @@ def test_an_unknown_id_is_explained(site, kind: str, id: str, message: str) -> N
     assert str(raised.value) == message
 
 
+def test_an_unknown_id_of_a_local_file_names_the_file(site, mmrl, tmp_path) -> None:
+    write(tmp_path / "my_task.py", LOCAL)
+    done = mmrl("check", "my_task/one", MMRL_PLUGINS="")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "mmrl: no task 'my_task/one': my_task.py is here and not loaded. Try: mmrl --plugin ./my_task.py ...\n"
+    assert "Did you mean 'my_task/one'?" in mmrl("--plugin", "my_task.py", "check", "my_task/on", MMRL_PLUGINS="").stderr
+
+
 def test_a_bare_id_is_the_highest_version(site) -> None:
     names = ["e-v2", "e-v10", "e-v9", "e-v3@peer", "e-x-v11", "plain"]
     source = specs("zoo/{name}", "mmrl_verifiers", "VerifierSpec").replace("id=", "id=f").replace("]", f" for name in {names}]")
@@ -384,6 +392,21 @@ def test_a_target_that_is_not_what_it_says(site, target: str, source: str, messa
     with pytest.raises(UserError) as raised:
         load("zoo").make_task("zoo/animal")
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "trace"),
+    [
+        ("raise UserError('size = 3 is too small: give 8')", "task 'zoo/animal': size = 3 is too small: give 8", False),
+        ("'a' + 1", "task 'zoo/animal' can't be made with {'n': 2}: TypeError: can only concatenate str", True),
+    ],
+)
+def test_a_task_that_can_t_be_made_is_named(site, body: str, message: str, trace: bool) -> None:
+    source = f"from mmrl import Task, UserError\nclass Animal(Task):\n    def __init__(self, n=1):\n        {body}\n"
+    site("mmrl-zoo", {"mmrl_zoo.py": specs("zoo/animal").replace("m:T", "mmrl_zoo:Animal") + source}, {"zoo": "mmrl_zoo"})
+    with pytest.raises(UserError) as raised:
+        load("zoo").make_task("zoo/animal", {"n": 2})
+    assert str(raised.value).startswith(message) and isinstance(raised.value, PluginError) == trace
 
 
 def test_specs_come_from_a_plugin_object_too(site) -> None:

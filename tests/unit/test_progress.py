@@ -9,6 +9,7 @@ from rich.console import Console
 
 from mmrl.config import RlStage, SftStage
 from mmrl.evaluate import Evaluation
+from mmrl.types import replace
 from mmrl.view import progress
 from mmrl.view.progress import Show, sparkline
 
@@ -28,6 +29,7 @@ def lines(show):
 RL = {
     "reward/mean": 0.25,
     "length/mean": 31.5,
+    "length/truncated_share": 0.125,
     "entropy": 1.23456,
     "zero_spread_share": 0.5,
     "logprob_gap": 1e-5,
@@ -43,7 +45,7 @@ def test_a_log_gets_the_stage_and_ten_lines_of_it():
     assert lines(show) == [
         "stage 2 of 3: rl, 30 steps",
         *(
-            f"step {n}/30  reward 0.25  length 31.5  entropy 1.23  no spread 0.5  logprob gap 1e-05  s/step 2"
+            f"step {n}/30  reward 0.25  length 31.5  cut off 0.125  entropy 1.23  no spread 0.5  logprob gap 1e-05  s/step 2"
             for n in range(3, 31, 3)
         ),
     ]
@@ -61,20 +63,21 @@ def test_the_last_step_has_a_line_and_short_stages_have_one_for_each():
     assert [line.split()[1] for line in lines(show)[1:]] == ["1/3", "2/3", "3/3"]
 
 
-def test_a_resumed_stage_counts_on_and_missing_figures_are_left_out():
+def test_a_resumed_stage_counts_on_and_missing_figures_are_dashes():
     show = log(10, done=7)
-    show.step_finished(8, {"reward/mean": math.nan, "time/step": 0.5})
-    assert lines(show)[1:] == ["step 8/10  reward nan  s/step 0.5"]
+    show.step_finished(8, {"zero_spread_share": 1.0, "time/step": 0.5})
+    assert lines(show)[1:] == ["step 8/10  reward –  length –  cut off –  entropy –  no spread 1  logprob gap –  s/step 0.5"]
 
 
 def test_evaluations_and_notes_are_written_as_they_are():
     show = log(10)
     figure = Evaluation(task="a/b", split="test", metric="accuracy", value=0.75, low=0.5, high=0.9, n=40)
-    show.evaluated(20, [figure, figure])
+    show.evaluated(0, [figure])
+    show.evaluated(20, [replace(figure, extra={"truncated_share": 0.25})])
     show.note("left out [bold]: a/b")
     assert lines(show)[1:] == [
-        "after 20 steps  a/b  accuracy 0.750 (0.500 to 0.900, n=40)",
-        "after 20 steps  a/b  accuracy 0.750 (0.500 to 0.900, n=40)",
+        "before any training  a/b  accuracy 0.750 (0.500 to 0.900, n=40)",
+        "after 20 steps of the run  a/b  accuracy 0.750 (0.500 to 0.900, n=40, 25% cut off)",
         "note: left out [bold]: a/b",
     ]
 

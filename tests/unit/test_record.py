@@ -19,6 +19,7 @@ from PIL import Image
 
 from mmrl import UserError, files, user
 from mmrl.record import RunFolder, read_rows, read_run, step_of
+from runs import figure
 
 CONFIG = {"name": "demo", "seed": 3, "policy": {"model": "tiny", "max_pixels": None}, "stages": [{"kind": "rl", "steps": 5}]}
 
@@ -94,8 +95,8 @@ def test_an_empty_folder_may_be_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("held", "words"),
     [
-        ("config.toml", "already holds a run: choose another name, or --resume"),
-        ("metrics.jsonl", "already holds a run: choose another name, or --resume"),
+        ("config.toml", "already holds a run: choose another name, --resume it, or remove it with --overwrite"),
+        ("metrics.jsonl", "already holds a run: choose another name, --resume it, or remove it with --overwrite"),
         ("thesis.tex", "is not empty (it holds thesis.tex): choose another name"),
     ],
 )
@@ -143,13 +144,14 @@ def test_a_failure_while_making_leaves_nothing(tmp_path: Path, monkeypatch: pyte
 # -- opening one --------------------------------------------------------------------------------------------------------
 
 
-def test_same_config_names_what_differs(run: RunFolder) -> None:
+def test_changes_name_what_differs(run: RunFolder) -> None:
     opened = RunFolder.open(run.path, CONFIG)
-    assert opened.same_config(CONFIG) == []
+    assert opened.changes(CONFIG) == {}
     other = {**CONFIG, "policy": {"model": "big", "max_pixels": 9}, "stages": [{"kind": "rl", "steps": 6}], "x": 1}
-    assert opened.same_config(other) == ["policy.max_pixels", "policy.model", "stages.0.steps", "x"]
-    assert opened.same_config({**CONFIG, "stages": []}) == ["stages"]
-    with pytest.raises(UserError, match=r"other settings: seed; set them back"):
+    assert list(opened.changes(other)) == ["policy.max_pixels", "policy.model", "stages.0.steps", "x"]
+    assert opened.changes(other)["policy.max_pixels"] == (None, 9)
+    assert list(opened.changes({**CONFIG, "stages": []})) == ["stages"]
+    with pytest.raises(UserError, match=r"other settings: seed = 3, now 4; set them back"):
         RunFolder.open(run.path, {**CONFIG, "seed": 4})
 
 
@@ -168,7 +170,7 @@ def test_config_keeps_what_toml_can_hold(tmp_path: Path) -> None:
     config = {"limit": math.inf, "kind": Kind.A, "path": Path("a/b"), "list": (1, None, 2), "n": np.int64(4), "none": None}
     run = RunFolder.create(tmp_path / "r", config, 0)
     assert run.config == {"limit": math.inf, "kind": "a", "path": "a/b", "list": [1, 2], "n": 4}
-    assert run.same_config(config) == []
+    assert run.changes(config) == {}
 
 
 # -- rows ---------------------------------------------------------------------------------------------------------------
@@ -176,7 +178,7 @@ def test_config_keeps_what_toml_can_hold(tmp_path: Path) -> None:
 
 def test_rows_are_plain_json(run: RunFolder) -> None:
     run.metrics(1, "rl", {"loss": math.nan, "kl": -math.inf, "n": np.float32(0.5), "r/m": np.float64(0.25), "on": np.bool_(True)})
-    run.evaluation(1, "rl", "t/a", "test", "accuracy", 0.75, 0.7, 0.8, 397, {"hm": math.nan})
+    run.evaluation(1, "rl", figure("t/a", 0.75, extra={"hm": math.nan}))
     run.error(1, "judge", "bad \ud800 byte \u2028")
     first, second = (run.path / "metrics.jsonl").read_text().splitlines()
     metrics = json.loads(first, parse_constant=pytest.fail)["metrics"]
@@ -188,9 +190,9 @@ def test_rows_are_plain_json(run: RunFolder) -> None:
         "split": "test",
         "metric": "accuracy",
         "value": 0.75,
-        "low": 0.7,
-        "high": 0.8,
-        "n": 397,
+        "low": 0.625,
+        "high": 0.875,
+        "n": 10,
         "extra": {"hm": None},
     }
     assert (run.path / "errors.jsonl").read_bytes() == b'{"step":1,"where":"judge","what":"bad \\ud800 byte \\u2028"}\n'
@@ -204,11 +206,11 @@ def test_plain_keeps_shape_and_never_fails() -> None:
 
 
 def test_read_run_gives_back_what_was_written(run: RunFolder) -> None:
-    run.evaluation(0, "rl", "t/a", "test", "accuracy", 0.5, 0.4, 0.6, 10)
+    run.evaluation(0, "rl", figure("t/a", 0.5))
     run.metrics(1, "rl", {"loss": 1.5})
     run.rollouts(1, [row("hi", Image.new("RGB", (4, 4)))])
     run.error(1, "w", "e")
-    run.evaluation(0, "rl", "t/a", "test", "accuracy", 0.6, 0.5, 0.7, 10)  # again, after a kill
+    run.evaluation(0, "rl", figure("t/a", 0.6))  # again, after a kill
     data = read_run(run.path)
     assert data.summary is None  # still going
     assert [(r["step"], r["metrics"]) for r in data.steps] == [(1, {"loss": 1.5})]
@@ -285,7 +287,7 @@ def test_rewind_then_the_rest_equals_a_run_without_a_break(tmp_path: Path) -> No
     def go(run: RunFolder, steps: range) -> None:
         for step in steps:
             run.metrics(step, "rl", {"loss": step / 7})
-            run.evaluation(step, "rl", "t/a", "test", "accuracy", step / 10, 0, 1, 5)
+            run.evaluation(step, "rl", figure("t/a", step / 10))
             run.error(step, "w", str(step))
             run.rollouts(step, [row(str(step), Image.new("L", (2, 2), step))])
 

@@ -22,6 +22,7 @@ from mmrl.cli.report import command
 from mmrl.record import RunFolder
 from mmrl.view import charts, gallery, svg, text
 from mmrl.view.report import write_report
+from runs import figure
 
 CONFIG = {
     "seed": 1,
@@ -53,7 +54,7 @@ def fake_run(path: Path, sft: int = 60, rl: int = 250, seed: int = 1) -> RunFold
     def evaluate(step: int, stage: str, accuracy: float) -> dict[str, Any]:
         low, high = wilson(right := round(accuracy * 397), 397)
         result = {"metric": "accuracy", "value": right / 397, "low": low, "high": high, "n": 397}
-        run.evaluation(step, stage, "classification/digits", "test", **result)
+        run.evaluation(step, stage, {"task": "classification/digits", "split": "test", **result, "extra": {}})
         results[step] = result
         return {"classification/digits": result}
 
@@ -309,10 +310,10 @@ def test_before_best_and_last_are_drawn_where_they_belong(run: RunFolder) -> Non
 
 
 def test_a_run_that_is_still_going_takes_its_figures_from_the_rows(run: RunFolder) -> None:
-    run.evaluation(0, "rl", "t/a", "test", "accuracy", 0.5, 0.4, 0.6, 100)
+    run.evaluation(0, "rl", figure("t/a", 0.5, 100))
     for step, value in ((1, 0.9), (2, 0.7)):
         run.metrics(step, "rl", {"reward/mean": value, "time/generate": 1.0, "time/update": 3.0, "time/step": 4.0})
-        run.evaluation(step, "rl", "t/a", "test", "accuracy", value, value - 0.1, value + 0.1, 100)
+        run.evaluation(step, "rl", figure("t/a", value, 100))
     page = page_of(run)
     assert "not finished" in page.texts("span")
     assert [b for b in page.texts("b") if b.endswith("%")][:3] == ["50.0%", "90.0%", "70.0%"]
@@ -352,7 +353,7 @@ def test_several_tasks_and_metrics_of_plugins(run: RunFolder) -> None:
             },
         )
         for task in ("t/a", "t/b"):
-            run.evaluation(step, "rl", task, "test", "accuracy", 0.5, 0.4, 0.6, 10)
+            run.evaluation(step, "rl", figure(task, 0.5))
     page = page_of(run)
     assert page.texts("h3") == [
         "t/a",
@@ -433,7 +434,7 @@ def test_hostile_text_stays_text_wherever_it_comes_from(run: RunFolder) -> None:
                 f"time/{evil}": 1,
             },
         )
-        run.evaluation(i, evil, evil, evil, evil, 0.5, 0.4, 0.6, 10, {evil: 1.0})
+        run.evaluation(i, evil, {**figure(evil, 0.5), "split": evil, "metric": evil, "extra": {evil: 1.0}})
         run.error(i, evil, evil)
         score = {"value": None, "parts": {evil: 1.0}, "detail": evil, "status": evil}
         run.rollouts(

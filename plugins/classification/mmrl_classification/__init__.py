@@ -21,8 +21,8 @@ def mmrl_tasks() -> list[TaskSpec]:
         )
     ]
     for name, target, what in (
-        ("folder", TASK + "Folder", "a local folder of images by class"),
-        ("dataset", TASK + "Dataset", "any `datasets` path"),
+        ("folder", TASK + "Folder", "your own images, one folder per class"),
+        ("dataset", TASK + "Dataset", "a Hugging Face data set, local or from the Hub"),
     ):
         tasks += [
             TaskSpec(id=f"classification/{name}", target=target, verifiers=TAGGED, summary=what),
@@ -31,14 +31,14 @@ def mmrl_tasks() -> list[TaskSpec]:
                 target=target,
                 options={"style": "cls-rl"},
                 verifiers=THINKING,
-                summary=f"{what}, posed and scored as by CLS-RL",
+                summary=f"{what}, as in CLS-RL (Li et al. 2025): think, then answer",
             ),
             TaskSpec(
                 id=f"classification/{name}@no-thinking-rl",
                 target=target,
                 options={"style": "no-thinking"},
                 verifiers=DIRECT,
-                summary=f"{what}, posed and scored as by No-Thinking-RL",
+                summary=f"{what}, as in No-Thinking-RL (Li et al. 2025): answer at once",
             ),
         ]
     return tasks

@@ -52,12 +52,15 @@ def split(items: Sequence[Item], fractions: Mapping[str, float], seed: int) -> d
     return parts
 
 
-def few_shot(items: Sequence[Item], shots: int, seed: int) -> list[Item]:
-    """`shots` items of each class; those of fewer shots are among them. Raises UserError when a class has not as many."""
+def few_shot(items: Sequence[Item], shots: int, seed: int, where: str) -> list[Item]:
+    """`shots` items of each class; those of fewer shots are among them. Raises UserError, which names the source by `where`,
+    when a class has not as many."""
     chosen = []
     for label, group in by_label(items).items():
         if len(group) < shots:
-            raise UserError(f"class {label!r} has {len(group)} images to train on and shots is {shots}: lower it, or add images")
+            raise UserError(
+                f"class {label!r} of {where} has {len(group)} images to train on and shots is {shots}: lower it, or add images"
+            )
         chosen += sorted(group, key=lambda item: rank(seed, "shots", item.id))[:shots]
     return chosen
 

@@ -59,22 +59,27 @@ def folder(path: str) -> Pictures:
             f"folder {path} {'is a file' if root.exists() else 'does not exist'}: "
             "set path to a folder with one folder of images per class"
         )
-    parts = _own_splits(root) or {"": root}
     items: dict[str, list[Item]] = {}
-    for split, part in parts.items():
-        classes = _folders(part)
-        if not classes:
-            raise UserError(f"{part} has no class folders: put the images of each class into a folder named after it")
-        items[split] = [item for folder in classes for item in _images(folder, root)]
+    try:
+        for split, part in (_own_splits(root) or {"": root}).items():
+            classes = _folders(part)
+            if not classes:
+                raise UserError(
+                    f"folder {part} has no class folders: put the images of each class into a folder named after it, "
+                    "or set path to where they are"
+                )
+            items[split] = [item for folder in classes for item in _images(folder, root)]
+    except OSError as error:
+        raise UserError(f"folder {error.filename} can't be read: {error.strerror}: check its permissions") from None
     labels = sorted({item.label for group in items.values() for item in group})
     return Pictures(str(path), tuple(labels), items, lambda item: item.image)
 
 
 def _own_splits(root: Path) -> dict[str, Path]:
-    """`train` and `test` folders, when both are there and hold folders themselves."""
+    """`train` and `test` folders, when both are there."""
     names = {f.name: f for f in _folders(root)}
     found = {ours: names[theirs[0]] for ours, known in SPLITS.items() if (theirs := [n for n in known if n in names])}
-    return found if len(found) == len(SPLITS) and all(map(_folders, found.values())) else {}
+    return found if len(found) == len(SPLITS) else {}
 
 
 def _folders(root: Path) -> list[Path]:
@@ -85,15 +90,19 @@ def _images(folder: Path, root: Path) -> list[Item]:
     """The images of a class, by their path below the root, which is their id."""
     found = [
         Path(parent) / name
-        for parent, _, names in os.walk(folder)
+        for parent, _, names in os.walk(folder, onerror=_raise)
         for name in names
         if not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES
     ]
     if not found:
-        raise UserError(f"class folder {folder} has no images: put some in, or remove it")
+        raise UserError(f"class folder {folder} has no images ({', '.join(SUFFIXES)}): put some in, or remove it")
     label = unicodedata.normalize("NFC", folder.name)  # macOS lists names in another form
     ids = {unicodedata.normalize("NFC", file.relative_to(root).as_posix()): str(file) for file in found}
     return [Item(id, label, ids[id]) for id in sorted(ids)]
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def digits(size: int) -> Pictures:
@@ -120,6 +129,7 @@ def dataset(
     path: str, name: str | None, revision: str | None, image_column: str, label_column: str, splits: Mapping[str, str]
 ) -> Pictures:
     """A `datasets` data set: a Hub name, a folder, a `.parquet` file, or what `save_to_disk` wrote."""
+    path = str(path)
     parts = _load(path, name, revision)
     chosen = _chosen(path, list(parts), splits)
     items: dict[str, list[Item]] = {}

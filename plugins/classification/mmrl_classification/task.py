@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, overload
 
 from mmrl import Prompt, Task, UserError, user
+from mmrl.intervals import wilson
 from mmrl.media import load_image
 from mmrl_classification import sources
 from mmrl_classification.sampling import Item, base_and_new, few_shot, harmonic_mean, offer, rank, split
@@ -21,12 +22,12 @@ class Style(NamedTuple):
     suffix: str
     """Follows the question."""
     gold: str
-    """The completion that deserves the most."""
+    """The completion that deserves the most. A verifier that reads another form gives 0 to everything."""
 
 
 THOUGHT = "<think>The picture shows: {0}.</think>\n<answer>{0}</answer>"
 STYLES = {
-    "question": Style("", "<answer>{0}</answer>"),
+    "question": Style("", "<answer>{0}</answer>"),  # says nothing of the form: a warm start teaches it
     "tags": Style("\nThink in <think> </think> tags, then give the answer in <answer> </answer> tags.", THOUGHT),
     "direct": Style("\nGive the answer and nothing else.", "{0}"),
     # the next two are CLS-RL's and No-Thinking-RL's own words, with their blank after the line break
@@ -60,9 +61,9 @@ class Digits(Task):
     splits = ("warm", "train", "test")
 
     def __init__(self, size: int = 56, style: str = "question") -> None:
-        """size: pixels of a side, from 8. style: one of `STYLES`; "question" leaves the form of the answer to a warm start."""
+        """size: pixels of a side, from 8. style: how the answer is asked for, see `Classification.style`."""
         if not isinstance(size, int) or not 8 <= size <= 4096:
-            raise UserError(f"classification/digits: size = {size!r} must be a whole number of pixels from 8 to 4096")
+            raise UserError(f"size = {size!r} must be a whole number of pixels from 8 to 4096")
         self.style = style_named(style)
         self.pictures = sources.digits(size)
 
@@ -86,10 +87,17 @@ class Classification(Task):
     """What tasks over a source of pictures share; a subclass reads the source."""
 
     style: str = "tags"
-    """How the answer is asked for: question, tags, direct, or as published: cls-rl, no-thinking."""
+    """How the answer is asked for. A verifier must read that form, or every reward is 0:
+
+    - tags, a thought and the answer in tags: `classification/answer` and `classification/format`, the defaults
+    - question, which says nothing of the form (a warm start teaches an answer tag): `classification/answer`
+    - direct, the answer and nothing else: `classification/exact`
+    - cls-rl and no-thinking, in the published words: the verifiers of the tasks `@cls-rl` and `@no-thinking-rl`
+    """
     question: str = "What type of object is in the photo?"
-    label_list: str = "closed"
-    """closed: the prompt lists labels to choose from, by CLS-RL's rule; open: it does not."""
+    """Stands first in the prompt."""
+    open_ended: bool = False
+    """The prompt lists no labels. By default it lists some to choose from, as many as CLS-RL does."""
     labels: Sequence[str] | None = None
     """The labels to choose from; by default the classes. Every class must be among them."""
     names: Mapping[str, str] = field(default_factory=dict)
@@ -106,11 +114,9 @@ class Classification(Task):
     """Decode everything at the start and leave out what is broken, with a warning. By default a broken image stops the run."""
 
     def __post_init__(self) -> None:
-        for name, kind in (("question", str), ("names", Mapping), ("seed", int), ("quarantine", bool)):
-            if not isinstance(getattr(self, name), kind):
-                raise UserError(f"{name} = {getattr(self, name)!r:.60} must be of type {kind.__name__}")
+        for option, kind in (("question", str), ("open_ended", bool), ("names", Mapping), ("seed", int), ("quarantine", bool)):
+            of_kind(option, getattr(self, option), kind)
         self._style = style_named(self.style)
-        one_of("label_list", self.label_list, ("closed", "open"))
         one_of("classes", self.classes, ("all", "base", "new", "base-to-new"))
         if self.shots is not None and (not isinstance(self.shots, int) or self.shots < 1):
             raise UserError(f"shots = {self.shots!r} must be a whole number from 1")
@@ -118,9 +124,11 @@ class Classification(Task):
         called = self._called()
         classes = tuple(dict.fromkeys(called.values()))
         if len(classes) < 2:
-            raise UserError(f"{self.pictures.name} has only the class {''.join(classes)!r}: there is nothing to tell apart")
-        base, new = base_and_new(classes)
-        self._groups = {} if self.classes == "all" else {**dict.fromkeys(base, "base"), **dict.fromkeys(new, "new")}
+            raise UserError(
+                f"{self.pictures.name} has only the class {''.join(classes)!r}, which leaves nothing to tell apart: "
+                "add a class, or correct path"
+            )
+        self._groups = {} if self.classes == "all" else self._halves(classes)
         self._vocabulary = self._checked_labels(classes)
         self.quarantined: tuple[tuple[str, str], ...] = ()
         """(id, cause) of every image that was left out."""
@@ -141,19 +149,23 @@ class Classification(Task):
         return self._style.gold.format(prompt.answer)
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
-        """The means over base and new classes and their harmonic mean, when both were evaluated."""
-        means = {}
+        """Base and new classes apart, when both were evaluated: means, their 95% intervals if all scores are 0 or 1, and the
+        harmonic mean of the two."""
+        figures: dict[str, float] = {}
         for group in ("base", "new"):
             values = [value for prompt, value in results if prompt.meta.get("group") == group]
-            if values:
-                means[group] = sum(values) / len(values)
-        return {**means, "harmonic_mean": harmonic_mean(means["base"], means["new"])} if len(means) == 2 else {}
+            if not values:
+                return {}
+            figures[group] = sum(values) / len(values)
+            if set(values) <= {0.0, 1.0}:
+                figures[f"{group}_low"], figures[f"{group}_high"] = wilson(sum(values), len(values))
+        return {**figures, "harmonic_mean": harmonic_mean(figures["base"], figures["new"])}
 
     def _pose(self, item: Item, seed: int) -> Prompt:
         group = self._groups.get(item.label, "")
         rivals = [label for label in self._vocabulary if self._groups.get(label, group) == group]
         text, labels = self.question, tuple(rivals)
-        if self.label_list == "closed":
+        if not self.open_ended:
             labels = offer(item.label, rivals, seed, item.id)
             text += f"\n Please choose one from list [ {', '.join(labels)}]."
         meta = {"labels": labels, "group": group} if group else {"labels": labels}
@@ -165,7 +177,8 @@ class Classification(Task):
         known = self.pictures.classes
         for name in self.names:
             if name not in known:
-                raise UserError(f"names has {name!r}, which is no class of {self.pictures.name}.{_suggest(name, known)}")
+                hint = _suggest(name, known)
+                raise UserError(f"names has {name!r}, which is no class of {self.pictures.name}: correct or remove it.{hint}")
         called = {c: str(self.names.get(c, c)).strip() for c in known}
         seen: dict[str, str] = {}
         for label in called.values():
@@ -176,11 +189,25 @@ class Classification(Task):
                 raise UserError(f"classes {other!r} and {label!r} of {self.pictures.name} read the same: rename one with names")
         return called
 
+    def _halves(self, classes: tuple[str, ...]) -> dict[str, str]:
+        """Class -> base or new."""
+        halves = dict(zip(("base", "new"), base_and_new(classes), strict=True))
+        for half in self.classes.split("-to-"):
+            if len(halves[half]) < 2:
+                raise UserError(
+                    f"classes = {self.classes!r} halves the {len(classes)} classes of {self.pictures.name}, and one {half} class "
+                    "leaves nothing to tell apart: have 4 classes or more, or set classes = 'all'"
+                )
+        return {label: half for half, part in halves.items() for label in part}
+
     def _checked_labels(self, classes: tuple[str, ...]) -> tuple[str, ...]:
         if self.labels is None:
             return classes
-        if isinstance(self.labels, str) or not all(isinstance(label, str) for label in self.labels):
-            raise UserError(f"labels = {self.labels!r:.60} must be a list of texts")
+        if not isinstance(self.labels, list | tuple) or not all(isinstance(label, str) for label in self.labels):
+            raise UserError(
+                f"labels = {self.labels!r:.60} must be a list such as ['cat', 'dog']: "
+                "leave it out to offer the classes, or set open_ended = true to offer none"
+            )
         for label in classes:
             if label not in self.labels:
                 raise UserError(
@@ -201,12 +228,16 @@ class Classification(Task):
             if group in ("base", "new"):
                 part = [item for item in part if self._groups[item.label] == group]
             if name == "train" and self.shots:
-                part = few_shot(part, self.shots, self.seed)
+                part = few_shot(part, self.shots, self.seed, self.pictures.name)
             if not part:
                 raise UserError(f"split {name!r} of {self.pictures.name} is empty: add images, or change fractions or classes")
             parts[name] = sorted(part, key=lambda item: rank(self.seed, "order", item.id))
-        if self.shots and "train" not in parts:
-            raise UserError(f"shots needs a split named 'train'; fractions has {', '.join(parts)}")
+        for needed, option, value in (("train", "shots", self.shots), ("test", "classes", self.classes == "base-to-new")):
+            if value and needed not in parts:
+                raise UserError(
+                    f"{option} = {getattr(self, option)!r} needs a split named {needed!r}, and {self.pictures.name} is cut into "
+                    f"{', '.join(parts)}: name it in fractions, or in split_names of a data set"
+                )
         return parts
 
     def _checked_fractions(self) -> Mapping[str, float]:
@@ -271,12 +302,21 @@ class Dataset(Classification):
     """Our split -> the data set's; by default its train, and its test or validation."""
 
     def read(self) -> sources.Pictures:
+        of_kind("split_names", self.split_names, Mapping)
         return sources.dataset(self.path, self.name, self.revision, self.image_column, self.label_column, self.split_names)
 
 
 def style_named(name: str) -> Style:
     one_of("style", name, tuple(STYLES))
     return STYLES[name]
+
+
+KINDS = {str: "a text", bool: "true or false", int: "a whole number", Mapping: "a table, {key = 'text'}"}
+
+
+def of_kind(option: str, value: Any, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise UserError(f"{option} = {value!r:.60} must be {KINDS[kind]}")
 
 
 def one_of(option: str, value: Any, choices: Sequence[str]) -> None:

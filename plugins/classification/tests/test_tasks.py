@@ -13,6 +13,7 @@ from mmrl_classification.task import STYLES, Dataset, Digits, Folder
 from PIL import Image
 
 from mmrl import UserError
+from mmrl.intervals import wilson
 from mmrl.media import load_image
 from mmrl.testing import check_plugin
 
@@ -85,12 +86,12 @@ def test_prompts_word_for_word(folder):
         f"{question}\n Please choose one from list [ {labels[0]}, {labels[1]}].\n Please output the thinking process "
         "in <think> </think> and final answer in <answer> </answer> tags."
     )
-    assert asked(style="no-thinking", label_list="open")[0] == f"{question}\n Please directly output the answer."
-    assert asked(style="no-thinking", question="What type of animal is in the photo?", label_list="open")[0] == (
+    assert asked(style="no-thinking", open_ended=True)[0] == f"{question}\n Please directly output the answer."
+    assert asked(style="no-thinking", question="What type of animal is in the photo?", open_ended=True)[0] == (
         "What type of animal is in the photo?\n Please directly output the answer."
     )
-    assert asked(style="question", label_list="open") == (question, ("cat", "dog_house"))
-    assert asked(label_list="open")[0].startswith(question + "\nThink in <think> </think> tags")
+    assert asked(style="question", open_ended=True) == (question, ("cat", "dog_house"))
+    assert asked(open_ended=True)[0].startswith(question + "\nThink in <think> </think> tags")
 
 
 @pytest.mark.parametrize(
@@ -188,9 +189,9 @@ def test_few_shot_takes_k_of_each_class_and_fewer_shots_are_among_more(folder):
     assert set(ids(Folder(path=root, shots=2), "train")) < set(ids(four, "train"))
     assert ids(four, "test") == ids(Folder(path=root), "test")
     assert set(ids(Folder(path=root, shots=2, seed=1), "train")) != set(ids(Folder(path=root, shots=2), "train"))
-    with pytest.raises(UserError, match="class 'c0' has 4 images to train on and shots is 5: lower it"):
+    with pytest.raises(UserError, match=r"class 'c0' of .*pictures has 4 images to train on and shots is 5: lower it"):
         Folder(path=root, shots=5)
-    assert few_shot([Item("x", "a", 0), Item("y", "b", 0)], 1, 0) == [Item("x", "a", 0), Item("y", "b", 0)]
+    assert few_shot([Item("x", "a", 0), Item("y", "b", 0)], 1, 0, "x") == [Item("x", "a", 0), Item("y", "b", 0)]
 
 
 def test_base_and_new_are_the_halves_of_the_sorted_classes(folder):
@@ -206,8 +207,22 @@ def test_base_and_new_are_the_halves_of_the_sorted_classes(folder):
     for which, classes in (("base", base), ("new", new)):
         half = Folder(path=root, classes=which)
         assert {p.answer for s in half.splits for p in half.prompts(s, 0)} == classes
+    with pytest.raises(UserError, match=r"classes = 'base-to-new' needs a split named 'test', and .* is cut into train, val"):
+        Folder(path=root, classes="base-to-new", fractions={"train": 0.6, "val": 0.4})
     extra = Folder(path=root, classes="new", labels=["c0", "c1", "c2", "c3", "c4", "axolotl"])
     assert set(extra.prompts("test", 0)[0].meta["labels"]) == {"c3", "c4", "axolotl"}
+
+
+@pytest.mark.parametrize(
+    "classes, count, half", [("base", 2, "base"), ("new", 3, "new"), ("base-to-new", 2, "base"), ("base-to-new", 3, "new")]
+)
+def test_a_half_of_one_class_is_refused(folder, classes, count, half):
+    root = folder({f"c{i}": 5 for i in range(count)})
+    with pytest.raises(
+        UserError, match=f"halves the {count} classes of .*, and one {half} class leaves nothing .*: have 4 classes"
+    ):
+        Folder(path=root, classes=classes)
+    assert len(Folder(path=folder({f"c{i}": 5 for i in range(4)}, root="four"), classes=classes).splits) == 2
 
 
 def test_the_summary_is_base_new_and_their_harmonic_mean(folder):
@@ -215,11 +230,30 @@ def test_the_summary_is_base_new_and_their_harmonic_mean(folder):
     test = list(task.prompts("test", 0))
     by_group = {g: [p for p in test if p.meta["group"] == g] for g in ("base", "new")}
     results = [(p, 1.0) for p in by_group["base"]] + [(by_group["new"][0], 1.0), (by_group["new"][1], 0.0)]
-    assert task.summarise(results) == {"base": 1.0, "new": 0.5, "harmonic_mean": pytest.approx(2 / 3)}
-    assert task.summarise([(p, 0.0) for p in test]) == {"base": 0, "new": 0, "harmonic_mean": 0}
+    assert task.summarise(results) == pytest.approx(
+        {
+            "base": 1.0,
+            "base_low": 0.3424,
+            "base_high": 1,
+            "new": 0.5,
+            "new_low": 0.0945,
+            "new_high": 0.9055,
+            "harmonic_mean": 2 / 3,
+        },
+        abs=5e-5,
+    )
+    partly = [(p, 0.25) for p in test]  # no accuracy, so no interval of one
+    assert task.summarise(partly) == {"base": 0.25, "new": 0.25, "harmonic_mean": 0.25}
+    assert task.summarise([(p, 0.0) for p in test])["harmonic_mean"] == 0
     assert task.summarise(results[:1]) == task.summarise([]) == {}
     plain = Folder(path=task.path)
     assert plain.summarise([(p, 1.0) for p in plain.prompts("test", 0)]) == {}
+
+
+def test_intervals_are_wilsons():
+    assert wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=5e-5)
+    assert wilson(2, 2) == pytest.approx((2 / (2 + 1.96**2), 1), abs=5e-5)
+    assert wilson(0, 4)[0] == 0 and wilson(4, 4)[1] == 1
 
 
 def test_harmonic_means_equal_the_published_ones():
@@ -269,7 +303,8 @@ def test_bad_options_are_refused_in_one_line(folder, tmp_path):
     root = folder({"cat": 2, "dog": 2})
     for options, message in (
         ({"style": "tag"}, "style = 'tag' is unknown: choose one of question, tags, .* Did you mean 'tags'"),
-        ({"label_list": "opened"}, "label_list = 'opened' is unknown: .* Did you mean 'open'"),
+        ({"open_ended": "yes"}, "open_ended = 'yes' must be true or false"),
+        ({"labels": "open"}, r"labels = 'open' must be a list .*: leave it out .*, or set open_ended = true to offer none"),
         ({"classes": "old"}, "classes = 'old' is unknown"),
         ({"shots": 0}, "shots = 0 must be"),
         ({"shots": "4"}, "shots = '4' must be"),
@@ -282,11 +317,15 @@ def test_bad_options_are_refused_in_one_line(folder, tmp_path):
         ({"fractions": {"train": "all"}}, "above 0"),
         ({"fractions": 0.5}, "fractions = 0.5"),
         ({"fractions": {"a": 0.1, "b": 0.1, "c": 0.1}}, "split 'a' of .* is empty"),
-        ({"fractions": {"test": 1.0}, "shots": 1}, "shots needs a split named 'train'"),
-        ({"names": "cat"}, "names = 'cat' must be of type Mapping"),
-        ({"quarantine": "no"}, "quarantine = 'no' must be of type bool"),
-        ({"question": 3}, "question = 3 must be"),
-        ({"seed": "x"}, "seed = 'x' must be of type int"),
+        (
+            {"fractions": {"test": 1.0}, "shots": 1},
+            "shots = 1 needs a split named 'train', and .*pictures is cut into test: name it",
+        ),
+        ({"labels": 5}, "labels = 5 must be a list"),
+        ({"names": "cat"}, r"names = 'cat' must be a table, \{key = 'text'\}"),
+        ({"quarantine": "no"}, "quarantine = 'no' must be true or false"),
+        ({"question": 3}, "question = 3 must be a text"),
+        ({"seed": "x"}, "seed = 'x' must be a whole number"),
     ):
         with pytest.raises(UserError, match=message) as caught:
             Folder(path=root, **options)
@@ -308,10 +347,26 @@ def test_bad_folders_are_refused_in_one_line(folder, tmp_path):
     root = folder({"cat": 2, "dog": 2})
     (root / "empty").mkdir()
     (root / "empty" / "notes.txt").write_text("no picture")
-    with pytest.raises(UserError, match=r"class folder .*pictures/empty has no images: put some in, or remove it"):
+    with pytest.raises(UserError, match=r"class folder .*pictures/empty has no images \(\.jpg, .*\): put some in, or remove it"):
         Folder(path=root)
-    with pytest.raises(UserError, match="has only the class 'cat': there is nothing to tell apart"):
+    with pytest.raises(
+        UserError, match="has only the class 'cat', which leaves nothing to tell apart: add a class, or correct path"
+    ):
         Folder(path=folder({"cat": 3}, root="single"))
+    with pytest.raises(
+        UserError, match="flat/test has no class folders: put the images of each class into a folder named after it"
+    ):
+        flat = folder({"train/cat": 1, "train/dog": 1, "test": 1}, root="flat")  # never a task that tells train from test
+        Folder(path=flat)
+
+
+def test_an_unreadable_folder_is_named(folder, monkeypatch):
+    def refuse(root):
+        raise PermissionError(13, "Permission denied", str(root))
+
+    monkeypatch.setattr("mmrl_classification.sources._folders", refuse)
+    with pytest.raises(UserError, match=r"folder .*pictures can't be read: Permission denied: check its permissions"):
+        Folder(path=folder({"cat": 1, "dog": 1}))
 
 
 def test_hidden_files_and_other_files_are_no_pictures(folder):
@@ -407,6 +462,8 @@ def test_bad_data_sets_are_refused_in_one_line(tmp_path):
         Dataset(path=str(tmp_path / "d"))
     with pytest.raises(UserError, match="has no split 'three': split_names may name one, two"):
         Dataset(path=str(tmp_path / "d"), split_names={"train": "three"})
+    with pytest.raises(UserError, match=r"split_names = 'one' must be a table, \{key = 'text'\}"):
+        Dataset(path=str(tmp_path / "d"), split_names="one")
     features = datasets.Features({"image": datasets.Value("binary"), "label": datasets.Value("string")})
     rows = {"image": [b"no picture", None, b"x"], "label": ["a", "b", None]}
     whole = datasets.Dataset.from_dict(rows, features=features)

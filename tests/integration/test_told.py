@@ -1,0 +1,138 @@
+"""What a person is told: before a run that can't learn, in one that doesn't, after one that was stopped."""
+
+import json
+import shlex
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import runs
+from mmrl.errors import UserError
+from mmrl.policies.vlm import VLM
+from mmrl.types import Prompt
+
+RL = {"kind": "rl", "steps": 12, "prompts_per_step": 2, "group_size": 2}
+RUN_FILE = """
+name = "told"
+policy = {model = "tiny:qwen2_5_vl:hidden=32,layers=1"}
+tasks = [{id = "toy/colour"}]
+stages = [{kind = "rl", steps = 2000, prompts_per_step = 2, group_size = 2}]
+generate = {max_tokens = 4}
+evaluate = {n = 4}
+"""
+
+
+@pytest.fixture(autouse=True)
+def toy(monkeypatch):
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", runs.TOY)
+
+
+def told(tmp_path, **sections):
+    """(the notes of a run, the rows of its errors.jsonl)."""
+    watcher = runs.Silent()
+    folder = runs.run(runs.toy_config(tmp_path, evaluate={"n": 0}, **sections), progress=watcher)
+    path = folder.path / "errors.jsonl"
+    return watcher.notes, [json.loads(row) for row in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_gold_completions_that_fit_and_score_are_not_mentioned(tmp_path):
+    assert told(tmp_path, stages=[{**RL, "steps": 1}]) == ([], [])
+
+
+def test_gold_completions_that_are_cut_off_or_score_low_are_named_before_the_first_step(tmp_path):
+    tasks = [{"id": "toy/colour", "verifiers": {"toy/letters": 1.0, "toy/zero": 0.5}}]
+    notes, rows = told(tmp_path, stages=[{**RL, "steps": 1}], tasks=tasks, generate={"max_tokens": 1})
+    assert notes == [
+        "toy/colour: generate.max_tokens = 1 cuts off even gold completions, of 3 tokens: raise it",
+        "toy/colour: toy/zero gives 0, not 1, to the gold completion 'red' (and to 4 of 4 tried): "
+        "does it read what the task asks for?",
+    ]
+    assert [(row["step"], row["where"], row["what"]) for row in rows] == [(1, "gold completions", note) for note in notes]
+
+
+def test_a_run_that_learns_nothing_says_so_once(tmp_path):
+    tasks = [{"id": "toy/colour", "verifiers": {"toy/exact": 1.0}}]
+    notes, _ = told(tmp_path, stages=[RL, {**RL, "steps": 9}], tasks=tasks, generate={"max_tokens": 3})
+    assert len(notes) == 1
+    assert notes[0].startswith(
+        "10 steps in a row taught nothing: every completion of a prompt scored the same (reward 0 on average), and "
+    )
+    assert "were cut off at generate.max_tokens = 3: look at the rollouts" in notes[0]
+
+
+def test_a_step_with_spread_begins_the_count_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("mmrl.run.IDLE_STEPS", 3)
+    monkeypatch.setattr("mmrl.run.rl_metrics", lambda *_: next(shares))
+    shares = iter({"zero_spread_share": s, "reward/mean": 1.0, "length/truncated_share": 0.0} for s in (1, 1, 0.5, 1, 1, 1, 1))
+    notes, _ = told(tmp_path, stages=[{**RL, "steps": 7}])
+    assert [note.partition(": look")[0] for note in notes] == [
+        "3 steps in a row taught nothing: every completion of a prompt scored the same (reward 1 on average)"
+    ]
+
+
+def mmrl(folder, *arguments, stop=False):
+    command = [sys.executable, "-m", "mmrl", "--plugin", runs.TOY, *arguments]
+    process = subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=default_interrupt
+    )
+    lines = []
+    for line in process.stdout:
+        lines.append(line.rstrip())
+        if stop and "step 200/" in line:
+            process.send_signal(signal.SIGINT)
+            stop = False
+    process.stdout.close()
+    return process.wait(60), lines
+
+
+def default_interrupt():
+    """A suite that was started in the background ignores it, and its children would too."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_a_stopped_run_says_where_it_stands_and_how_to_go_on(tmp_path):
+    (tmp_path / "run.toml").write_text(RUN_FILE)
+    code, lines = mmrl(tmp_path, "train", "run.toml", "--set", "seed=3", "--overwrite", stop=True)
+    assert code == 130
+    step = int(next(line for line in lines if line.startswith("stopped after step ")).split()[3])
+    assert 200 <= step < 400
+    assert f"stopped after step {step} of the run; the newest checkpoint is step-{step:06d}" in lines
+    assert "report    runs/told/report.html" in lines and (tmp_path / "runs" / "told" / "report.html").exists()
+    again = shlex.split(next(line for line in lines if line.startswith("go on     "))[10:])
+    assert again == ["mmrl", "--plugin", runs.TOY, "train", "run.toml", "--set", "seed=3", "--resume"]
+    code, lines = mmrl(tmp_path, *again[3:-1])
+    assert code == 2 and len(lines) == 1, "nothing stopped that had not begun"
+
+
+def test_a_finished_run_says_how_to_evaluate_it_again(tmp_path):
+    (tmp_path / "run.toml").write_text(RUN_FILE)
+    code, lines = mmrl(tmp_path, "train", "run.toml", "--smoke")
+    assert code == 0
+    assert any(line.strip().startswith("note: a smoke run: a tiny model and a few steps") for line in lines)
+    assert f"again     mmrl --plugin {shlex.quote(runs.TOY)} eval runs/told-smoke" in lines
+    assert not any("mmrl new plugin" in line for line in lines), "who wrote the task knows"
+
+
+def test_a_dry_run_says_what_would_be_rewarded_and_loads_nothing(tmp_path):
+    (tmp_path / "run.toml").write_text(RUN_FILE)
+    code, lines = mmrl(
+        tmp_path, "train", "run.toml", "--dry-run", "--set", "tasks.0.verifiers={'toy/letters' = 0.5, 'toy/exact' = 1}"
+    )
+    assert code == 0
+    assert "# toy/colour: 16 train, 16 test prompts; reward 0.5 x toy/letters + toy/exact; evaluated with toy/exact" in lines
+    for model, message in (
+        ("./none", "is not a folder"),
+        (".", "is a folder without config.json"),
+        ("tiny:none", "no tiny 'none'"),
+        ("tiny:qwen2_vl:hidden=33", "hidden must be a multiple of 32"),
+    ):
+        code, lines = mmrl(tmp_path, "train", "run.toml", "--dry-run", "--set", f"policy.model={model}")
+        assert code == 2 and len(lines) == 1 and message in lines[0]
+
+
+def test_a_part_that_no_model_reads_yet_is_refused_by_name():
+    vlm = VLM(runs.toy_config(".").policy)
+    with pytest.raises(UserError, match="a message part of type 'video' can't be shown to a model yet"):
+        vlm.encode(Prompt(messages=[{"role": "user", "content": [{"type": "video", "video": "a.mp4"}]}]))
