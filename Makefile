@@ -53,7 +53,8 @@ $(STAMP): Makefile pyproject.toml constraints.txt $(wildcard plugins/*/pyproject
 	if .venv/bin/python -m pip --version >/dev/null 2>&1; then exit 0; fi; \
 	echo "creating .venv with $$("$$python" -c 'import sys; print(sys.executable, sys.version.split()[0])')"; \
 	if "$$python" -c 'import ensurepip' 2>/dev/null; then "$$python" -m venv --clear .venv; \
-	else "$$python" -m venv --clear --without-pip .venv && "$$python" -m pip --python .venv/bin/python install pip; fi
-	.venv/bin/python -m pip install -c constraints.txt -e ".[train,classification,test,dev]"
+	else "$$python" -m venv --clear --without-pip .venv && "$$python" -m pip --python .venv/bin/python install -q pip; fi
+	@echo 'installing mmrl and what it needs into .venv: a minute or a few'
+	@.venv/bin/python -m pip install -q -c constraints.txt -e ".[train,classification,test,dev]"
 	.venv/bin/python -m mmrl.compat --install-pth
 	touch $@

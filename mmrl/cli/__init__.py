@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,9 @@ class Main(click.Group):
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         try:
-            code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+            with warnings.catch_warnings():
+                warnings.showwarning = _tell
+                code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         except UserError as error:
             if isinstance(error, PluginError) and error.__cause__:
                 traceback.print_exception(error.__cause__)
@@ -106,6 +109,11 @@ class Main(click.Group):
         except click.Abort as error:
             sys.exit(130 if isinstance(error.__cause__, KeyboardInterrupt) else 1)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _tell(message: Warning | str, *_: Any, **__: Any) -> None:
+    """A warning for people: the line of source that gave it says nothing to them."""
+    click.echo(f"mmrl: warning: {' '.join(str(message).split())}", err=True)
 
 
 @contextlib.contextmanager
@@ -138,7 +146,11 @@ def _extend(ctx: click.Context, name: str, separator: str, values: list[str]) ->
     """Lengthen a list in the environment, where this process and its children read it."""
     if values:
         before = os.environ.get(name, "")
-        ctx.with_resource(_environment({name: separator.join([before, *values] if before else values)}))
+        longer = separator.join([before, *values] if before else values)
+        if ctx.resilient_parsing:  # the shell asks for completions, which are looked up when the context is closed already
+            os.environ[name] = longer
+        else:
+            ctx.with_resource(_environment({name: longer}))
 
 
 # eager: the switches act before a plugin's command is looked up

@@ -6,13 +6,19 @@ import json
 
 import click
 
+from mmrl.cli.complete import ids
 from mmrl.cli.settings import key_values
 
 
 @click.command()
-@click.argument("id")
+@click.argument("id", shell_complete=ids("tasks", "verifiers"))
 @click.option("-n", default=32, show_default=True, type=click.IntRange(min=2), help="Rows to look at, of each split.")
-@click.option("--task", metavar="TASK", help="Check a verifier on rows of this task; by default of those that name it.")
+@click.option(
+    "--task",
+    metavar="TASK",
+    shell_complete=ids("tasks"),
+    help="Check a verifier on rows of this task; by default of those that name it.",
+)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Option of the task, its value as in TOML.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a list of reports.")
 def command(id: str, n: int, task: str | None, settings: tuple[str, ...], as_json: bool) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from mmrl import doctor
+from mmrl.cli.table import tell
 
 COLOURS = {"ok": "green", "note": "yellow", "missing": "dim", "broken": "bold red"}
 
@@ -20,6 +21,7 @@ def command(as_json: bool, runs: Path) -> None:
 
     The exit code is 1 when something is broken that the core or training needs.
     """
+    tell("looking around, for some seconds ...")
     findings = doctor.diagnose(runs)
     if as_json:
         click.echo(json.dumps(doctor.as_json(findings), indent=2))

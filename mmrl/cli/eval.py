@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+from mmrl.errors import UserError
+
+if TYPE_CHECKING:
+    from mmrl.config import RunConfig
+    from mmrl.evaluate import Evaluation
+
+SHOWN = 8
+"""Run folders that are named to somebody who named none."""
 
 
 @click.command()
@@ -22,13 +32,16 @@ def command(target: Path, which: str, split: str | None, n: int | None, override
 
     Answers are greedy; accuracies come with Wilson's 95% interval.
     """
+    from mmrl.cli.table import tell
     from mmrl.cli.train import quiet
     from mmrl.config import load_config
 
+    _refuse_unknown(target)
     folder = target if target.is_dir() else None
     extra = [f'evaluate.split="{split}"'] if split else []
     extra += [f"evaluate.n={n}"] if n else []
     config = load_config(target / "config.toml" if folder else target, [*overrides, *extra])
+    tell(f"loading {config.policy.model} ...")
     quiet()
     from mmrl.start import evaluate_only
 
@@ -36,7 +49,46 @@ def command(target: Path, which: str, split: str | None, n: int | None, override
     if as_json:
         click.echo(json.dumps({f.task: f.as_json() for f in figures}))
         return
+    click.echo(_weights(config, folder, which))
     for f in figures:
-        click.echo(f"{f.task}  {f.split}  {f.metric} {f.value:.3f} ({f.low:.3f} to {f.high:.3f}), n={f.n}")
-        for name, value in f.extra.items():
-            click.echo(f"  {name} {value:.3f}")
+        _print(f, config.evaluate.n)
+
+
+def _refuse_unknown(target: Path) -> None:
+    """UserError when there is neither a run file nor a run folder; it names the run folders that are near."""
+    from mmrl.record import is_run
+    from mmrl.targets import suggest
+
+    if target.is_file() or (target / "config.toml").is_file() or (target.suffix == ".toml" and not target.is_dir()):
+        return
+    places = {target if target.is_dir() else target.parent, Path("runs")}
+    runs = sorted(str(folder) for place in places if place.is_dir() for folder in place.iterdir() if is_run(folder))
+    more = f" and {len(runs) - SHOWN} more" if len(runs) > SHOWN else ""
+    hint = f"There are {', '.join(runs[:SHOWN])}{more}" if runs else "Check the path; `mmrl train` makes run folders"
+    what = "not a run folder: its config.toml does not exist" if target.is_dir() else "neither a run file nor a run folder"
+    raise UserError(f"{target} is {what}.{suggest(str(target), runs)} {hint}")
+
+
+def _weights(config: RunConfig, folder: Path | None, which: str) -> str:
+    """Which weights are evaluated, in words."""
+    from mmrl.record import RunFolder, step_of
+    from mmrl.start import find_checkpoint
+
+    if folder is None:
+        return f"{config.policy.model}, as the run file names it"
+    found = find_checkpoint(RunFolder.open(folder), which)
+    if found is None:
+        return f"{folder}, best checkpoint: none was better than the weights that the run began with, {config.policy.model}"
+    return f"{folder}, {'' if which.isdigit() else which + ' '}checkpoint: step {step_of(found)}"
+
+
+def _print(figure: Evaluation, asked: int) -> None:
+    """A task's figure, and what else is known of it."""
+    click.echo(
+        f"{figure.task}  {figure.split}  {figure.metric} {figure.value:.3f} ({figure.low:.3f} to {figure.high:.3f}), n={figure.n}"
+    )
+    there = figure.n + round(figure.extra["failed"])
+    if asked > there:
+        click.echo(f"  {asked} prompts were asked for, and the split has {there}")
+    for name, value in figure.extra.items():
+        click.echo(f"  {name} {value:.3f}")

@@ -35,12 +35,13 @@ def new_plugin(name: str, parent: str) -> None:
             (Path(aside) / folder.name).rename(folder)
     except OSError as error:
         raise UserError(f"can't write {folder}: {error.strerror}; choose another place with --dir") from error
-    click.echo(f"Wrote {folder}. Now:\n\n  cd {folder}\n  pip install -e .\n  pytest\n  mmrl train run.toml")
+    commands = f"  cd {folder}\n  pip install -e .\n  pytest\n  mmrl train run.toml"
+    click.echo(f"Wrote {folder}. Now:\n\n{commands}\n\nIts README.md says what comes next.")
 
 
 def _write(folder: Path, name: str) -> None:
     for source in sorted(TEMPLATE.rglob("*")):
-        if source.is_file() and source.suffix in (".py", ".toml", ".md"):
+        if source.is_file() and source.suffix != ".pyc":
             target = folder / source.relative_to(TEMPLATE).as_posix().replace("example", name.replace("-", "_"))
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(fill(source.read_text("utf-8"), name), "utf-8")

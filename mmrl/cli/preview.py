@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mmrl.cli.complete import ids
 from mmrl.cli.settings import key_values
 from mmrl.errors import UserError
 
@@ -17,8 +18,15 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("task")
-@click.option("-n", "count", default=8, show_default=True, type=click.IntRange(1, 200), help="Prompts, spread over the split.")
+@click.argument("task", shell_complete=ids("tasks"))
+@click.option(
+    "-n",
+    "count",
+    default=8,
+    show_default=True,
+    type=click.IntRange(1, 200),
+    help="Prompts: spread over the split, or its first ones where the task makes them one after the other.",
+)
 @click.option("--split", default="train", show_default=True, help="Split of the task.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the prompts.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Option of the task, its value as in TOML.")
@@ -60,8 +68,10 @@ def command(task: str, count: int, split: str, seed: int, settings: tuple[str, .
 
 def _eyes(model: str) -> Callable[[Image], Image]:
     """The resizing that a model's processor does."""
+    from mmrl.cli.table import tell
     from mmrl.cli.train import quiet
 
+    tell(f"loading {model} ...")
     quiet()
     from mmrl.config import PolicyConfig
     from mmrl.policies.vlm import VLM

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 import click
 
+from mmrl.cli.complete import ids
 from mmrl.cli.settings import key_values
 from mmrl.errors import UserError
 from mmrl.judge import Judge
@@ -21,7 +22,7 @@ NAMES: dict[Any, str] = {str: "text", dict: "an object", list: "a list of paths"
 
 
 @click.command
-@click.argument("verifier")
+@click.argument("verifier", shell_complete=ids("verifiers"))
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Option of the verifier, its value as in TOML.")
 @click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True, help="How many work side by side.")
 def command(verifier: str, settings: tuple[str, ...], processes: int) -> None:
@@ -73,9 +74,9 @@ def _case(line: bytes, where: str) -> Case:
             raise UserError(f"{where}: {key!r} must be {NAMES[KEYS[key]]}, found {json.dumps(value)[:60]}")
     if "completion" not in row:
         raise UserError(f"{where} has no 'completion': add it")
-    status = row.get("status", Status.FINISHED)
-    if status not in {*Status}:
-        raise UserError(f"{where}: unknown status {status!r}.{suggest(status, Status)} Known: {', '.join(Status)}")
+    status, known = row.get("status", Status.FINISHED), [s.value for s in Status]
+    if status not in known:
+        raise UserError(f"{where}: unknown status {status!r}.{suggest(status, known)} Known: {', '.join(known)}")
     images = row.get("images", [])
     return Case(
         completion=row["completion"],

@@ -1,4 +1,4 @@
-"""Tables for people; rich is imported when one is printed."""
+"""Tables, and a word to who waits, for people; rich is imported when a table is printed."""
 
 from __future__ import annotations
 
@@ -20,6 +20,12 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
         table.add_row(*row)
     # a pipe has no width: leave long lines whole there
     Console(width=None if sys.stdout.isatty() else max(160, shutil.get_terminal_size().columns), highlight=False).print(table)
+
+
+def tell(text: str) -> None:
+    """A line for the person who waits: on stderr, and only where that is a terminal."""
+    if sys.stderr.isatty():
+        print(text, file=sys.stderr, flush=True)
 
 
 def escape(text: str) -> str:

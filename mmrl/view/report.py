@@ -149,7 +149,7 @@ def _tiles(run: RunData) -> str:
         if isinstance(summary.get(key), int | float):
             tiles.append((name, f"{summary[key] / 1024:.1f} GB"))
     if run.errors:
-        tiles.append(("Errors", f'<a href="#errors">{len(run.errors):,}</a>'))
+        tiles.append(("Errors and warnings", f'<a href="#errors">{len(run.errors):,}</a>'))
     figures = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in tiles)
     return f'<article class="card tiles"><dl>{figures}</dl>{_time_bar(seconds)}</article>'
 
@@ -194,7 +194,7 @@ def _errors(errors: Sequence[Mapping[str, Any]]) -> str:
         rows.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
     more = f'<p class="hint">{count(len(common) - 50, "more kind")} in errors.jsonl.</p>' if len(common) > 50 else ""
     return (
-        '<section id="errors"><h2>Errors</h2><p class="hint">From errors.jsonl; equal ones are counted together.</p>'
+        '<section id="errors"><h2>Errors and warnings</h2><p class="hint">From errors.jsonl; equal ones are counted together.</p>'
         f'<div class="card scroll"><table><thead><tr><th>Times</th><th>Steps</th><th>Where</th><th>What</th></tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>{more}</section>"
     )

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import os
 import re
+import tomllib
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
+import runs
 from mmrl import hookspecs
+from mmrl.algorithms.loss import LossInputs
+from mmrl.interfaces import Simulator
 from mmrl.plugins import GROUP, Registry
 from mmrl.testing import check_plugin
 from mmrl.testing import tasks as task_checks
@@ -126,7 +133,8 @@ def test_the_example_of_each_hook_loads(site) -> None:
     for i, code in enumerate(blocks):
         site(f"example-{i}", {f"mmrl_example_{i}.py": code}, {f"flags{i}": f"mmrl_example_{i}"})
         (ep,) = entry_points(group=GROUP, name=f"flags{i}")
-        found = Registry(entry_points=[type(ep)("flags", ep.value, GROUP)])
+        name = "rloo" if 'id="rloo/' in code else "flags"
+        found = Registry(entry_points=[type(ep)(name, ep.value, GROUP)])
         assert found.plugins[1].error is None, f"{found.plugins[1].error}\n{code}"
         shown |= set(found.plugins[1].hooks)
     assert shown == set(HOOKS)
@@ -145,6 +153,66 @@ def test_the_examples_of_observers_run(site, tmp_path: Path, capsys: pytest.Capt
     hook.mmrl_step_finished(run=Folder, step=8, metrics={"reward/mean": 0.85})
     hook.mmrl_run_finished(run=Folder, status="finished")
     assert capsys.readouterr().out == "x begins in runs/x\nstep 7 is good\nruns/x finished\n"
+
+
+def test_the_guide_shows_what_a_loss_sees_and_what_a_simulator_does() -> None:
+    for field in dataclasses.fields(LossInputs):
+        assert f"\n| `{field.name}` | " in GUIDE
+    for name, method in inspect.getmembers(Simulator, inspect.isfunction):
+        if not name.startswith("_"):
+            parameters = list(inspect.signature(method).parameters.values())[1:]
+            call = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default}" for p in parameters)
+            assert f"`{name}({call})`" in GUIDE
+
+
+@pytest.fixture
+def rloo(tmp_path: Path) -> Path:
+    """The guide's algorithm, in the file that the guide names."""
+    (code,) = re.findall(r"whole in one file, `rloo\.py`:\n\n```python\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+    path = tmp_path / "rloo.py"
+    path.write_text(code, "utf-8")
+    return path
+
+
+def test_the_example_of_an_algorithm_computes_what_it_says(rloo: Path, site) -> None:
+    Registry(files=[rloo], entry_points=[])
+    import rloo as example
+
+    nan = torch.nan
+    rewards_N = torch.tensor([1.0, 0.0, 0.5, nan, 0.1, 0.1, 0.1, 1.0, nan], dtype=torch.float64)
+    groups_N = torch.tensor([0, 0, 0, 0, 1, 1, 1, 2, 3])
+    expected_N = [0.75, -0.75, 0.0, nan, 0.0, 0.0, 0.0, 0.0, nan]  # of 1: 1 - (0 + 0.5) / 2; one alone is compared with nobody
+    advantages_N = example.leave_one_out(rewards_N, groups_N)
+    assert advantages_N.dtype == torch.float32
+    assert advantages_N.tolist() == pytest.approx(expected_N, abs=0, nan_ok=True)
+    halved_N = example.leave_one_out(rewards_N, groups_N, negative=0.5)
+    assert halved_N[:3].tolist() == [0.75, -0.375, 0.0]
+
+    ratio_L = torch.tensor([1.0, 2.0, 0.5, 1.25])
+    logprobs_L = torch.tensor([-1.0, -2.0, -0.5, -4.0], requires_grad=True)
+    inputs = LossInputs(
+        logprobs_L=logprobs_L,
+        old_logprobs_L=(logprobs_L - ratio_L.log()).detach(),
+        advantages_L=torch.tensor([1.0, 1.0, -2.0, 3.0]),
+        rollout_L=torch.zeros(4, dtype=torch.int64),
+        lengths_N=torch.tensor([4]),
+    )
+    loss_L, clipped_L = example.cispo(inputs, 0.25, 0.5)  # weights 1, 1.5 for 2, 0.75 for 0.5, 1.25
+    loss_L.sum().backward()
+    assert loss_L.tolist() == pytest.approx([1.0, 3.0, -0.75, 15.0])
+    assert clipped_L.tolist() == [0.0, 1.0, 1.0, 0.0]
+    assert logprobs_L.grad is not None and logprobs_L.grad.tolist() == pytest.approx([-1.0, -1.5, 1.5, -3.75])
+
+
+def test_the_example_of_an_algorithm_trains(rloo: Path, site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the stage that the guide shows, but for its length."""
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", os.pathsep.join([runs.TOY, str(rloo)]))
+    run_file = next(code for language, code in BLOCK.findall(GUIDE) if language == "toml" and "rloo/cispo" in code)
+    (stage,) = tomllib.loads(run_file)["stages"]
+    stage |= {"steps": 2, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-2}
+    folder = runs.run(runs.toy_config(tmp_path, stages=[stage], evaluate={"n": 0}))
+    shares = [row["metrics"]["clip_share"] for row in runs.rows(folder)]
+    assert len(shares) == 2 and all(share > 0 for share in shares), "the example's own bounds took effect in the second epoch"
 
 
 def checks(module: ModuleType) -> set[str]:

@@ -548,13 +548,17 @@ def test_the_switches_of_mmrl_eval(tmp_path, monkeypatch):
         return [Evaluation(task="a/b", split="test", metric="a/v", value=0.75, low=0.5, high=1.0, n=8, extra={"failed": 2.0})]
 
     monkeypatch.setattr("mmrl.start.evaluate_only", evaluate)
-    for arguments in (
-        [tmp_path / "run.toml"],
-        [tmp_path / "run"],
-        [tmp_path / "run", "-n", "7", "--split", "train", "--checkpoint", "last", "--set", "seed=9", "--set", "evaluate.n=3"],
+    monkeypatch.setattr("mmrl.cli.eval._weights", lambda config, folder, which: f"the {which} weights")
+    last = [tmp_path / "run", "-n", "7", "--split", "train", "--checkpoint", "last", "--set", "seed=9", "--set", "evaluate.n=3"]
+    for asked_for, which, arguments in (
+        (200, "best", [tmp_path / "run.toml"]),
+        (50, "best", [tmp_path / "run"]),
+        (7, "last", last),
     ):
         done = CliRunner().invoke(eval_command, list(map(str, arguments)), catch_exceptions=False)
-        assert done.stdout.splitlines() == ["a/b  test  a/v 0.750 (0.500 to 1.000), n=8", "  failed 2.000"]
+        few = [f"  {asked_for} prompts were asked for, and the split has 10"] if asked_for > 10 else []
+        figure = ["a/b  test  a/v 0.750 (0.500 to 1.000), n=8", *few, "  failed 2.000"]
+        assert done.stdout.splitlines() == [f"the {which} weights", *figure]
     assert asked == [
         (None, "best", 200, "test", 0),
         (tmp_path / "run", "best", 50, "valid", 0),

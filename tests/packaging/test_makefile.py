@@ -13,7 +13,7 @@ from mmrl.config import load_config
 
 ROOT = Path(__file__).parents[2]
 MAKE = shutil.which("make")
-INSTALL = "-m pip install -c constraints.txt -e .[train,classification,test,dev]"
+INSTALL = "-m pip install -q -c constraints.txt -e .[train,classification,test,dev]"
 
 pytestmark = pytest.mark.skipif(MAKE is None, reason="make is not installed")
 
@@ -87,7 +87,7 @@ def test_a_failed_install_is_tried_again(project):
 def test_a_python_without_ensurepip_lends_its_pip(project):
     _, calls = make(project, "setup", no_ensurepip=1)
     venv = calls.index("python3 -m venv --clear --without-pip .venv")
-    assert calls[venv + 1] == "python3 -m pip --python .venv/bin/python install pip"
+    assert calls[venv + 1] == "python3 -m pip --python .venv/bin/python install -q pip"
     assert f"python {INSTALL}" in calls
 
 

@@ -44,6 +44,7 @@ def test_it_is_listed_checked_and_its_own_tests_pass(package: Path) -> None:
     assert report["ok"], report
     tested = run(package, "pytest", "-q", "-p", "no:cacheprovider")
     assert tested.returncode == 0 and "2 passed" in tested.stdout, tested.stdout + tested.stderr
+    assert "warning" not in tested.stdout, "an editable mmrl is no news to the author of a plugin"
 
 
 def test_its_tests_fail_when_the_verifier_is_wrong(package: Path) -> None:
@@ -57,11 +58,27 @@ def test_its_tests_fail_when_the_verifier_is_wrong(package: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_trains_two_steps(package: Path) -> None:
-    done = run(package, "mmrl", "train", "run.toml", timeout=280)
+def test_it_trains_two_steps_a_stage(package: Path) -> None:
+    done = run(package, "mmrl", "train", "run.toml", "--smoke", timeout=280)
     assert done.returncode == 0, done.stderr
-    steps = [json.loads(line) for line in (package / "runs" / NAME / "metrics.jsonl").read_text("utf-8").splitlines()]
-    assert [row["step"] for row in steps if "metrics" in row] == [1, 2]
+    rows = [json.loads(line) for line in (package / "runs" / f"{NAME}-smoke" / "metrics.jsonl").read_text("utf-8").splitlines()]
+    assert [(row["step"], row["stage"]) for row in rows if "metrics" in row] == [(1, "sft"), (2, "sft"), (3, "rl"), (4, "rl")]
+
+
+@pytest.mark.slow
+def test_it_learns(package: Path) -> None:
+    """The run file as it is written: the warm start leaves something to learn, and reinforcement learns it."""
+    done = run(package, "mmrl", "train", "run.toml", "--set", "train.threads=1", timeout=280)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((package / "runs" / NAME / "summary.json").read_text("utf-8"))
+    before, last = (summary[when][f"{NAME}/colour"] for when in ("before", "last"))
+    assert (before["n"], last["metric"]) == (100, "accuracy")
+    assert before["value"] > 0.4 and before["value"] + 0.05 < last["value"] and last["value"] > 0.9, (before, last)
+
+
+def test_what_runs_leave_behind_is_not_committed(package: Path) -> None:
+    """The dotfile is written too."""
+    assert (package / ".gitignore").read_text("utf-8").split() == [".venv/", "__pycache__/", "runs/", "preview-*.png"]
 
 
 def test_it_builds(package: Path, tmp_path: Path) -> None:
@@ -79,7 +96,7 @@ def test_its_run_file_is_valid(package: Path) -> None:
 
     config = load_config(package / "run.toml")
     assert (config.name, config.tasks[0].id) == (NAME, "traffic-signs/colour")
-    assert sum(s.steps for s in config.stages) == 2
+    assert [s.kind for s in config.stages] == ["sft", "rl"]
 
 
 def test_the_template_fits_the_running_core() -> None:

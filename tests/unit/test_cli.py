@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import textwrap
 import time
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from mmrl import __version__
-from mmrl.cli import COMMANDS
+from mmrl.cli import COMMANDS, main
+from mmrl.cli.table import tell
 
 ZOO = """
     import click
@@ -66,7 +72,8 @@ def answer(done: subprocess.CompletedProcess[str]) -> str:
         (["lst"], "no command 'lst'. Did you mean 'list'? `mmrl --help` lists all"),
         (["xyzzy"], "no command 'xyzzy'. `mmrl --help` lists all"),
         (["list", "sims"], None),
-        (["list", "tasks", "more"], None),
+        (["list", "tasks", "zoo/animal", "more"], None),
+        (["list", "tasks", "more"], "no task 'more'; `mmrl list tasks` shows all"),
         (["plugins", "--jsn"], None),
         (["check"], None),
         (["check", "zoo/animal", "-n", "1"], None),
@@ -133,6 +140,7 @@ def test_list_json_is_a_contract(mmrl, site) -> None:
             "summary": "",
             "low": 0.0,
             "high": 1.0,
+            "graded": False,
             "deadline_s": 5.0,
             "images": False,
             "rollout": False,
@@ -146,6 +154,7 @@ def test_list_json_is_a_contract(mmrl, site) -> None:
             "summary": "",
             "low": -1.0,
             "high": 1.0,
+            "graded": False,
             "deadline_s": 5.0,
             "images": False,
             "rollout": False,
@@ -174,7 +183,95 @@ def test_list_for_people(mmrl, site) -> None:
     shown = mmrl("list", MMRL_PLUGINS="zoo").stdout
     for text in ("zoo/animal", "Which [animal]", "zoo/exact, 0.5 x zoo/polite-v2", "-1 to 1", "zoo/cage", "grpo"):
         assert text in shown
-    assert "There are no tasks" in mmrl("list", "tasks", MMRL_PLUGINS="").stdout
+    assert shown.endswith("\n`mmrl list tasks ID` says all about one, its options among it.\n")
+    assert "`mmrl list verifiers ID`" in mmrl("list", "verifiers", MMRL_PLUGINS="zoo").stdout
+    assert mmrl("list", "tasks", MMRL_PLUGINS="").stdout == "There are no tasks yet: see `mmrl plugins` for what is installed.\n"
+
+
+SHOP = """
+    from __future__ import annotations
+    from collections.abc import Mapping
+    from dataclasses import dataclass, field
+    from typing import Literal
+    from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
+
+    @hookimpl
+    def mmrl_tasks():
+        return [TaskSpec(id="shop/price", target="mmrl_shop:Price", options={"currency": "EUR"}, verifiers={"shop/near": 2.0}),
+                TaskSpec(id="shop/plain-v2", target="mmrl_shop:Plain", summary="Nothing to choose"),
+                TaskSpec(id="shop/heavy", target="mmrl_shop_heavy:Heavy")]
+
+    @hookimpl
+    def mmrl_verifiers():
+        return [VerifierSpec(id="shop/near", target="mmrl_shop:near", low=-1.0)]
+
+    @dataclass
+    class Base(Task):
+        path: str
+        '''Where the [pictures] are.
+
+        - a folder
+        - or
+          a file'''
+        limits: Mapping[str, int] = field(default_factory=dict)
+
+    @dataclass
+    class Price(Base):
+        currency: Literal["EUR", "USD"] = "USD"
+        '''What it is paid in.'''
+        shots: int | None = None
+
+    class Plain(Task):
+        pass
+
+    def near(case, within: float = 0.1, *, strip=True):
+        \"\"\"1 when the price is near enough.
+
+        within: the share of the price that it may be off,
+        either way. strip: without blanks around: " 1" is "1".
+        Known exploits: none.
+        \"\"\"
+"""
+
+
+def test_list_says_all_about_one_id(mmrl, site) -> None:
+    site("mmrl-shop", {"mmrl_shop.py": SHOP, "mmrl_shop_heavy.py": "import no_such_sim"}, {"shop": "mmrl_shop"})
+    (price,) = json.loads(mmrl("list", "tasks", "shop/price", "--json").stdout)
+    accepts = price.pop("accepts")
+    assert (price["kind"], price["id"], price["options"]) == ("task", "shop/price", {"currency": "EUR"})
+    keys = ("name", "type", "default", "required", "meaning")
+    assert [tuple(option[k] for k in keys) for option in accepts] == [
+        ("path", "str", None, True, "Where the [pictures] are.\n- a folder\n- or a file"),
+        ("limits", "Mapping[str, int]", {}, False, ""),
+        ("currency", "Literal['EUR', 'USD']", "EUR", False, "What it is paid in"),
+        ("shots", "int | None", None, False, ""),
+    ]
+    (near,) = json.loads(mmrl("list", "verifiers", "shop/near", "--json").stdout)
+    assert near["summary"] == "1 when the price is near enough.", "no summary is given: the docstring has one"
+    assert [tuple(option[k] for k in keys) for option in near["accepts"]] == [
+        ("within", "float", 0.1, False, "the share of the price that it may be off, either way"),
+        ("strip", "", True, False, 'without blanks around: " 1" is "1"'),
+    ]
+    (grpo,) = json.loads(mmrl("list", "algorithms", "grpo", "--json").stdout)
+    assert [(o["name"], o["default"]) for o in grpo["accepts"]] == [("scale", "group")], "rewards and groups are the engine's"
+    (vlm,) = json.loads(mmrl("list", "policies", "vlm", "--json").stdout)
+    assert vlm["accepts"] == [], "config, device, seed and source are the engine's"
+
+
+def test_one_id_for_people(mmrl, site) -> None:
+    site("mmrl-shop", {"mmrl_shop.py": SHOP, "mmrl_shop_heavy.py": "import no_such_sim"}, {"shop": "mmrl_shop"})
+    shown = mmrl("list", "tasks", "shop/price").stdout
+    assert shown.startswith("task shop/price: it has no summary\n")
+    for line in (r"target +mmrl_shop:Price", r"verifiers +2 x shop/near", r"path +str +required +Where the \[pictures\] are\."):
+        assert re.search(line, shown), shown
+    assert re.search(r"currency +Literal\['EUR', 'USD'\] +EUR +What it is paid in", shown)
+    plain = mmrl("list", "tasks", "shop/plain").stdout
+    assert plain.startswith("task shop/plain-v2: Nothing to choose\n") and plain.endswith("It has no options.\n")
+    assert "shop/heavy" in mmrl("list", "tasks").stdout, "the list imports no target"
+    heavy = mmrl("list", "tasks", "shop/heavy")
+    assert heavy.returncode == 2 and "task 'shop/heavy' failed to import: no module named 'no_such_sim'" in heavy.stderr
+    assert answer(mmrl("list", "tasks", "shop/prise")) == "no task 'shop/prise'. Did you mean 'shop/price'?"
+    assert answer(mmrl("list", "tasks", "shop/near")) == "no task 'shop/near': that is one of the verifiers"
 
 
 def test_plugins_json_is_a_contract(mmrl, site) -> None:
@@ -283,6 +380,115 @@ def test_completion_knows_commands_of_plugins(mmrl, site) -> None:
     assert shown.split() == ["plain,feed"]
 
 
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("preview zo", ["zoo/animal"]),
+        ("preview classification", []),
+        ("score ", ["zoo/exact", "zoo/polite-v2"]),
+        ("check zoo/", ["zoo/animal", "zoo/exact", "zoo/polite-v2"]),
+        ("check zoo/exact --task ", ["zoo/animal"]),
+        ("list tasks ", ["zoo/animal"]),
+        ("list simulators zoo/c", ["zoo/cage"]),
+        ("list ", ["tasks", "verifiers", "simulators", "policies", "algorithms"]),
+        ("-p no:zoo preview ", []),
+        ("--plugin my_zoo.py preview m", ["my_zoo/animal"]),
+        ("--plugin gone.py preview ", []),
+    ],
+)
+def test_completion_knows_ids(mmrl, site, tmp_path, words: str, completed: list[str]) -> None:
+    site("mmrl-zoo", {"mmrl_zoo.py": ZOO}, {"zoo": "mmrl_zoo"})
+    (tmp_path / "my_zoo.py").write_text(textwrap.dedent(ZOO).replace("zoo/", "my_zoo/"))
+    words = f"mmrl {words}"
+    place = str(words.count(" "))
+    done = mmrl(_MMRL_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=place, MMRL_PLUGINS="zoo,my_zoo")
+    assert done.stdout.split() == [f"plain,{id}" for id in completed]
+    assert done.stderr == "" or "my_zoo" in words, done.stderr
+
+
+def run_folder(path: Path, best: int | None = None) -> None:
+    """A run folder with checkpoints after steps 2 and 4, without weights."""
+    from mmrl.record import RunFolder
+
+    config = {
+        "name": path.name,
+        "policy": {"model": "tiny:qwen2_5_vl"},
+        "tasks": [{"id": "t"}],
+        "stages": [{"kind": "sft", "steps": 4}],
+    }
+    run = RunFolder.create(path, config, seed=0)
+    for step in (2, 4):
+        run.checkpoint_dir(step).mkdir()
+        (run.checkpoint_dir(step) / "state.json").write_text(json.dumps({"best_step": best}))
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("runs/dgits", "neither a run file nor a run folder. Did you mean 'runs/digits'? There are runs/digits, runs/flags"),
+        ("flags", "neither a run file nor a run folder. Did you mean 'runs/flags'? There are runs/digits, runs/flags"),
+        ("no/thing", "neither a run file nor a run folder. There are runs/digits, runs/flags"),
+        ("runs", "not a run folder: its config.toml does not exist. There are runs/digits, runs/flags"),
+    ],
+)
+def test_eval_says_which_runs_there_are(mmrl, tmp_path, target: str, message: str) -> None:
+    for name in ("digits", "flags"):
+        run_folder(tmp_path / "runs" / name)
+    (tmp_path / "runs" / "notes").mkdir()
+    assert answer(mmrl("eval", target)) == f"{target} is {message}"
+
+
+def test_eval_without_any_run(mmrl) -> None:
+    said = "runs/nope is neither a run file nor a run folder. Check the path; `mmrl train` makes run folders"
+    assert answer(mmrl("eval", "runs/nope")) == said
+    assert answer(mmrl("eval", "nope.toml")).startswith("run file nope.toml does not exist")
+
+
+@pytest.mark.parametrize(
+    ("best", "which", "weights"),
+    [
+        (2, "best", "runs/x, best checkpoint: step 2"),
+        (2, "last", "runs/x, last checkpoint: step 4"),
+        (2, "4", "runs/x, checkpoint: step 4"),
+        (0, "best", "runs/x, best checkpoint: none was better than the weights that the run began with, tiny:qwen2_5_vl"),
+    ],
+)
+def test_eval_names_the_weights(tmp_path, monkeypatch, best: int, which: str, weights: str) -> None:
+    from mmrl import start
+    from mmrl.evaluate import Evaluation
+
+    figure = Evaluation(
+        task="t",
+        split="test",
+        metric="accuracy",
+        value=0.5,
+        low=0.1,
+        high=0.9,
+        n=9,
+        extra={"truncated_share": 0.0, "failed": 1.0},
+    )
+    monkeypatch.setattr(start, "evaluate_only", lambda config, folder, which: [figure])
+    monkeypatch.chdir(tmp_path)
+    run_folder(tmp_path / "runs" / "x", best)
+    shown = CliRunner().invoke(main, ["eval", "runs/x", "--checkpoint", which, "-n", "10"]).stdout.splitlines()
+    assert shown[:2] == [weights, "t  test  accuracy 0.500 (0.100 to 0.900), n=9"] and "asked" not in "".join(shown)
+    more = CliRunner().invoke(main, ["eval", "runs/x", "--checkpoint", which, "-n", "11"]).stdout.splitlines()
+    assert more[2] == "  11 prompts were asked for, and the split has 10"
+    as_json = CliRunner().invoke(main, ["eval", "runs/x", "--checkpoint", which, "--json"])
+    assert json.loads(as_json.stdout) == {"t": figure.as_json()}
+
+
+def test_who_waits_at_a_terminal_is_told(monkeypatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for stream, said in ((Terminal(), "loading ...\n"), (io.StringIO(), "")):
+        monkeypatch.setattr(sys, "stderr", stream)
+        tell("loading ...")
+        assert stream.getvalue() == said
+
+
 def test_an_interrupt_is_130(site, tmp_path) -> None:
     source = """
         import sys, time
@@ -309,3 +515,14 @@ def test_an_interrupt_is_130(site, tmp_path) -> None:
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130 and "Traceback" not in errors and time.monotonic() - start < 20
+
+
+def test_a_warning_is_one_line_without_source(tmp_path: Path) -> None:
+    (tmp_path / "wary.py").write_text(
+        "import warnings\nfrom mmrl import hookimpl\n\n@hookimpl\ndef mmrl_commands(cli):\n"
+        "    cli.command('look')(lambda: warnings.warn('2 of 9 images\\n are left out'))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "mmrl", "--plugin", "wary.py", "look"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "mmrl: warning: 2 of 9 images are left out\n")

@@ -47,6 +47,18 @@ def test_a_core_without_training_is_not_broken():
     assert doctor.is_healthy(found)
 
 
+def test_torch_is_installed_for_the_machine_that_is_there():
+    """The CPU build has to be asked for; the CUDA build is what pip takes by itself."""
+    _, without = doctor.check_base({"mmrl": "0.1.0"}, {}, pth=False)
+    _, beside_gpu = doctor.check_base({"mmrl": "0.1.0"}, {}, pth=False, gpus=["H200"])
+    cpu = "pip install torch torchvision --index-url https://download.pytorch.org/whl/cpu"
+    assert without.cure == f'{cpu} && pip install "mmrl[train]"'
+    assert beside_gpu.cure == 'pip install "mmrl[train]"'
+    needless = doctor.check_gpu({"build": "13.0", "gpus": []}, [])
+    assert needless.cure == f"pip uninstall -y torch torchvision && {cpu}"
+    assert doctor.check_gpu({"build": "cpu", "gpus": []}, []).cure == ""
+
+
 @pytest.mark.parametrize(
     ("torch", "torchvision", "wants"),
     [("2.13.0+cpu", "0.27.1", "0.28"), ("2.13.0", "0.29.0+cu130", "0.28"), ("2.11.0+cu130", "0.28.0", "0.26")],
@@ -164,6 +176,7 @@ def test_plugins():
         ({"build": "cpu", "gpus": []}, [], "missing", "CPU"),
         ({"build": "cpu", "gpus": []}, ["RTX 4090"], "broken", "torch is a CPU build"),
         ({"build": "13.0", "gpus": []}, ["RTX 4090"], "broken", "torch does not see it"),
+        ({"build": "13.0", "gpus": []}, [], "note", "torch is a build for GPUs (13.0)"),
         ({"error": "crashed"}, [], "missing", "CPU"),
     ],
 )
@@ -218,6 +231,20 @@ def test_asking_vulkan_answers_on_any_machine():
 def test_chromium():
     assert doctor.check_chromium("/usr/bin/chromium").detail == "/usr/bin/chromium"
     assert (doctor.check_chromium(None).state, doctor.check_chromium(None).cure) == ("missing", "apt-get install chromium")
+
+
+@pytest.mark.parametrize(
+    ("extras", "names"),
+    [
+        ((), []),
+        (("train", "test"), []),
+        (("train", "maniskill"), ["vulkan"]),
+        (("browser",), ["chromium"]),
+        (("maniskill", "browser"), ["vulkan", "chromium"]),
+    ],
+)
+def test_what_no_extra_uses_is_not_mentioned(extras, names):
+    assert [f.name for f in doctor.check_worlds(extras)] == names
 
 
 def test_run_folder(tmp_path):
@@ -286,8 +313,6 @@ def test_json_is_a_contract(tmp_path):
         ("extra", "train"),
         ("plugin", "mmrl"),
         ("machine", "gpu"),
-        ("machine", "vulkan"),
-        ("machine", "chromium"),
         ("machine", "run folder"),
         ("machine", "disk"),
     ]:

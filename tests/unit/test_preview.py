@@ -148,6 +148,43 @@ def test_preview_writes_a_sheet_of_the_task(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["preview-classification-digits.png"]
 
 
+SPREAD = """
+from mmrl import Prompt, Task, TaskSpec, hookimpl, user
+
+@hookimpl
+def mmrl_tasks():
+    return [TaskSpec(id="spread/rows", target="spread:Rows"), TaskSpec(id="spread/stream", target="spread:Stream")]
+
+class Rows(Task):
+    def prompts(self, split, seed):
+        return [Prompt(id=f"row {i}", messages=[user("?")]) for i in range(101)]
+
+class Stream(Rows):
+    def prompts(self, split, seed):
+        yield from super().prompts(split, seed)
+"""
+
+
+def test_it_says_which_prompts_it_shows(tmp_path, monkeypatch):
+    (tmp_path / "spread.py").write_text(SPREAD)
+    seen = []
+
+    def sheet(prompts, title, subtitle, see):
+        seen.extend([p.id for p in prompts] + [subtitle])
+        return contact_sheet(prompts, title, subtitle, see)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sheets, "contact_sheet", sheet)
+    for task, shown, ids in (
+        ("spread/rows", "5 of 101 prompts", [0, 25, 50, 75, 100]),
+        ("spread/stream", "the first 5 prompts", [0, 1, 2, 3, 4]),
+    ):
+        seen.clear()
+        done = CliRunner().invoke(main, ["--plugin", str(tmp_path / "spread.py"), "preview", task, "-n", "5"])
+        assert done.stdout == f"preview-{task.replace('/', '-')}.png: {shown} of {task}, split train\n", done.stderr
+        assert seen == [*(f"row {i}" for i in ids), f"{shown} of split train, seed 0"]
+
+
 def test_bad_input_is_answered_in_one_line_and_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for label in ("cat", "dog"):

@@ -5,8 +5,14 @@ from mmrl import TaskSpec, VerifierSpec, hookimpl
 
 @hookimpl
 def mmrl_tasks() -> list[TaskSpec]:
-    return [TaskSpec(id="example/colour", target="mmrl_example.task:Colour", verifiers={"example/exact": 1.0},
-                     summary="Name the colour of a drawn shape")]
+    return [
+        TaskSpec(
+            id="example/colour",
+            target="mmrl_example.task:Colour",
+            verifiers={"example/exact": 1.0},
+            summary="Name the colour of a drawn shape",
+        )
+    ]
 
 
 @hookimpl

@@ -8,16 +8,17 @@ from PIL import Image, ImageDraw
 from mmrl import Case, Prompt, Task, user
 
 COLOURS = {"red": (220, 40, 40), "green": (40, 170, 60), "blue": (50, 80, 220), "yellow": (230, 210, 40)}
-ROWS = {"train": 400, "test": 100}
+ROWS = {"warm": 48, "train": 400, "test": 100}
+"""Rows of each split: answers to imitate, questions to learn from by trial, and what is held out."""
 
 
 class Colour(Task):
-    """Which colour a shape has.
+    """Which colour a shape has."""
 
-    `size` is the width and height of the image in pixels.
-    """
+    splits = tuple(ROWS)
 
     def __init__(self, size: int = 56) -> None:
+        """size: width and height of the image in pixels."""
         self.size = size
 
     def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
@@ -26,8 +27,8 @@ class Colour(Task):
     def prompt(self, split: str, seed: int, number: int) -> Prompt:
         draw = random.Random(f"{split} {seed} {number}")  # one's own generator: the same rows everywhere, the global one untouched
         colour = draw.choice(sorted(COLOURS))
-        question = f"Which colour is the shape: {', '.join(COLOURS)}? Answer with one word."
-        return Prompt(id=f"{split}-{number}", messages=[user(question, self.picture(colour, draw))], answer=colour)
+        picture = self.picture(colour, draw)
+        return Prompt(id=f"{split}-{number}", messages=[user("What is the colour of the shape?", picture)], answer=colour)
 
     def picture(self, colour: str, draw: random.Random) -> Image.Image:
         image = Image.new("RGB", (self.size, self.size), tuple(draw.randrange(200, 256) for _ in range(3)))
