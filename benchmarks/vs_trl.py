@@ -133,7 +133,7 @@ def worker(system: str, checkpoint: str, pixels: int, steps: int) -> None:
     """Take a step whenever a line comes in; answer each with its seconds."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever the libraries print goes to stderr
-    started = 0.0
+    started, left = 0.0, steps
 
     def ready() -> None:
         nonlocal started
@@ -142,6 +142,8 @@ def worker(system: str, checkpoint: str, pixels: int, steps: int) -> None:
         started = time.perf_counter()
 
     def done() -> None:
+        nonlocal left
+        left -= 1
         print(
             json.dumps(
                 {"seconds": time.perf_counter() - started, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
@@ -149,6 +151,8 @@ def worker(system: str, checkpoint: str, pixels: int, steps: int) -> None:
             file=answers,
             flush=True,
         )
+        if not left:  # what a system does after its last step must not fall on the other's
+            sys.stdin.read()
 
     {"trl": run_trl, "mmrl": run_mmrl}[system](checkpoint, pixels, steps, ready, done)
 

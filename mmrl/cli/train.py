@@ -108,8 +108,9 @@ def quiet() -> None:
     import logging
     import os
 
-    # threads of torch that wait by spinning take the cores from each other and from everybody else
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # torch's threads wait by spinning; where others use the cores too, a step takes several times as long if they do so for long
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     from transformers.utils import logging as transformers_logging

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from mmrl.errors import UserError
-from mmrl.policies.attention import use_stacked_attention
+from mmrl.policies.vision import speed_up
 from mmrl.types import Frame
 
 _VISION_SETTING = re.compile(r"(image|video|vision|audio|boi|eoi|fake|global).*token.*(id|index)$")
@@ -113,7 +113,7 @@ class Qwen25VL(Family):
 
     def __init__(self, model: Any, processor: Any) -> None:
         super().__init__(model, processor)
-        use_stacked_attention(model.model.visual)
+        speed_up(model.model.visual)
 
     def pixel_limits(self, low: int | None, high: int | None) -> dict[str, int]:
         return {k: v for k, v in (("shortest_edge", low), ("longest_edge", high)) if v}

@@ -12,7 +12,7 @@ from mmrl.generate.local import LocalGenerator, Sampling
 from mmrl.pack import pack
 from mmrl.policies import tiny
 from mmrl.policies import vlm as vlm_module
-from mmrl.policies.attention import stacked_attention
+from mmrl.policies.vision import embed_patches, stacked_attention
 from mmrl.policies.families import Family
 from mmrl.policies.vlm import VLM
 from mmrl.types import Frame, Prompt, replace, user
@@ -86,6 +86,14 @@ def test_stacked_attention_equals_a_loop_for_even_and_ragged_lengths():
         for a, b in itertools.pairwise(ends):
             weights = (q[0, :, a:b] @ k[0, :, a:b].transpose(1, 2) * 0.3).softmax(-1)
             assert torch.allclose(found[0, a:b].transpose(0, 1), weights @ v[0, :, a:b], atol=1e-6)
+
+
+@pytest.mark.parametrize("family", cases.FAMILIES)
+def test_patches_are_embedded_as_the_convolution_does(family):
+    embed = cases.policy(family).model.model.visual.patch_embed
+    pixels = cases.policy(family).encode(cases.prompt(1)).media["pixel_values"]
+    expected = type(embed).forward(embed, pixels)
+    assert embed.forward.func is embed_patches and (embed(pixels) - expected).abs().max() < 1e-5 < expected.abs().max()
 
 
 def test_the_same_seed_builds_the_same_tiny_model_and_tokenizer():

@@ -1,15 +1,17 @@
-"""Attention over many short sequences at once, for vision towers.
+"""Two parts of Qwen vision towers, computed faster with the same result.
 
-transformers' vision towers loop over images (and windows) unless a variable-length kernel is set. This one needs no extra
-package: sequences of equal length are stacked and go through one scaled-dot-product call.
+transformers' vision towers loop over images (and windows) unless a variable-length kernel is set. The attention here needs no
+extra package: sequences of equal length are stacked and go through one scaled-dot-product call. Patches are embedded by a
+convolution whose stride is its kernel, which is a matrix product, and that is several times faster.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import linear, scaled_dot_product_attention
 
 NAME = "mmrl_flash_stacked"
 """transformers takes names with "flash" in them for variable-length kernels, and passes the sequence boundaries."""
@@ -48,9 +50,16 @@ def stacked_attention(
     return output[None], None
 
 
-def use_stacked_attention(vision_tower: Any) -> None:
-    """Make a Qwen vision tower run all images of a batch together."""
+def embed_patches(embed: Any, pixels: torch.Tensor) -> torch.Tensor:
+    """What the tower's `patch_embed` computes. pixels: [patches, values of a patch]. Returns [patches, width]."""
+    weight = embed.proj.weight.flatten(1)
+    return linear(pixels.to(weight.dtype), weight, embed.proj.bias)
+
+
+def speed_up(vision_tower: Any) -> None:
+    """Make a Qwen vision tower run all images of a batch together, and embed patches by a matrix product."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, stacked_attention)
     vision_tower.config._attn_implementation = NAME
+    vision_tower.patch_embed.forward = partial(embed_patches, vision_tower.patch_embed)
