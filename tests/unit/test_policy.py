@@ -12,8 +12,8 @@ from mmrl.generate.local import LocalGenerator, Sampling
 from mmrl.pack import pack
 from mmrl.policies import tiny
 from mmrl.policies import vlm as vlm_module
-from mmrl.policies.vision import embed_patches, stacked_attention
 from mmrl.policies.families import Family
+from mmrl.policies.vision import embed_patches, stacked_attention
 from mmrl.policies.vlm import VLM
 from mmrl.types import Frame, Prompt, replace, user
 
