@@ -46,6 +46,12 @@ class PolicyConfig(Section):
     max_pixels: Positive | None = None
     """Images above this are shrunk by the processor; its own limit when unset."""
 
+    @model_validator(mode="after")
+    def _limits_are_in_order(self) -> PolicyConfig:
+        if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
+            raise ValueError(f"min_pixels = {self.min_pixels} is above max_pixels = {self.max_pixels}: lower it")
+        return self
+
 
 class TaskConfig(Section):
     """`[[tasks]]`: one source of problems."""
@@ -121,7 +127,7 @@ class GenerateConfig(Section):
 
     max_tokens: Annotated[int, Field(ge=1, le=2**17)] = 256
     """Longest completion, in tokens."""
-    temperature: Rate = 1.0
+    temperature: Annotated[float, Field(ge=1e-3, le=1e3)] = 1.0
     """Logits are divided by this, in the sampler and in the learner."""
     batch_size: Positive = 256
     """Completions sampled at once; a larger group is not divided."""
@@ -141,7 +147,7 @@ class EvaluateConfig(Section):
 class JudgeConfig(Section):
     """`[judge]`: the processes in which verifiers run."""
 
-    processes: Positive = 1
+    processes: Annotated[int, Field(ge=1, le=1024)] = 1
     """Workers that score side by side."""
     deadline_s: Rate | None = None
     """Seconds per case and verifier; each verifier's own limit when unset."""
@@ -156,7 +162,7 @@ class TrainConfig(Section):
     """Padded tokens per forward pass."""
     packing: Literal["auto", "shared-prefix", "per-completion"] = "auto"
     """`auto` shares a group's prompt where the model family can; `shared-prefix` refuses models that can't."""
-    threads: Annotated[int, Field(ge=0)] = 0
+    threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads of torch; 0 leaves torch's choice."""
 
 
@@ -190,7 +196,7 @@ class RunConfig(Section):
 
     name: str
     """Names the run folder."""
-    runs: Annotated[str, Field(min_length=1)] = "runs"
+    runs: Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*$")] = "runs"
     """The folder that run folders are made in."""
     seed: int = 0
     """Fixes prompts, sampling and initial weights."""
@@ -238,14 +244,14 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     if path.is_dir():
         raise UserError(f"{path} is a folder: give the run file, for example {path / 'config.toml'}")
     try:
-        return tomllib.loads(path.read_bytes().decode("utf-8"))
+        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except FileNotFoundError:
         raise UserError(f"run file {path} does not exist: check the path, or write one (docs/run-files.md)") from None
     except OSError as err:
         raise UserError(f"run file {path} can't be read: {err.strerror}: check its permissions") from None
     except UnicodeDecodeError as err:
         raise UserError(f"run file {path} is not UTF-8 text (byte {err.start}): save it as UTF-8") from None
-    except tomllib.TOMLDecodeError as err:
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as err:
         raise UserError(f"run file {path} is not valid TOML: {err}: correct that line") from None
 
 
@@ -269,9 +275,10 @@ def _copy(tree: Any) -> Any:
 def parse_value(text: str) -> Any:
     """A value as it would stand in a TOML file; anything that isn't TOML is taken as text."""
     try:
-        return tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
+        found = tomllib.loads(f"v = {text}")
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError):
         return text
+    return found["v"] if found.keys() == {"v"} else text  # a line break could hide a second key
 
 
 def _override(tree: dict[str, Any], text: str) -> None:
@@ -288,7 +295,7 @@ def _override(tree: dict[str, Any], text: str) -> None:
 
 
 def _index(node: list[Any], part: str, text: str) -> int:
-    if not part.lstrip("-").isdigit() or not -len(node) <= int(part) < len(node):
+    if not re.fullmatch(r"-?[0-9]{1,9}", part) or not -len(node) <= int(part) < len(node):
         raise UserError(f"--set {text!r}: {part!r} is not an item of a list of {len(node)}: use 0 to {len(node) - 1}")
     return int(part)
 
@@ -296,7 +303,8 @@ def _index(node: list[Any], part: str, text: str) -> int:
 def _explain(err: ValidationError) -> str:
     """The first fault in one line: where it is, what was expected, what was found."""
     fault = err.errors()[0]
-    path = [p for p in fault["loc"] if p not in ("sft", "rl")]
+    loc = fault["loc"]  # the third of a stage is its kind, which pydantic puts in
+    path = [*loc[:2], *loc[3:]] if loc[:1] == ("stages",) and len(loc) > 2 else [*loc]
     where = ".".join(str(p) for p in path)
     if fault["type"] == "extra_forbidden":
         known = _known_keys(fault["loc"][:-1])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.metadata import Distribution
 from typing import Any, NamedTuple
 
@@ -135,8 +135,22 @@ def check_spec(plugin: str, spec: Spec) -> None:
     for target in targets:
         if not isinstance(target, str) or not _TARGET.fullmatch(target):
             raise broken(f'the target of {spec.id!r} must be "module:Name", not {target!r}')
+    for name, kind, called in (("options", Mapping, "a dict"), ("verifiers", Mapping, "a dict"), ("metric", str, "a text")):
+        value = getattr(spec, name, "" if kind is str else {})
+        if not isinstance(value, kind) or (kind is Mapping and not all(isinstance(key, str) for key in value)):
+            raise broken(f"{name} of {spec.id!r} must be {called}{' by names' if kind is Mapping else ''}, not {value!r:.60}")
+    for verifier, weight in getattr(spec, "verifiers", {}).items():
+        if not _is_number(weight):
+            raise broken(f"{spec.id!r} needs a finite weight for {verifier!r}, not {weight!r:.60}")
     if isinstance(spec, VerifierSpec):
-        if not (math.isfinite(spec.low) and math.isfinite(spec.high) and spec.low < spec.high):
-            raise broken(f"{spec.id!r} needs finite low < high, not {spec.low} and {spec.high}")
+        for name in ("low", "high", "deadline_s"):
+            if not _is_number(getattr(spec, name)):
+                raise broken(f"{spec.id!r} needs a finite number as {name}, not {getattr(spec, name)!r:.60}")
+        if not spec.low < spec.high:
+            raise broken(f"{spec.id!r} needs low < high, not {spec.low} and {spec.high}")
         if not spec.deadline_s > 0:
             raise broken(f"{spec.id!r} needs a deadline_s above 0, not {spec.deadline_s}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf

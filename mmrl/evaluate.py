@@ -13,12 +13,13 @@ from mmrl import plugins
 from mmrl.collect.turns import TurnCollector
 from mmrl.config import RunConfig
 from mmrl.data.seeds import derive
-from mmrl.data.source import Indexable, prompts_of
+from mmrl.data.source import Indexable, prompt_at, prompts_of
 from mmrl.errors import UserError
 from mmrl.generate.local import Sampling
 from mmrl.interfaces import Task
 from mmrl.intervals import Z, wilson
 from mmrl.judge import Judge, cases_of
+from mmrl.targets import PluginError, calling
 from mmrl.types import Case, Prompt, Score, replace
 
 
@@ -74,9 +75,17 @@ class Evaluator:
                 f"evaluation of {task_id!r}: {len(failed)} of {len(scores)} scores failed, more than judge.failure_limit = "
                 f"{self.config.judge.failure_limit} allows; the first: {failed[0].detail}"
             )
-        extra = {"truncated_share": sum(c.status.is_truncated for c in cases) / len(cases), "failed": float(len(failed))}
-        extra |= self.tasks[task_id].summarise(scored)
+        own = {"truncated_share": sum(c.status.is_truncated for c in cases) / len(cases), "failed": float(len(failed))}
+        extra = own | self._summarise(task_id, scored) | own
         return _figure(task_id, self.config.evaluate.split, metric, [value for _, value in scored], extra), scores
+
+    def _summarise(self, task_id: str, scored: list[tuple[Prompt, float]]) -> dict[str, float]:
+        with calling(f"task {task_id!r}: summarise()"):
+            figures = dict(self.tasks[task_id].summarise(scored))
+        for name, value in figures.items():
+            if not isinstance(name, str) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise PluginError(f"task {task_id!r}: summarise() must give finite numbers by name, not {name!r}: {value!r:.60}")
+        return figures
 
     def _chunks(self, task_id: str) -> Iterator[list[Prompt]]:
         split = self.config.evaluate.split
@@ -87,7 +96,7 @@ class Evaluator:
         chosen = sorted(random.Random(derive(0, "evaluate", task_id, split)).sample(range(len(items)), n))
         at_once = self.collector.generator.batch_size
         for start in range(0, n, at_once):
-            yield [replace(items[i], task=task_id) for i in chosen[start : start + at_once]]
+            yield [prompt_at(items, i, task_id) for i in chosen[start : start + at_once]]
 
     def _answer(self, prompts: list[Prompt]) -> list[Case]:
         greedy = Sampling(max_tokens=self.config.generate.max_tokens, temperature=0.0)

@@ -26,7 +26,7 @@ from mmrl.contract import CORE, KINDS, SINGULAR
 from mmrl.errors import UserError
 from mmrl.interfaces import Task
 from mmrl.specs import Spec
-from mmrl.targets import PluginError, check_options, explain_import, load_target, one_line, suggest
+from mmrl.targets import PluginError, calling, check_options, explain_import, load_target, one_line, suggest
 from mmrl.types import Case, Score
 
 GROUP = "mmrl.plugins"
@@ -162,17 +162,20 @@ class Registry:
         cls, merged = self.target(spec), {**spec.options, **(options or {})}
         check_options(f"task {spec.id!r}", cls, merged)
         try:
-            task = cls(**merged)
+            with calling(f"task {spec.id!r}, made with {merged},"):
+                task = cls(**merged)
+        except PluginError:
+            raise
         except UserError as error:
             raise UserError(f"task {spec.id!r}: {error}") from error
-        except Exception as error:  # a wrong type, say: the line is for whoever wrote the option, the traceback for the author
-            raise PluginError(
-                f"task {spec.id!r} can't be made with {merged}: {type(error).__name__}: {one_line(error)}"
-            ) from error
         if not isinstance(task, Task):
             raise PluginError(
                 f"task {spec.id!r}: its target {spec.target!r} is not a mmrl.Task but a {type(task).__name__}; subclass Task"
             )
+        with calling(f"task {spec.id!r}: splits"):
+            splits = task.splits
+        if not isinstance(splits, list | tuple) or not splits or not all(isinstance(name, str) for name in splits):
+            raise PluginError(f"task {spec.id!r}: splits must be a tuple of names such as ('train', 'test'), not {splits!r:.60}")
         return task
 
     def make_verifier(self, id: str, options: Mapping[str, Any] | None = None) -> Callable[[Case], float | Score]:
@@ -303,7 +306,8 @@ def _import_file(path: Path) -> Any:
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise contract.broken(f"{path.name!r} is no Python file: name one that ends in .py")
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

@@ -234,14 +234,26 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number < len(lines):
                 raise UserError(f"{path} line {number} is not JSON: the file is damaged; remove that line") from error
             break
-        if not isinstance(row, dict) or not isinstance(row.get("step"), int | None):
+        if not _is_row(row):
             raise UserError(f"{path} line {number} is not a row of a run: the file is damaged; remove that line")
         rows.append(row)
     return rows
+
+
+def _is_row(row: Any) -> bool:
+    """A row has a step, and in the places where readers look further, what they look for."""
+    return (
+        isinstance(row, dict)
+        and isinstance(row.get("step", ""), int | None)
+        and all(isinstance(row.get(key, {}), dict) for key in ("metrics", "eval", "score"))
+        and isinstance(row.get("messages", []), list)
+        and ("metrics" in row or "eval" in row) <= isinstance(row.get("time"), int | float)
+        and ("eval" not in row or {"task", "split", "metric", "value", "low", "high", "n"} <= row["eval"].keys())
+    )
 
 
 def step_of(path: Path) -> int:
@@ -271,14 +283,17 @@ def is_run(path: Path) -> bool:
     return all((path / name).is_file() for name in ("config.toml", "manifest.json")) and not path.is_symlink()
 
 
-def refuse_used(path: Path) -> None:
-    """UserError unless `path` is free: absent, or an empty folder."""
+def refuse_used(path: Path, asked: str = "") -> None:
+    """UserError unless `path` is free: absent, or an empty folder. asked: the switch that would have used a run there."""
     try:
         held = sorted(entry.name for entry in path.iterdir())
     except FileNotFoundError:
         return
     except OSError as error:
         raise UserError(f"cannot use {path} as a run folder: {error.strerror}; choose another name") from error
+    if asked and ("config.toml" in held or "metrics.jsonl" in held):
+        why = "it is a link" if path.is_symlink() else "config.toml or manifest.json is missing"
+        raise UserError(f"{path} is not a run folder that {asked} could use, {why}: remove it, or choose another name")
     if "config.toml" in held or "metrics.jsonl" in held:
         raise UserError(f"{path} already holds a run: choose another name, --resume it, or remove it with --overwrite")
     if held:
@@ -288,9 +303,12 @@ def refuse_used(path: Path) -> None:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
+    if not isinstance(found, dict):
+        raise UserError(f"cannot read {path}: it holds no JSON object; the file is damaged")
+    return found
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

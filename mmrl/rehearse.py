@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from mmrl import plugins
 from mmrl.collect.turns import TurnCollector
-from mmrl.data.source import Indexable
+from mmrl.data.source import Indexable, gold_of, prompt_at
 from mmrl.errors import UserError
 from mmrl.interfaces import Task
 from mmrl.judge import Judge, cases_of
-from mmrl.types import Rollout, replace
+from mmrl.targets import PluginError
+from mmrl.types import Rollout
 
 PROMPTS = 4
 """How many of each task are tried, spread over the split."""
@@ -42,7 +43,8 @@ def doubts(
                 value, completion = low[0]
                 yield (
                     f"{task}: {name} gives {value:g}, not {high:g}, to the gold completion {completion!r:.80} "
-                    f"(and to {len(low)} of {len(rollouts)} tried): does it read what the task asks for?"
+                    f"(and to {len(low)} of {len(rollouts)} tried): "
+                    f"does it read what the task asks for, see `mmrl list tasks {task}`?"
                 )
 
 
@@ -50,8 +52,10 @@ def _gold(task: Task, name: str, items: Indexable, collector: TurnCollector) -> 
     """The gold completions of a few prompts as finished episodes; broken pictures are the run's business."""
     for i in range(0, len(items), -(-len(items) // PROMPTS)):
         try:
-            prompt = replace(items[i], task=name)
+            prompt = prompt_at(items, i, name)
             inputs = collector.encode([prompt])
+        except PluginError:
+            raise
         except UserError:
             continue
-        yield from collector.demonstrate([prompt], inputs, [task.gold(prompt)])
+        yield from collector.demonstrate([prompt], inputs, [gold_of(task, prompt)])

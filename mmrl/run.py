@@ -18,7 +18,7 @@ from mmrl.algorithms.presets import Algorithm, load_algorithm
 from mmrl.collect.turns import TurnCollector
 from mmrl.config import RlStage, RunConfig, SftStage
 from mmrl.data.seeds import derive
-from mmrl.data.source import Source, prompts_of
+from mmrl.data.source import Source, gold_of, prompts_of
 from mmrl.errors import UserError
 from mmrl.evaluate import Evaluation, Evaluator, metric_of
 from mmrl.generate.local import LocalGenerator, Sampling
@@ -30,6 +30,7 @@ from mmrl.pack import pack
 from mmrl.policies.vlm import VLM, PromptInputs
 from mmrl.record import RunFolder, rollout_row
 from mmrl.rehearse import doubts
+from mmrl.targets import PluginError
 from mmrl.types import Batch, Prompt, Rollout, Score
 
 IDLE_STEPS = 10
@@ -97,7 +98,7 @@ class Run:
     def sft_step(self, stage: SftStage) -> dict[str, float]:
         """Imitate the gold completions of a few prompts."""
         prompts, inputs = self.take(stage.batch_size)
-        gold = [self.tasks[p.task].gold(p) for p in prompts]
+        gold = [gold_of(self.tasks[p.task], p) for p in prompts]
         rollouts = self.collector.demonstrate(prompts, inputs, gold)
         batch = self.pack(rollouts, torch.ones(len(rollouts)))
         metrics = self.update(batch)
@@ -136,6 +137,8 @@ class Run:
                     name = prompt.id or name
                     inputs.append(self.policy.encode(prompt))
                     prompts.append(prompt)
+                except PluginError:
+                    raise
                 except UserError as error:
                     self.quarantine.add(place)
                     self.warn(f"{task} {name}", f"left out {name}: {error}")
@@ -343,7 +346,7 @@ class Run:
         for name, caller in plugins.registry().callers(hook):
             try:
                 caller(**arguments)
-            except Exception as error:  # noqa: BLE001 - an observer must not end a run
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - an observer must not end a run
                 self.folder.error(self.at.step, f"plugin {name}: {hook}", f"{type(error).__name__}: {error}")
                 self.progress.note(f"plugin {name} failed in {hook}: {error}")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
+import os
 import shutil
 import signal
 import threading
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 
 from mmrl import checkpoint, plugins
 from mmrl.algorithms.advantage import group_relative
@@ -42,7 +45,7 @@ def train(config: RunConfig, progress: Progress, *, resume: bool = False, overwr
         torch.set_num_threads(config.train.threads)
     going_on = resume and is_run(path)
     if not going_on and not (overwrite and is_run(path)):
-        refuse_used(path)
+        refuse_used(path, asked="--resume" if resume else "--overwrite" if overwrite else "")
     with contextlib.ExitStack() as held:
         if is_run(path):
             held.enter_context(alone(path))
@@ -88,8 +91,9 @@ def stopping_gently(run: Run) -> Iterator[None]:
 
     def ask(number: int, frame: Any) -> None:
         run.stop = True
-        run.progress.note("stopping after this step; Ctrl-C again to stop at once")
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        with contextlib.suppress(OSError):  # not through the console, which may be in the middle of a line
+            os.write(2, b"\nstopping after this step; Ctrl-C again to stop at once\n")
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -134,12 +138,24 @@ def restore(run: Run, path: Path | None) -> None:
         return
     state, tensors = checkpoint.load(path)
     with checkpoint.reading(path):
-        run.at = Position(**state)
-        if run.at.source and run.at.source.keys() != run.tasks.keys():
-            raise ValueError(f"it counts prompts of {', '.join(run.at.source)}")
+        try:
+            run.at = TypeAdapter(Position).validate_json(json.dumps(state), strict=True)
+        except ValidationError as error:
+            fault = error.errors()[0]
+            raise ValueError(f"{'.'.join(map(str, fault['loc']))} of its state: {fault['msg']}") from error
+        check_position(run, path)
     run.folder.rewind(run.at.step)
     run.progress.note(f"resumed after step {run.at.step}")
     run.resume = (path, tensors)
+
+
+def check_position(run: Run, path: Path) -> None:
+    """ValueError when a checkpoint's state can't be one of this run."""
+    at, stages = run.at, run.config.stages
+    if at.step != step_of(path) or not 0 <= at.stage < len(stages) or not 0 <= at.stage_step <= stages[at.stage].steps:
+        raise ValueError(f"its state says step {at.step}, step {at.stage_step} of stage {at.stage}")
+    if at.source and (at.source.keys() != run.tasks.keys() or min(at.source.values()) < 0):
+        raise ValueError(f"its state counts prompts as {at.source}")
 
 
 def check_config(config: RunConfig) -> dict[str, Task]:
@@ -185,7 +201,14 @@ def device_of(config: RunConfig) -> str:
 def load_policy(config: RunConfig, source: Path | None) -> VLM:
     registry = plugins.registry()
     spec, seed = registry.get("policies", config.policy.kind), derive(config.seed, "weights")
-    return registry.target(spec)(config.policy, device=device_of(config), seed=seed, source=source, **spec.options)
+    try:
+        return registry.target(spec)(config.policy, device=device_of(config), seed=seed, source=source, **spec.options)
+    except UserError as error:
+        if source is None:
+            raise
+        raise UserError(
+            f"checkpoint {source.parent} can't be read: {error}: remove that folder to go on from an earlier one"
+        ) from error
 
 
 def check_packing(config: RunConfig, policy: VLM, progress: Progress) -> None:

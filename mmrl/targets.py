@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import functools
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import metadata
 from typing import Any, Literal, get_args, get_origin
 
@@ -44,6 +45,17 @@ def load_target(target: str, what: str) -> Any:
         raise PluginError(
             f"{what}: its target {target!r} does not exist, {module_name} has no {name!r}.{suggest(name, vars(module))}"
         ) from error
+
+
+@contextlib.contextmanager
+def calling(what: str) -> Iterator[None]:
+    """Around a plugin's code: what it raises becomes a PluginError that begins with `what`, its traceback kept as the cause."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"{what} raised {type(error).__name__}: {one_line(error)[:300]}") from error
 
 
 def explain_import(error: BaseException, module: str, dist: str | None = None) -> str:

@@ -108,6 +108,16 @@ class Main(click.Group):
             sys.exit(2)
         except click.Abort as error:
             sys.exit(130 if isinstance(error.__cause__, KeyboardInterrupt) else 1)
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            click.echo(f"mmrl: {where}{error.strerror or one_line(error)}: mend that, or choose another place", err=True)
+            sys.exit(2)
+        except Exception as error:  # noqa: BLE001  the last resort: whoever reads the log still finds the line
+            traceback.print_exc()
+            click.echo(
+                f"mmrl: {type(error).__name__}: {one_line(error)}: a fault of mmrl; report it with the lines above", err=True
+            )
+            sys.exit(1)
         sys.exit(code if isinstance(code, int) else 0)
 
 

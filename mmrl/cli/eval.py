@@ -38,7 +38,7 @@ def command(target: Path, which: str, split: str | None, n: int | None, override
 
     _refuse_unknown(target)
     folder = target if target.is_dir() else None
-    extra = [f'evaluate.split="{split}"'] if split else []
+    extra = [f"evaluate.split={json.dumps(split)}"] if split else []
     extra += [f"evaluate.n={n}"] if n else []
     config = load_config(target / "config.toml" if folder else target, [*overrides, *extra])
     tell(f"loading {config.policy.model} ...")

@@ -24,7 +24,7 @@ NAMES: dict[Any, str] = {str: "text", dict: "an object", list: "a list of paths"
 @click.command
 @click.argument("verifier", shell_complete=ids("verifiers"))
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Option of the verifier, its value as in TOML.")
-@click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True, help="How many work side by side.")
+@click.option("--processes", type=click.IntRange(min=1, max=1024), default=1, show_default=True, help="How many at once.")
 def command(verifier: str, settings: tuple[str, ...], processes: int) -> None:
     """Score completions with VERIFIER, a line of JSON for a line of JSON.
 

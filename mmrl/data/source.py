@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from mmrl.data.seeds import derive
 from mmrl.errors import UserError
 from mmrl.interfaces import Task
+from mmrl.targets import PluginError, calling
 from mmrl.types import Prompt, replace
 
 
@@ -25,11 +26,31 @@ def prompts_of(task_id: str, task: Task, split: str, seed: int) -> Indexable:
     """A task's split, indexable. Raises UserError when the split doesn't exist or is empty."""
     if split not in task.splits:
         raise UserError(f"task {task_id!r} has no split {split!r}: choose one of {', '.join(task.splits)}")
-    found = task.prompts(split, seed)
-    items = found if isinstance(found, Indexable) else list(found)
+    with calling(f"task {task_id!r}: prompts({split!r}, {seed})"):
+        found = task.prompts(split, seed)
+        items = found if isinstance(found, Indexable) and not isinstance(found, str | Mapping) else list(found)
     if not len(items):
         raise UserError(f"task {task_id!r} has no prompts in split {split!r}: check its options and data")
     return items
+
+
+def prompt_at(items: Indexable, index: int, task_id: str) -> Prompt:
+    """A task's prompt. Raises PluginError when that is none, and UserError when the task opens its pictures itself and can't."""
+    with calling(f"task {task_id!r}: item {index} of its prompts"):
+        prompt = items[index]
+    if not isinstance(prompt, Prompt):
+        raise PluginError(f"task {task_id!r}: prompts() must give mmrl.Prompt, item {index} is a {type(prompt).__name__}")
+    return replace(prompt, task=task_id)
+
+
+def gold_of(task: Task, prompt: Prompt) -> str:
+    """The task's completion that deserves the most. Raises PluginError when it is no text."""
+    where = f"task {prompt.task!r}: gold() of prompt {prompt.id!r}"
+    with calling(where):
+        gold = task.gold(prompt)
+    if not isinstance(gold, str) or (not gold.isascii() and gold.encode(errors="replace").decode() != gold):
+        raise PluginError(f"{where} must be text that can be written as UTF-8, not {gold!r:.60}")
+    return gold
 
 
 class Source:
@@ -62,7 +83,7 @@ class Source:
     def __getitem__(self, place: tuple[str, int]) -> Prompt:
         """May raise UserError, when the task opens its pictures itself."""
         task, index = place
-        return replace(self.prompts[task][index], task=task)
+        return prompt_at(self.prompts[task], index, task)
 
     def state(self) -> dict[str, Any]:
         """What `restore` needs: how many prompts of each task were taken."""

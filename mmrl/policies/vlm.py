@@ -16,7 +16,7 @@ from mmrl.config import PolicyConfig
 from mmrl.errors import UserError
 from mmrl.media import load_image
 from mmrl.policies.families import Family, family_of
-from mmrl.targets import one_line
+from mmrl.targets import calling, one_line
 from mmrl.types import Frame, MicroBatch, Prompt, user
 
 MODELS = "give a folder with a transformers checkpoint, a hub name, or tiny:qwen2_5_vl"
@@ -99,8 +99,10 @@ class VLM:
 
     def encode(self, prompt: Prompt) -> PromptInputs:
         """Process one prompt's text and images. Raises UserError when an image or the template can't be used."""
-        images = [load_image(i) for i in prompt.images]
-        messages = _with_images(prompt.messages, iter(images))
+        where = f"prompt {prompt.id!r} of task {prompt.task!r}"
+        with calling(f"{where}: reading its messages (make them with mmrl.user)"):
+            images = [load_image(i) for i in prompt.images]
+            messages = _with_images(prompt.messages, iter(images))
         size = {"size": {**dict(self.processor.image_processor.size), **self.pixels}} if self.pixels and images else {}
         try:
             encoded = self.processor.apply_chat_template(
@@ -112,7 +114,7 @@ class VLM:
                 processor_kwargs={"images_kwargs": size} if size else {},
             )
         except Exception as err:
-            raise UserError(f"prompt {prompt.id!r} of task {prompt.task!r} can't be processed: {one_line(err)}") from err
+            raise UserError(f"{where} can't be processed: {type(err).__name__}: {one_line(err)[:300]}") from err
         encoded = dict(encoded)
         ids = encoded.pop("input_ids")[0]
         encoded.pop("attention_mask", None)

@@ -47,7 +47,7 @@ def test_gold_completions_that_are_cut_off_or_score_low_are_named_before_the_fir
     assert notes == [
         "toy/colour: generate.max_tokens = 1 cuts off even gold completions, of 3 tokens: raise it",
         "toy/colour: toy/zero gives 0, not 1, to the gold completion 'red' (and to 4 of 4 tried): "
-        "does it read what the task asks for?",
+        "does it read what the task asks for, see `mmrl list tasks toy/colour`?",
     ]
     assert [(row["step"], row["where"], row["what"]) for row in rows] == [(1, "gold completions", note) for note in notes]
 

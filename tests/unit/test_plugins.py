@@ -127,8 +127,18 @@ BROKEN = {
     "an id twice": (specs("bad/a").replace("return [", "return 2 * ["), "mmrl_tasks() returns the id 'bad/a' twice"),
     "a range upside down": (
         specs("bad/a", "mmrl_verifiers", "VerifierSpec", ", low=1.0, high=0.0"),
-        "needs finite low < high, not 1.0 and 0.0",
+        "needs low < high, not 1.0 and 0.0",
     ),
+    "a range without numbers": (
+        specs("bad/a", "mmrl_verifiers", "VerifierSpec", ", low=None"),
+        "'bad/a' needs a finite number as low, not None",
+    ),
+    "a weight that is none": (
+        specs("bad/a", extra=", verifiers={'bad/b': float('nan')}"),
+        "'bad/a' needs a finite weight for 'bad/b', not nan",
+    ),
+    "verifiers in a list": (specs("bad/a", extra=", verifiers=['bad/b']"), "verifiers of 'bad/a' must be a dict by names, not ["),
+    "a metric that is no text": (specs("bad/a", extra=", metric=3"), "metric of 'bad/a' must be a text, not 3"),
     "no time": (specs("bad/a", "mmrl_verifiers", "VerifierSpec", ", deadline_s=0.0"), "needs a deadline_s above 0"),
     "a hidden old version": (
         specs("bad/a").replace("[", "[TaskSpec(id='bad/a-v2', target='m:T'), "),
@@ -398,7 +408,7 @@ def test_a_target_that_is_not_what_it_says(site, target: str, source: str, messa
     ("body", "message", "trace"),
     [
         ("raise UserError('size = 3 is too small: give 8')", "task 'zoo/animal': size = 3 is too small: give 8", False),
-        ("'a' + 1", "task 'zoo/animal' can't be made with {'n': 2}: TypeError: can only concatenate str", True),
+        ("'a' + 1", "task 'zoo/animal', made with {'n': 2}, raised TypeError: can only concatenate str", True),
     ],
 )
 def test_a_task_that_can_t_be_made_is_named(site, body: str, message: str, trace: bool) -> None:
