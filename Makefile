@@ -57,4 +57,5 @@ $(STAMP): Makefile pyproject.toml constraints.txt $(wildcard plugins/*/pyproject
 	@echo 'installing mmrl and what it needs into .venv: a minute or a few'
 	@.venv/bin/python -m pip install -q -c constraints.txt -e ".[train,classification,test,dev]"
 	.venv/bin/python -m mmrl.compat --install-pth
-	touch $@
+	@touch $@
+	@echo 'ready: .venv/bin/mmrl, make demo, make test'

@@ -85,7 +85,10 @@ def check_options(what: str, target: Callable[..., Any], options: Mapping[str, A
                 )
     for p in named:
         if p.default is p.empty and p.name not in options:
-            raise UserError(f"{what} needs the option {p.name!r}; it accepts: {', '.join(accepted)}")
+            raise UserError(
+                f"{what} needs the option {p.name!r}: give options = {{{p.name} = ...}} in a run file, or --set {p.name}=...; "
+                f"it accepts: {', '.join(accepted)}"
+            )
         choices = _choices(p.annotation)
         if p.name in options and choices and options[p.name] not in choices:
             known = ", ".join(repr(c) for c in choices)

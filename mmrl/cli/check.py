@@ -6,6 +6,7 @@ import json
 
 import click
 
+from mmrl.cli.apart import apart
 from mmrl.cli.complete import ids
 from mmrl.cli.settings import key_values
 
@@ -25,7 +26,8 @@ def command(id: str, n: int, task: str | None, settings: tuple[str, ...], as_jso
     """Check a task or a verifier against the conformance kit; exit code 1 when it fails."""
     from mmrl.testing import check_id
 
-    reports = check_id(id, n=n, task=task, options=key_values(settings))
+    options = key_values(settings)
+    reports = apart(lambda: check_id(id, n=n, task=task, options=options), f"check of {id!r}")
     if as_json:
         click.echo(json.dumps([r.as_json() for r in reports], indent=2))
     else:
@@ -45,6 +47,7 @@ def command(id: str, n: int, task: str | None, settings: tuple[str, ...], as_jso
                 ],
             )
             failed, total = sum(not r.ok for r in report.results), len(report.results)
-            click.echo(f"{failed} of {total} checks fail\n" if failed else f"all {total} checks pass\n")
+            seen = f"on up to {n} rows of each split; -n looks at more"
+            click.echo(f"{failed} of {total} checks fail, {seen}\n" if failed else f"all {total} checks pass, {seen}\n")
     if not all(r.ok for r in reports):
         raise click.exceptions.Exit(1)

@@ -58,7 +58,7 @@ def command(run_file: Path, overrides: tuple[str, ...], resume: bool, overwrite:
                 _stopped(path, show)
             raise
     page = write_report(folder.path)
-    _close(folder.path, page, show.console)
+    _close(folder.path, page, show)
 
 
 def _dry_run(config: Any) -> None:
@@ -77,7 +77,10 @@ def _dry_run(config: Any) -> None:
         reward = " + ".join(verifier if w == 1 else f"{w:g} x {verifier}" for verifier, w in weights[name].items())
         counts = ", ".join(f"{len(prompts_of(name, task, split, config.seed))} {split}" for split in splits)
         click.echo(f"# {name}: {counts} prompts; reward {reward}; evaluated with {metric_of(config, name)}", err=True)
-    click.echo(f"# checked: {config.name!r} names only what exists; nothing was loaded or trained", err=True)
+    path = Path(config.runs) / config.name
+    if path.exists():
+        click.echo(f"# {path} is there already: training needs --resume, --overwrite or another name", err=True)
+    click.echo("# checked: keys, ids, options and splits. Not looked at: models on a hub, and pictures (mmrl check)", err=True)
 
 
 def _stopped(run: Path, show: Any) -> None:
@@ -119,14 +122,16 @@ def quiet() -> None:
     transformers_logging.set_verbosity_error()
 
 
-def _close(run: Path, page: Path, console: Any) -> None:
+def _close(run: Path, page: Path, show: Any) -> None:
     """What a person wants to know at the end: figures, where to look, where to go on."""
     import json
 
     from rich.markup import escape
 
-    summary = json.loads((run / "summary.json").read_bytes())
+    summary, console = json.loads((run / "summary.json").read_bytes()), show.console
     console.print()
+    for text in show.notes:  # said when it happened, and long scrolled away
+        console.print(f"note: {text}", style="yellow", highlight=False, markup=False, soft_wrap=True)
     for task, before in summary["before"].items():
         best, last = summary["best"][task], summary["last"][task]
         for name, after in [("last", last)] if best == last else [("best", best), ("last", last)]:

@@ -66,5 +66,5 @@ def _run(check: Callable[[Subject], str | None], subject: Subject) -> CheckResul
         return CheckResult(check.__name__, True, note=check(subject) or "")
     except Fault as fault:
         return CheckResult(check.__name__, False, str(fault))
-    except Exception as error:  # noqa: BLE001  the author's code may raise anything, and that is the finding
+    except (Exception, SystemExit) as error:  # noqa: BLE001  the author's code may raise anything, and that is the finding
         return CheckResult(check.__name__, False, f"raised {type(error).__name__}: {error}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import os
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -250,7 +251,7 @@ def _rollout(prompt: Prompt, text: str) -> Rollout:
 def _score(spec: VerifierSpec, verify: Verify, case: Case, completion: str, name: str) -> float:
     """The value for a completion; Fault if the verifier raises, takes too long, or returns no number of its range."""
     rollout = case.rollout and _rollout(case.rollout.prompt, completion)
-    start = time.monotonic()
+    start, process = time.monotonic(), os.getpid()
     try:
         with time_limit(spec.deadline_s):
             returned = verify(replace(case, completion=completion, rollout=rollout))
@@ -259,10 +260,13 @@ def _score(spec: VerifierSpec, verify: Verify, case: Case, completion: str, name
             f"{name} took longer than deadline_s={spec.deadline_s:g}: look for a backtracking pattern or a loop over "
             "pairs, and bound the length before parsing"
         ) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise Fault(
             f"{name} raised {type(error).__name__}: {error!s:.200}; what can't be parsed is a wrong answer: return {spec.low:g}"
         ) from error
+    finally:
+        if os.getpid() != process:  # the verifier forked, and this is its child: there must not be two of the kit
+            os._exit(0)
     took = time.monotonic() - start
     if took > spec.deadline_s:
         raise Fault(f"{name} took {took:.1f} s, longer than deadline_s={spec.deadline_s:g}: bound the length before parsing")

@@ -41,6 +41,7 @@ class Show:
         self.title, self.kind, self.done, self.steps = "", "sft", 0, 1
         self.history: deque[float] = deque(maxlen=60)
         self.values: Mapping[str, float] = {}
+        self.notes: list[str] = []
         self.started, self.drawn, self.first = time.monotonic(), 0.0, 0
 
     def __enter__(self) -> Show:
@@ -91,6 +92,7 @@ class Show:
             )
 
     def note(self, text: str) -> None:
+        self.notes.append(text)
         self.console.print(f"  note: {text}", style="yellow", highlight=False, markup=False, soft_wrap=True)
 
     def _panel(self) -> Panel:

@@ -292,14 +292,14 @@ NEEDS_OPTIONS = """
 
 def test_tasks_that_need_options_get_them(site) -> None:
     site("mmrl-opt", {"mmrl_opt.py": NEEDS_OPTIONS}, {"opt": "mmrl_opt"})
-    needs = "task 'opt/upto' needs the option 'last'; it accepts: last"
+    needs = "task 'opt/upto' needs the option 'last'"
     for id in ("opt/upto", "opt/exact"):
         with pytest.raises(UserError, match=needs):
             check_id(id)
         assert check_id(id, options={"last": 5})[0].ok
     _, verifier = check_plugin("opt", options={"opt/upto": {"last": 5}})
     assert {"gold_scores_highest", "empty_scores_low"} < {r.name for r in verifier.results}
-    with pytest.raises(AssertionError, match=f"task 'opt/upto' can't be built: {needs}: give check_plugin options="):
+    with pytest.raises(AssertionError, match=f"task 'opt/upto' can't be built: {needs}: .*: give check_plugin options="):
         check_plugin("opt")
     (skipped,) = check_plugin("opt", skip=["opt/upto"])
     assert [(r.name, r.ok) for r in skipped.results] == [("rows_to_score_are_found", True)]

@@ -384,7 +384,7 @@ def test_unknown_options_are_refused(site, make: str, options: dict, message: st
         (
             "mmrl_zoo:Animal",
             "class Animal:\n    def __init__(self, root): pass",
-            "task 'zoo/animal' needs the option 'root'; it accepts: root",
+            "task 'zoo/animal' needs the option 'root': give options = {root = ...} in a run file, or --set root=...; it accepts",
         ),
         ("mmrl_far:Animal", "", "task 'zoo/animal' failed to import: no module named 'mmrl_far'"),
         ("mmrl_zoo_heavy:Animal", "", "task 'zoo/animal' failed to import: no module named 'vllm': pip install \"mmrl[vllm]\""),

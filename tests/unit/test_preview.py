@@ -202,7 +202,7 @@ def test_bad_input_is_answered_in_one_line_and_writes_nothing(tmp_path, monkeypa
         (["classification/digits", "--out", "folder.png"], "folder.png is a folder"),
         (["classification/digits", "-n", "0"], "0 is not in the range"),
         (["classification/folder"], "needs the option 'path'"),
-        (["classification/folder", "--set", "path=nowhere"], "folder nowhere does not exist"),
+        (["classification/folder", "--set", "path=nowhere"], "nowhere does not exist"),
         (["classification/folder", "--set", "path=pictures"], ".png is broken"),
     ):
         done = mmrl(*args)

@@ -56,7 +56,7 @@ def folder(path: str) -> Pictures:
     root = Path(str(path)).expanduser()
     if not root.is_dir():
         raise UserError(
-            f"folder {path} {'is a file' if root.exists() else 'does not exist'}: "
+            f"folder {root.absolute()} {'is a file' if root.exists() else 'does not exist'}: "
             "set path to a folder with one folder of images per class"
         )
     items: dict[str, list[Item]] = {}

@@ -111,7 +111,8 @@ class Classification(Task):
     seed: int = 0
     """Draws the splits and the shots. The run's own seed does not, so that no test image is ever trained on."""
     quarantine: bool = False
-    """Decode everything at the start and leave out what is broken, with a warning. By default a broken image stops the run."""
+    """Decode everything at the start and leave out what is broken, with a warning. By default one is
+    left out when its turn comes, and more than a tenth of them stop the run."""
 
     def __post_init__(self) -> None:
         for option, kind in (("question", str), ("open_ended", bool), ("names", Mapping), ("seed", int), ("quarantine", bool)):

@@ -1,0 +1,97 @@
+"""A fault in a task's own code ends a run with its traceback and one line that names the task and the method."""
+
+import json
+import sys
+
+import pytest
+
+import runs
+from mmrl.targets import PluginError
+
+PLUGIN = """
+from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
+
+@hookimpl
+def mmrl_tasks():
+    return [TaskSpec(id="faulty/task", target="faulty:T", verifiers={"faulty/exact": 1.0})]
+
+@hookimpl
+def mmrl_verifiers():
+    return [VerifierSpec(id="faulty/exact", target="faulty:exact")]
+
+def exact(case):
+    return float(len(case.completion) % 2)
+
+class Lazy(list):
+    def __getitem__(self, i):
+        raise KeyError("gone")
+
+class T(Task):
+    splits = ("train", "test")
+
+    def __init__(self, how="", where=""):
+        self.how, self.where = how, where
+        if where == "splits":
+            self.splits = self.value()
+
+    def value(self):
+        return eval(self.how)
+
+    def prompts(self, split, seed):
+        fine = [Prompt(id=f"{split}{i}", messages=[user("x")], answer="a") for i in range(4)]
+        if self.where == "messages":
+            return [Prompt(id=p.id, messages=self.value(), answer="a") for p in fine]
+        return self.value() if self.where == "prompts" else fine
+
+    def gold(self, prompt):
+        return self.value() if self.where == "gold" else "a"
+
+    def summarise(self, results):
+        return self.value() if self.where == "summarise" else {}
+"""
+
+
+@pytest.fixture(autouse=True)
+def faulty(tmp_path, monkeypatch):
+    (tmp_path / "faulty.py").write_text(PLUGIN)
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", str(tmp_path / "faulty.py"))
+    monkeypatch.delitem(sys.modules, "faulty", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("where", "how", "message"),
+    [
+        ("prompts", "1 / 0", r"prompts\('train', 0\) raised ZeroDivisionError"),
+        ("prompts", "exit(0)", r"prompts\('train', 0\) raised SystemExit: 0"),
+        ("prompts", "None", "raised TypeError: 'NoneType' object is not iterable"),
+        ("prompts", "'some text'", "prompts\\(\\) must give mmrl.Prompt, item . is a str"),
+        ("prompts", "[{}] * 4", "must give mmrl.Prompt, item . is a dict"),
+        ("prompts", "(1 / i for i in (1, 0))", "raised ZeroDivisionError"),
+        ("prompts", "Lazy([1, 2])", "item 0 of its prompts raised KeyError: 'gone'"),
+        ("gold", "1 / 0", r"gold\(\) of prompt 'train0' raised ZeroDivisionError"),
+        ("gold", "None", r"gold\(\) of prompt 'train0' must be text that can be written as UTF-8, not None"),
+        ("gold", "chr(0xd800)", "must be text that can be written as UTF-8"),
+        ("summarise", "1 / 0", r"summarise\(\) raised ZeroDivisionError"),
+        ("summarise", "exit(3)", r"summarise\(\) raised SystemExit: 3"),
+        ("summarise", "None", r"summarise\(\) raised TypeError"),
+        ("summarise", "{'x': float('nan')}", r"summarise\(\) must give finite numbers by name, not 'x': nan"),
+        ("summarise", "{'x': [1]}", r"must give finite numbers by name, not 'x': \[1\]"),
+        ("messages", "['x']", "reading its messages"),
+        ("messages", "[{'role': 'user'}]", "reading its messages .* raised KeyError: 'content'"),
+        ("messages", "[{'role': 'user', 'content': [{'type': 'image'}]}]", "reading its messages .* raised KeyError: 'image'"),
+        ("splits", "'train'", "splits must be a tuple of names such as"),
+        ("splits", "None", "splits must be a tuple of names such as"),
+    ],
+)
+def test_it_is_named(tmp_path, where, how, message):
+    tasks = [{"id": "faulty/task", "options": {"where": where, "how": how}}]
+    with pytest.raises(PluginError, match=message) as caught:
+        runs.run(runs.toy_config(tmp_path, tasks=tasks))
+    assert "faulty/task" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_what_summarise_adds_can_not_hide_the_engines_figures(tmp_path):
+    tasks = [{"id": "faulty/task", "options": {"where": "summarise", "how": "{'failed': 7.0, 'more': 0.5}"}}]
+    folder = runs.run(runs.toy_config(tmp_path, tasks=tasks))
+    extra = json.loads((folder.path / "summary.json").read_text())["last"]["faulty/task"]["extra"]
+    assert extra["failed"] == 0.0 and extra["more"] == 0.5

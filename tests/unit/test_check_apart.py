@@ -1,0 +1,51 @@
+"""`mmrl check` of code that ends the process that runs it."""
+
+import subprocess
+import sys
+
+import pytest
+
+PLUGIN = """
+import os
+from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
+
+@hookimpl
+def mmrl_tasks():
+    return [TaskSpec(id="ends/task", target="ends:T", verifiers={"ends/fine": 1.0})]
+
+@hookimpl
+def mmrl_verifiers():
+    return [VerifierSpec(id=f"ends/{n}", target="ends:verify", options={"how": n}) for n in "raise exit kill fork fine".split()]
+
+class T(Task):
+    def prompts(self, split, seed):
+        return [Prompt(id=f"{split}{i}", messages=[user(f"what {i}")], answer=f"a{i}{split}") for i in range(4)]
+
+def verify(case, how):
+    if how == "raise":
+        raise SystemExit(0)
+    if how == "exit":
+        os._exit(0)
+    if how == "kill":
+        os.kill(os.getpid(), 9)
+    if how == "fork":
+        os.fork()
+    return float(case.completion == case.answer)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "told"),
+    [
+        ("raise", 1, "raised SystemExit: 0"),
+        ("exit", 2, "mmrl: check of 'ends/exit': its process ended itself with exit code 0 without a result"),
+        ("kill", 2, "mmrl: check of 'ends/kill': its process was killed by signal 9 without a result"),
+        ("fork", 0, "checks pass, on up to 32 rows of each split"),
+        ("fine", 0, "checks pass, on up to 32 rows of each split"),
+    ],
+)
+def test_a_verifier_that_ends_its_process_never_passes(tmp_path, name, code, told):
+    (tmp_path / "ends.py").write_text(PLUGIN)
+    command = [sys.executable, "-m", "mmrl", "--plugin", "ends.py", "check", f"ends/{name}", "--task", "ends/task"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code and (done.stdout + done.stderr).count(told) == 1, done.stdout + done.stderr
