@@ -13,11 +13,11 @@ from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
 
 @hookimpl
 def mmrl_tasks():
-    return [TaskSpec(id="faulty/task", target="faulty:T", verifiers={"faulty/exact": 1.0})]
+    return [TaskSpec(id="wrong/task", target="wrong:T", verifiers={"wrong/exact": 1.0})]
 
 @hookimpl
 def mmrl_verifiers():
-    return [VerifierSpec(id="faulty/exact", target="faulty:exact")]
+    return [VerifierSpec(id="wrong/exact", target="wrong:exact")]
 
 def exact(case):
     return float(len(case.completion) % 2)
@@ -52,10 +52,11 @@ class T(Task):
 
 
 @pytest.fixture(autouse=True)
-def faulty(tmp_path, monkeypatch):
-    (tmp_path / "faulty.py").write_text(PLUGIN)
-    monkeypatch.setenv("MMRL_PLUGIN_FILES", str(tmp_path / "faulty.py"))
-    monkeypatch.delitem(sys.modules, "faulty", raising=False)
+def wrong(tmp_path, monkeypatch):
+    (tmp_path / "wrong.py").write_text(PLUGIN)
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", str(tmp_path / "wrong.py"))
+    yield
+    sys.modules.pop("wrong", None)  # the next test has another file of that name
 
 
 @pytest.mark.parametrize(
@@ -84,14 +85,14 @@ def faulty(tmp_path, monkeypatch):
     ],
 )
 def test_it_is_named(tmp_path, where, how, message):
-    tasks = [{"id": "faulty/task", "options": {"where": where, "how": how}}]
+    tasks = [{"id": "wrong/task", "options": {"where": where, "how": how}}]
     with pytest.raises(PluginError, match=message) as caught:
         runs.run(runs.toy_config(tmp_path, tasks=tasks))
-    assert "faulty/task" in str(caught.value) and "\n" not in str(caught.value)
+    assert "wrong/task" in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_what_summarise_adds_can_not_hide_the_engines_figures(tmp_path):
-    tasks = [{"id": "faulty/task", "options": {"where": "summarise", "how": "{'failed': 7.0, 'more': 0.5}"}}]
+    tasks = [{"id": "wrong/task", "options": {"where": "summarise", "how": "{'failed': 7.0, 'more': 0.5}"}}]
     folder = runs.run(runs.toy_config(tmp_path, tasks=tasks))
-    extra = json.loads((folder.path / "summary.json").read_text())["last"]["faulty/task"]["extra"]
+    extra = json.loads((folder.path / "summary.json").read_text())["last"]["wrong/task"]["extra"]
     assert extra["failed"] == 0.0 and extra["more"] == 0.5
