@@ -135,10 +135,12 @@ def check_spec(plugin: str, spec: Spec) -> None:
     for target in targets:
         if not isinstance(target, str) or not _TARGET.fullmatch(target):
             raise broken(f'the target of {spec.id!r} must be "module:Name", not {target!r}')
-    for name, kind, called in (("options", Mapping, "a dict"), ("verifiers", Mapping, "a dict"), ("metric", str, "a text")):
-        value = getattr(spec, name, "" if kind is str else {})
-        if not isinstance(value, kind) or (kind is Mapping and not all(isinstance(key, str) for key in value)):
-            raise broken(f"{name} of {spec.id!r} must be {called}{' by names' if kind is Mapping else ''}, not {value!r:.60}")
+    for name in ("options", "verifiers"):
+        value = getattr(spec, name, {})
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            raise broken(f"{name} of {spec.id!r} must be a dict by names, not {value!r:.60}")
+    if isinstance(spec, TaskSpec) and not isinstance(spec.metric, str):
+        raise broken(f"metric of {spec.id!r} must be a text, not {spec.metric!r:.60}")
     for verifier, weight in getattr(spec, "verifiers", {}).items():
         if not _is_number(weight):
             raise broken(f"{spec.id!r} needs a finite weight for {verifier!r}, not {weight!r:.60}")

@@ -76,7 +76,7 @@ class Evaluator:
                 f"{self.config.judge.failure_limit} allows; the first: {failed[0].detail}"
             )
         own = {"truncated_share": sum(c.status.is_truncated for c in cases) / len(cases), "failed": float(len(failed))}
-        extra = own | self._summarise(task_id, scored) | own
+        extra = self._summarise(task_id, scored) | own
         return _figure(task_id, self.config.evaluate.split, metric, [value for _, value in scored], extra), scores
 
     def _summarise(self, task_id: str, scored: list[tuple[Prompt, float]]) -> dict[str, float]:

@@ -246,14 +246,15 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 def _is_row(row: Any) -> bool:
     """A row has a step, and in the places where readers look further, what they look for."""
-    return (
-        isinstance(row, dict)
-        and isinstance(row.get("step", ""), int | None)
-        and all(isinstance(row.get(key, {}), dict) for key in ("metrics", "eval", "score"))
-        and isinstance(row.get("messages", []), list)
-        and ("metrics" in row or "eval" in row) <= isinstance(row.get("time"), int | float)
-        and ("eval" not in row or {"task", "split", "metric", "value", "low", "high", "n"} <= row["eval"].keys())
-    )
+    if not isinstance(row, dict) or not isinstance(row.get("step", ""), int | None):
+        return False
+    if not all(isinstance(row.get(key, {}), dict) for key in ("metrics", "eval", "score")):
+        return False
+    if not isinstance(row.get("messages", []), list):
+        return False
+    timed = "metrics" in row or "eval" in row
+    whole = "eval" not in row or {"task", "split", "metric", "value", "low", "high", "n"} <= row["eval"].keys()
+    return whole and (not timed or isinstance(row.get("time"), int | float))
 
 
 def step_of(path: Path) -> int:

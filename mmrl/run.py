@@ -245,7 +245,7 @@ class Run:
 
     def rehearse(self) -> None:
         """Say what stands against learning anything, before time is spent on it."""
-        verifiers = {t.id: [*{**self.weights[t.id], metric_of(self.config, t.id): 0}] for t in self.config.tasks}
+        verifiers = {t.id: list(dict.fromkeys([*self.weights[t.id], metric_of(self.config, t.id)])) for t in self.config.tasks}
         limit = self.config.generate.max_tokens
         for what in doubts(self.tasks, self.source.prompts, verifiers, self.collector, self.judge, limit):
             self.warn("gold completions", what)

@@ -67,8 +67,8 @@ class SimulatorSpec(Spec):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySpec(Spec):
     """A kind of policy: the target is called as `target(config, device=..., seed=..., source=..., **options)`, see
-    `mmrl.policies.vlm.VLM`. If it has a static method `check(config)`, that is called first, when the run file is read, to refuse
-    what can be refused before anything is loaded."""
+    `mmrl.policies.vlm.VLM`. If it has a static method `check(config)`, that is called first, to refuse what can be refused before
+    anything is loaded; not where a checkpoint takes the model's place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

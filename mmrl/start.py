@@ -54,6 +54,8 @@ def train(config: RunConfig, progress: Progress, *, resume: bool = False, overwr
             progress.note(f"{path} is finished: there is nothing to resume")
             return folder
         found = newest(folder)
+        if found is None:
+            check_model(config)
         judge = held.enter_context(Judge(verifier_ids(config), config.judge.processes, config.judge.deadline_s))
         policy = load_policy(config, found / checkpoint.POLICY if found else None)  # while the judge's workers start
         check_packing(config, policy, progress)
@@ -162,8 +164,7 @@ def check_config(config: RunConfig) -> dict[str, Task]:
     """The tasks of a run file. Raises UserError for whatever is wrong with ids, options, splits and settings."""
     registry = plugins.registry()
     device_of(config)
-    if check := getattr(registry.target(registry.get("policies", config.policy.kind)), "check", None):
-        check(config.policy)
+    registry.get("policies", config.policy.kind)
     tasks = {entry.id: registry.make_task(entry.id, entry.options) for entry in config.tasks}
     for name in verifier_ids(config):
         registry.make_verifier(name)
@@ -178,6 +179,13 @@ def check_config(config: RunConfig) -> dict[str, Task]:
         for name, task in tasks.items():
             prompts_of(name, task, config.evaluate.split, config.seed)
     return tasks
+
+
+def check_model(config: RunConfig) -> None:
+    """Refuse a `[policy]` that can't be loaded, where its kind can tell without loading. A checkpoint doesn't need that model."""
+    registry = plugins.registry()
+    if check := getattr(registry.target(registry.get("policies", config.policy.kind)), "check", None):
+        check(config.policy)
 
 
 def verifier_ids(config: RunConfig) -> dict[str, dict[str, Any]]:
@@ -201,8 +209,9 @@ def device_of(config: RunConfig) -> str:
 def load_policy(config: RunConfig, source: Path | None) -> VLM:
     registry = plugins.registry()
     spec, seed = registry.get("policies", config.policy.kind), derive(config.seed, "weights")
+    device = device_of(config)
     try:
-        return registry.target(spec)(config.policy, device=device_of(config), seed=seed, source=source, **spec.options)
+        return registry.target(spec)(config.policy, device=device, seed=seed, source=source, **spec.options)
     except UserError as error:
         if source is None:
             raise
@@ -233,6 +242,8 @@ def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Ev
         raise UserError("evaluate.n = 0 switches evaluation off: give -n")
     tasks = check_config(config)
     found = find_checkpoint(RunFolder.open(folder), which) if folder else None
+    if found is None:
+        check_model(config)
     policy = load_policy(config, found / checkpoint.POLICY if found else None)
     collector = TurnCollector(policy, LocalGenerator(policy, config.generate.batch_size))
     with Judge(verifier_ids(config), config.judge.processes, config.judge.deadline_s) as judge:

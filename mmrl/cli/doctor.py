@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from mmrl import doctor
-from mmrl.cli.table import tell
+from mmrl.cli.terminal import tell
 
 COLOURS = {"ok": "green", "note": "yellow", "missing": "dim", "broken": "bold red"}
 

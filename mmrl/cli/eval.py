@@ -32,8 +32,7 @@ def command(target: Path, which: str, split: str | None, n: int | None, override
 
     Answers are greedy; accuracies come with Wilson's 95% interval.
     """
-    from mmrl.cli.table import tell
-    from mmrl.cli.train import quiet
+    from mmrl.cli.terminal import quiet, tell
     from mmrl.config import load_config
 
     _refuse_unknown(target)

@@ -68,8 +68,7 @@ def command(task: str, count: int, split: str, seed: int, settings: tuple[str, .
 
 def _eyes(model: str) -> Callable[[Image], Image]:
     """The resizing that a model's processor does."""
-    from mmrl.cli.table import tell
-    from mmrl.cli.train import quiet
+    from mmrl.cli.terminal import quiet, tell
 
     tell(f"loading {model} ...")
     quiet()

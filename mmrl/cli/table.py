@@ -22,12 +22,6 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     Console(width=None if sys.stdout.isatty() else max(160, shutil.get_terminal_size().columns), highlight=False).print(table)
 
 
-def tell(text: str) -> None:
-    """A line for the person who waits: on stderr, and only where that is a terminal."""
-    if sys.stderr.isatty():
-        print(text, file=sys.stderr, flush=True)
-
-
 def escape(text: str) -> str:
     """Text that may hold square brackets, as a cell."""
     from rich.markup import escape

@@ -32,7 +32,7 @@ def command(run_file: Path, overrides: tuple[str, ...], resume: bool, overwrite:
     Writes runs/NAME: configuration, metrics, rollouts, checkpoints, summary.json and report.html.
     """
     from mmrl import config as configs
-    from mmrl.cli.table import tell
+    from mmrl.cli.terminal import quiet, tell
 
     if resume and overwrite:
         raise UserError("--resume and --overwrite contradict each other: give one of them")
@@ -68,8 +68,9 @@ def _dry_run(config: Any) -> None:
     from mmrl.data.source import prompts_of
     from mmrl.evaluate import metric_of
     from mmrl.run import task_weights
-    from mmrl.start import check_config
+    from mmrl.start import check_config, check_model
 
+    check_model(config)
     tasks, weights = check_config(config), task_weights(config)
     click.echo(tomli_w.dumps(as_data(config)), nl=False)
     splits = dict.fromkeys([*(stage.split for stage in config.stages), *([config.evaluate.split] if config.evaluate.n else [])])
@@ -104,22 +105,6 @@ def _stopped(run: Path, show: Any) -> None:
         highlight=False,
         soft_wrap=True,
     )
-
-
-def quiet() -> None:
-    """Before torch and transformers are imported: they share the machine, and don't write into the live panel."""
-    import logging
-    import os
-
-    # torch's threads wait by spinning; where others use the cores too, a step takes several times as long if they do so for long
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "2000")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    from transformers.utils import logging as transformers_logging
-
-    transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()
 
 
 def _close(run: Path, page: Path, show: Any) -> None:

@@ -48,7 +48,7 @@ def gold_of(task: Task, prompt: Prompt) -> str:
     where = f"task {prompt.task!r}: gold() of prompt {prompt.id!r}"
     with calling(where):
         gold = task.gold(prompt)
-    if not isinstance(gold, str) or (not gold.isascii() and gold.encode(errors="replace").decode() != gold):
+    if not isinstance(gold, str) or (gold.encode(errors="replace").decode() != gold):
         raise PluginError(f"{where} must be text that can be written as UTF-8, not {gold!r:.60}")
     return gold
 

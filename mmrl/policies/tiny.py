@@ -37,6 +37,7 @@ CHAT_TEMPLATE = """\
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
 
+HIDDEN, LAYERS = 128, 2
 # A few phrases that tasks use, so that a prompt is some ten tokens and not fifty bytes.
 CORPUS = [
     "What digit is shown? What type of object is in the photo? Please choose one from list [ a, b, c].",
@@ -50,8 +51,8 @@ CORPUS = [
 def build(
     family: str = "qwen2_5_vl",
     *,
-    hidden: int = 128,
-    layers: int = 2,
+    hidden: int = HIDDEN,
+    layers: int = LAYERS,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
     attention: str = "sdpa",
@@ -125,13 +126,13 @@ def build(
 def parse(name: str, seed: int) -> dict[str, Any]:
     """`tiny:FAMILY[:key=value,...]` -> keyword arguments of `build`."""
     _, family, *rest = name.split(":")
-    options: dict[str, Any] = {"family": family, "seed": seed}
+    options: dict[str, Any] = {"family": family, "hidden": HIDDEN, "layers": LAYERS, "seed": seed}
     for item in filter(None, ",".join(rest).split(",")):
         key, _, value = item.partition("=")
         if key not in ("hidden", "layers", "seed") or not re.fullmatch(r"[0-9]{1,9}", value):
             raise UserError(f"policy.model {name!r}: {item!r} is not understood: write tiny:{family}:hidden=128,layers=2")
         options[key] = int(value)
-    _refuse(family, options.get("hidden", 128), options.get("layers", 2))
+    _refuse(family, options["hidden"], options["layers"])
     return options
 
 

@@ -19,7 +19,7 @@ from mmrl.policies.families import Family, family_of
 from mmrl.targets import calling, one_line
 from mmrl.types import Frame, MicroBatch, Prompt, user
 
-MODELS = "give a folder with a transformers checkpoint, a hub name, or tiny:qwen2_5_vl"
+MODEL_CURE = "give a folder with a transformers checkpoint, a hub name, or tiny:qwen2_5_vl"
 LOGIT_CHUNK = 2**25
 """Logits are made for so many (token, vocabulary) pairs at a time: 128 MiB in float32."""
 
@@ -83,9 +83,9 @@ class VLM:
             tiny.parse(name, 0)
         elif Path(name).is_dir():
             if not (Path(name) / "config.json").is_file():
-                raise UserError(f"policy.model {name!r} is a folder without config.json: {MODELS}")
+                raise UserError(f"policy.model {name!r} is a folder without config.json: {MODEL_CURE}")
         elif name.startswith((".", "/", "~")):
-            raise UserError(f"policy.model {name!r} is not a folder: {MODELS}")
+            raise UserError(f"policy.model {name!r} is not a folder: {MODEL_CURE}")
 
     def _try(self, name: str) -> None:
         """Refuse a model whose processor or chat template can't show it a picture, before anything depends on it."""
@@ -237,7 +237,7 @@ def _load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
         )
         processor = AutoProcessor.from_pretrained(name, **options)
     except Exception as err:
-        raise UserError(f"policy.model {name!r} can't be loaded: {one_line(err)[:300]}: {MODELS}") from err
+        raise UserError(f"policy.model {name!r} can't be loaded: {one_line(err)[:300]}: {MODEL_CURE}") from err
     if processor.tokenizer.eos_token_id is None:
         raise UserError(f"policy.model {name!r}: its tokenizer names no end-of-sequence token: set eos_token in its config")
     return model, processor

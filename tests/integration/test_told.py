@@ -1,7 +1,9 @@
 """What a person is told: before a run that can't learn, in one that doesn't, after one that was stopped."""
 
 import json
+import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import pytest
 import runs
 from mmrl.errors import UserError
 from mmrl.policies.vlm import VLM
+from mmrl.start import evaluate_only
 from mmrl.types import Prompt
 
 RL = {"kind": "rl", "steps": 12, "prompts_per_step": 2, "group_size": 2}
@@ -136,3 +139,27 @@ def test_a_part_that_no_model_reads_yet_is_refused_by_name():
     vlm = VLM(runs.toy_config(".").policy)
     with pytest.raises(UserError, match="a message part of type 'video' can't be shown to a model yet"):
         vlm.encode(Prompt(messages=[{"role": "user", "content": [{"type": "video", "video": "a.mp4"}]}]))
+
+
+def test_a_checkpoint_needs_no_model_of_the_run_file(tmp_path):
+    VLM(runs.toy_config(tmp_path).policy).save(tmp_path / "base")
+    config = runs.toy_config(tmp_path, policy={"model": str(tmp_path / "base")})
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(config, progress=runs.Silent(3))
+    shutil.rmtree(tmp_path / "base")
+    assert evaluate_only(config, tmp_path / "toy", "last")[0].n == 4
+    folder = runs.run(config, resume=True)
+    assert (folder.path / "summary.json").exists()
+    with pytest.raises(UserError, match="base' is not a folder: give a folder with a transformers checkpoint"):
+        runs.run(config, overwrite=True)
+    assert (folder.path / "summary.json").exists(), "nothing is lost"
+
+
+@pytest.mark.parametrize(
+    ("given", "spin"), [({}, "2000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")]
+)
+def test_waiting_threads_spin_shortly_unless_the_environment_says_otherwise(given, spin):
+    code = "import os; from mmrl.cli.terminal import quiet; quiet(); print(os.environ.get('GOMP_SPINCOUNT'))"
+    kept = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run([sys.executable, "-c", code], env=kept | given, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == spin

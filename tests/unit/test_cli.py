@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from mmrl import __version__
 from mmrl.cli import COMMANDS, main
-from mmrl.cli.table import tell
+from mmrl.cli.terminal import tell
 
 ZOO = """
     import click

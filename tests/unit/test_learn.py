@@ -221,8 +221,10 @@ def test_a_gap_above_the_limit_leaves_everything_as_it_was():
 
 
 def test_demonstrations_have_no_sampler_to_disagree_with():
-    stage = SftStage(kind="sft", steps=1)
-    Learner(Bandit(0.0, 0.0), stage, negative_log_likelihood, "token", gap_limit=0.1).update(batch([0], [1.0]), 0)
+    stage, policy = SftStage(kind="sft", steps=1, learning_rate=0.5), Bandit(0.0, 0.0)
+    found = Learner(policy, stage, negative_log_likelihood, "token", gap_limit=0.1).update(batch([0], [1.0]), 0)
+    assert found["logprob_gap"] == pytest.approx(-HALF), "over the limit, and the step is taken"
+    assert policy.w.tolist() == pytest.approx([0.5, -0.5], abs=1e-5)
 
 
 @pytest.mark.parametrize("bad", [math.inf, math.nan])
