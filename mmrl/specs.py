@@ -73,11 +73,18 @@ class PolicySpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlgorithmSpec(Spec):
-    """A named composition: advantage (the target) + loss + normalisation; `options` are the settings' defaults."""
+    """A named composition: advantage (the target) + loss + normalisation + sampling rule; `options` are the settings' defaults.
+
+    See `mmrl.algorithms.signals` for what the target may ask for.
+    """
 
     loss: str = "mmrl.algorithms.loss:clipped_surrogate"
     """`module:function`; see `mmrl.algorithms.loss` for the signature."""
-    normalise: Literal["token", "sequence"] = "token"
-    """Average over all trained tokens, or over each rollout first and then over rollouts."""
+    normalise: Literal["token", "sequence", "constant"] = "token"
+    """Average over all trained tokens; over each rollout first and then over rollouts; or divide each rollout's sum by a constant."""
+    constant: float | None = None
+    """The divisor of `normalise="constant"`; by default `generate.max_tokens`."""
+    stage: Mapping[str, Any] = field(default_factory=dict)
+    """What keys of the `rl` stage are when the run file doesn't say: the sampling rule, the KL penalty."""
     paper: str = ""
     """Authors, title, section."""
