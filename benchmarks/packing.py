@@ -18,9 +18,9 @@ import torch
 
 from machine import machine
 from mmrl.algorithms.loss import LossInputs, average, clipped_surrogate
-from mmrl.config import PolicyConfig
 from mmrl.pack import pack
 from mmrl.policies.vlm import VLM
+from mmrl.schema import PolicyConfig
 from mmrl.types import Batch, Prompt, Rollout, Status, Turn, user
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")

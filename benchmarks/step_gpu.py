@@ -24,12 +24,12 @@ from machine import machine
 from mmrl.algorithms.loss import clipped_surrogate
 from mmrl.collect.turns import TurnCollector
 from mmrl.compat import prepare_torchvision
-from mmrl.config import PolicyConfig, RlStage
 from mmrl.generate.local import LocalGenerator, Sampling
 from mmrl.learn import Learner
 from mmrl.pack import pack
 from mmrl.policies import tiny
 from mmrl.policies.vlm import VLM
+from mmrl.schema import PolicyConfig, RlStage
 from mmrl.types import Prompt, user
 
 TEXT = {

@@ -1,6 +1,6 @@
 """The run file: TOML -> typed config. Unknown keys are refused with a suggestion; `--set a.b=c` overrides one value.
 
-Everything here is plain data and costs no heavy import, so a run file can be checked on a laptop.
+The keys are in `mmrl.schema`. Everything here is plain data and costs no heavy import, so a run file can be checked on a laptop.
 """
 
 from __future__ import annotations
@@ -8,225 +8,15 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
+import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ValidationError
 
 from mmrl.errors import UserError
-
-Positive = Annotated[int, Field(ge=1)]
-Rate = Annotated[float, Field(gt=0)]
-Limit = Annotated[float, Field(gt=0, allow_inf_nan=True)]
-Share = Annotated[float, Field(ge=0, le=1)]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
-
-
-class PolicyConfig(Section):
-    """`[policy]`: the model that is trained."""
-
-    model: str
-    """A folder or hub name of a transformers checkpoint, or `tiny:FAMILY` (see `mmrl.policies.tiny`) for a small random one."""
-    kind: str = "vlm"
-    """Id of the policy, see `mmrl list policies`."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of weights and activations; log-probabilities and losses are float32 whatever this says."""
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
-    """`auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:1`."""
-    attention: Literal["sdpa", "eager"] = "sdpa"
-    """How attention is computed; `eager` is slow and transparent. Others can't express a shared prompt."""
-    trust_remote_code: bool = False
-    """Run code that comes with the checkpoint. Off unless you know whose code it is."""
-    min_pixels: Positive | None = None
-    """Images below this are enlarged by the processor; its own limit when unset."""
-    max_pixels: Positive | None = None
-    """Images above this are shrunk by the processor; its own limit when unset."""
-
-    @model_validator(mode="after")
-    def _limits_are_in_order(self) -> PolicyConfig:
-        if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
-            raise ValueError(f"min_pixels = {self.min_pixels} is above max_pixels = {self.max_pixels}: lower it")
-        return self
-
-
-class TaskConfig(Section):
-    """`[[tasks]]`: one source of problems."""
-
-    id: str
-    """See `mmrl list tasks`."""
-    weight: Annotated[float, Field(gt=0)] = 1.0
-    """Share of the prompts, relative to the other tasks."""
-    options: dict[str, Any] = {}
-    """Keyword arguments of the task."""
-    verifiers: dict[str, float] = {}
-    """Verifier id -> weight; replaces the task's own."""
-
-
-class Training(Section):
-    """What all stages have."""
-
-    steps: Positive
-    """Steps of the stage; each is one optimiser step (`epochs` of them with `rl`)."""
-    split: str = "train"
-    """Which split of the tasks the prompts come from."""
-    learning_rate: Rate = 1e-6
-    """Of AdamW, after the warm-up."""
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Steps over which the learning rate rises linearly."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the learning rate goes on: stays, or falls to zero at the end of the stage."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """AdamW's pull of the weights towards zero, relative to the learning rate."""
-    max_grad_norm: Limit = 1.0
-    """A gradient longer than this is scaled down to it; inf never scales."""
-
-
-class SftStage(Training):
-    """`[[stages]] kind = "sft"`: imitate the tasks' gold completions."""
-
-    kind: Literal["sft"]
-    """Which stage it is."""
-    batch_size: Positive = 32
-    """Examples a step."""
-    learning_rate: Rate = 1e-5
-    """Of AdamW, after the warm-up."""
-
-
-class RlStage(Training):
-    """`[[stages]] kind = "rl"`: sample, score, reinforce."""
-
-    kind: Literal["rl"]
-    """Which stage it is."""
-    prompts_per_step: Positive = 16
-    """Prompts sampled in a step."""
-    group_size: Positive = 8
-    """Completions sampled for each prompt."""
-    algorithm: str = "grpo"
-    """See `mmrl list algorithms`."""
-    settings: dict[str, Any] = {}
-    """Keyword arguments of the algorithm's advantage."""
-    epochs: Positive = 1
-    """Passes over each step's completions; from the second on the ratio is clipped."""
-    clip_low: Share = 0.2
-    """The probability ratio counts down to 1 - clip_low."""
-    clip_high: Annotated[float, Field(ge=0)] = 0.2
-    """The probability ratio counts up to 1 + clip_high."""
-    kl: Annotated[float, Field(ge=0)] = 0.0
-    """Weight of the KL penalty (k3) against the policy as it was when the stage began; 0 keeps no reference."""
-
-
-Stage = Annotated[SftStage | RlStage, Field(discriminator="kind")]
-
-
-class GenerateConfig(Section):
-    """`[generate]`: how completions are sampled during training. The checkpoint's own generation settings are ignored."""
-
-    max_tokens: Annotated[int, Field(ge=1, le=2**17)] = 256
-    """Longest completion, in tokens."""
-    temperature: Annotated[float, Field(ge=1e-3, le=1e3)] = 1.0
-    """Logits are divided by this, in the sampler and in the learner."""
-    batch_size: Positive = 256
-    """Completions sampled at once; a larger group is not divided."""
-
-
-class EvaluateConfig(Section):
-    """`[evaluate]`: greedy answers to held-out prompts, before, during and after the RL stages."""
-
-    split: str = "test"
-    """Which split of the tasks is held out."""
-    n: Annotated[int, Field(ge=0)] = 200
-    """Prompts per task; 0 switches evaluation off."""
-    every: Annotated[int, Field(ge=0)] = 0
-    """Also after every so many steps of an RL stage."""
-
-
-class JudgeConfig(Section):
-    """`[judge]`: the processes in which verifiers run."""
-
-    processes: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Workers that score side by side."""
-    deadline_s: Rate | None = None
-    """Seconds per case and verifier; each verifier's own limit when unset."""
-    failure_limit: Share = 0.1
-    """The run stops when more than this share of a step's scores failed."""
-
-
-class TrainConfig(Section):
-    """`[train]`: how an update is computed; none of this changes its result beyond rounding."""
-
-    micro_batch_tokens: Positive = 16384
-    """Padded tokens per forward pass."""
-    packing: Literal["auto", "shared-prefix", "per-completion"] = "auto"
-    """`auto` shares a group's prompt where the model family can; `shared-prefix` refuses models that can't."""
-    threads: Annotated[int, Field(ge=0, le=1024)] = 0
-    """CPU threads of torch; 0 leaves torch's choice."""
-
-
-class CheckpointConfig(Section):
-    """`[checkpoint]`: what a resume needs."""
-
-    every: Annotated[int, Field(ge=0)] = 0
-    """Steps between checkpoints; the end of the run is always one."""
-    keep: Positive = 1
-    """How many of the newest are kept beside the best."""
-
-
-class RecordConfig(Section):
-    """`[record]`: rollouts kept for people."""
-
-    rollouts_every: Annotated[int, Field(ge=0)] = 10
-    """Steps between recorded rollouts; 0 records none."""
-    rollouts: Positive = 16
-    """How many a recorded step keeps."""
-
-
-class LimitsConfig(Section):
-    """`[limits]`: what stops a run, because its numbers can no longer be trusted."""
-
-    logprob_gap: Limit = 0.1
-    """Mean difference between the sampler's and the learner's log-probabilities, in nats."""
-
-
-class RunConfig(Section):
-    """A whole run file."""
-
-    name: str
-    """Names the run folder."""
-    runs: Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*$")] = "runs"
-    """The folder that run folders are made in."""
-    seed: int = 0
-    """Fixes prompts, sampling and initial weights."""
-    policy: PolicyConfig
-    """The model."""
-    tasks: Annotated[list[TaskConfig], Field(min_length=1)]
-    """What it is trained on and evaluated with."""
-    stages: Annotated[list[Stage], Field(min_length=1)]
-    """What is done, in order."""
-    generate: GenerateConfig = GenerateConfig()
-    evaluate: EvaluateConfig = EvaluateConfig()
-    judge: JudgeConfig = JudgeConfig()
-    train: TrainConfig = TrainConfig()
-    checkpoint: CheckpointConfig = CheckpointConfig()
-    record: RecordConfig = RecordConfig()
-    limits: LimitsConfig = LimitsConfig()
-
-    @field_validator("name")
-    @classmethod
-    def _name_is_a_folder_name(cls, name: str) -> str:
-        if not re.fullmatch(r"[^\s/\\-]([^/\\]{0,198}[^\s/\\])?", name) or not name.isprintable() or name.strip(".") == "":
-            raise ValueError("must be usable as a folder name: no slashes, no blanks or dash in front, at most 200 characters")
-        return name
-
-    @model_validator(mode="after")
-    def _tasks_are_distinct(self) -> RunConfig:
-        ids = [t.id for t in self.tasks]
-        if twice := [i for i in ids if ids.count(i) > 1]:
-            raise ValueError(f"task {twice[0]!r} is listed twice; give one entry a larger weight instead")
-        return self
+from mmrl.schema import STAGES, RunConfig
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
@@ -313,25 +103,28 @@ def _explain(err: ValidationError) -> str:
     if fault["type"] == "missing":
         return f"{where!r} is missing: add it (docs/run-files.md)"
     if fault["type"] in ("union_tag_not_found", "union_tag_invalid"):
-        return f'{where!r} needs kind = "sft" or kind = "rl"'
+        return f"{where!r} needs " + " or ".join(f'kind = "{kind}"' for kind in STAGES)
     found = fault.get("input")
     message = fault["msg"].removeprefix("Value error, ").rstrip(".")
     return f"{where!r}: {message[0].lower()}{message[1:]}; found {found!r}" if path else message
 
 
 def _known_keys(loc: Sequence[int | str]) -> list[str]:
+    """The keys of the section at `loc`, a path of keys, list positions and, behind a stage's position, its kind."""
     model: Any = RunConfig
     for part in loc:
         if isinstance(part, int):
             continue
-        if part in ("sft", "rl"):
-            model = SftStage if part == "sft" else RlStage
-        elif part == "stages":
-            continue
-        else:
-            annotation = model.model_fields[part].annotation
-            model = TaskConfig if part == "tasks" else annotation
+        model = STAGES[part] if model is None else _section(model.model_fields[part].annotation)
     return list(model.model_fields)
+
+
+def _section(annotation: Any) -> Any:
+    """The section in an annotation such as `list[Section]` or `Section | None`; None for the stages, where the kind decides."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    found = {_section(part) for part in typing.get_args(annotation)} - {None}
+    return found.pop() if len(found) == 1 else None
 
 
 def as_data(config: RunConfig) -> dict[str, Any]:
@@ -347,6 +140,8 @@ def smoke(config: RunConfig) -> RunConfig:
     data["policy"] |= {"device": "cpu", "max_pixels": min(config.policy.max_pixels or 12544, 12544)}
     data["policy"]["min_pixels"] = min(config.policy.min_pixels or 3136, 3136)
     for stage in data["stages"]:
+        if "teacher" in stage and not stage["teacher"].startswith("tiny:"):
+            stage["teacher"] = data["policy"]["model"]
         smaller = {"steps": 2, "batch_size": 4, "prompts_per_step": 2, "group_size": 4, "epochs": 2, "warmup_steps": 0}
         stage.update({k: min(stage[k], v) for k, v in smaller.items() if k in stage})
     data["generate"]["max_tokens"] = min(config.generate.max_tokens, 16)

@@ -11,7 +11,6 @@ from typing import Any
 
 from mmrl import plugins
 from mmrl.collect.turns import TurnCollector
-from mmrl.config import RunConfig
 from mmrl.data.seeds import derive
 from mmrl.data.source import Indexable, prompt_at, prompts_of
 from mmrl.errors import UserError
@@ -19,6 +18,7 @@ from mmrl.generate.local import Sampling
 from mmrl.interfaces import Task
 from mmrl.intervals import Z, wilson
 from mmrl.judge import Judge, cases_of
+from mmrl.schema import RunConfig
 from mmrl.targets import PluginError, calling
 from mmrl.types import Case, Prompt, Score, replace
 

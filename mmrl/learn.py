@@ -10,9 +10,9 @@ from typing import Literal
 import torch
 
 from mmrl.algorithms.loss import LossFunction, LossInputs, average, k3
-from mmrl.config import RlStage, SftStage
 from mmrl.errors import UserError
 from mmrl.policies.vlm import VLM
+from mmrl.schema import RlStage, SftStage
 from mmrl.types import Batch
 
 

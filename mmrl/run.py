@@ -16,7 +16,6 @@ from mmrl import checkpoint, plugins
 from mmrl.algorithms.loss import negative_log_likelihood
 from mmrl.algorithms.presets import Algorithm, load_algorithm
 from mmrl.collect.turns import TurnCollector
-from mmrl.config import RlStage, RunConfig, SftStage
 from mmrl.data.seeds import derive
 from mmrl.data.source import Source, gold_of, prompts_of
 from mmrl.errors import UserError
@@ -30,6 +29,7 @@ from mmrl.pack import pack
 from mmrl.policies.vlm import VLM, PromptInputs
 from mmrl.record import RunFolder, rollout_row
 from mmrl.rehearse import doubts
+from mmrl.schema import RlStage, RunConfig, SftStage
 from mmrl.targets import PluginError
 from mmrl.types import Batch, Prompt, Rollout, Score
 

@@ -81,7 +81,7 @@ class AlgorithmSpec(Spec):
     loss: str = "mmrl.algorithms.loss:clipped_surrogate"
     """`module:function`; see `mmrl.algorithms.loss` for the signature."""
     normalise: Literal["token", "sequence", "constant"] = "token"
-    """Average over all trained tokens; over each rollout first and then over rollouts; or divide each rollout's sum by a constant."""
+    """Average over all trained tokens; over each rollout and then over rollouts; or divide each rollout's sum by `constant`."""
     constant: float | None = None
     """The divisor of `normalise="constant"`; by default `generate.max_tokens`."""
     stage: Mapping[str, Any] = field(default_factory=dict)

@@ -20,7 +20,7 @@ from mmrl import checkpoint, plugins
 from mmrl.algorithms.advantage import group_relative
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.collect.turns import TurnCollector
-from mmrl.config import RlStage, RunConfig, as_data
+from mmrl.config import as_data
 from mmrl.data.seeds import derive
 from mmrl.data.source import prompts_of
 from mmrl.errors import UserError
@@ -31,6 +31,7 @@ from mmrl.judge import Judge
 from mmrl.policies.vlm import VLM
 from mmrl.record import RunFolder, is_run, refuse_used, step_of
 from mmrl.run import Position, Progress, Run, task_weights
+from mmrl.schema import RlStage, RunConfig
 
 
 def train(config: RunConfig, progress: Progress, *, resume: bool = False, overwrite: bool = False) -> RunFolder:

@@ -11,8 +11,8 @@ import click
 from mmrl.errors import UserError
 
 if TYPE_CHECKING:
-    from mmrl.config import RunConfig
     from mmrl.evaluate import Evaluation
+    from mmrl.schema import RunConfig
 
 SHOWN = 8
 """Run folders that are named to somebody who named none."""

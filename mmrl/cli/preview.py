@@ -72,8 +72,8 @@ def _eyes(model: str) -> Callable[[Image], Image]:
 
     tell(f"loading {model} ...")
     quiet()
-    from mmrl.config import PolicyConfig
     from mmrl.policies.vlm import VLM
+    from mmrl.schema import PolicyConfig
     from mmrl.types import Prompt, user
 
     policy = VLM(PolicyConfig(model=model))

@@ -12,10 +12,10 @@ from torch.utils.checkpoint import checkpoint
 from transformers import GenerationConfig
 
 from mmrl.compat import prepare_torchvision
-from mmrl.config import PolicyConfig
 from mmrl.errors import UserError
 from mmrl.media import load_image
 from mmrl.policies.families import Family, family_of
+from mmrl.schema import PolicyConfig
 from mmrl.targets import calling, one_line
 from mmrl.types import Frame, MicroBatch, Prompt, user
 

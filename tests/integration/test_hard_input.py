@@ -11,10 +11,11 @@ import mmrl.run
 import mmrl.start
 import runs
 import vlm_cases as cases
-from mmrl.config import PolicyConfig, parse_config
+from mmrl.config import parse_config
 from mmrl.errors import UserError
 from mmrl.evaluate import Evaluation, Evaluator
 from mmrl.policies.vlm import VLM
+from mmrl.schema import PolicyConfig
 from mmrl.start import alone, evaluate_only, load_policy
 
 RL = {"kind": "rl", "steps": 2, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-3}

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mmrl.config import RunConfig, parse_config
+from mmrl.config import parse_config
 from mmrl.record import RunFolder
+from mmrl.schema import RunConfig
 from mmrl.start import train
 
 TOY = str(Path(__file__).with_name("toy.py"))

@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 
 from mmrl.algorithms.loss import LossInputs, average, clipped_surrogate
-from mmrl.config import PolicyConfig
 from mmrl.policies import tiny
 from mmrl.policies.vlm import VLM
+from mmrl.schema import PolicyConfig
 from mmrl.types import Prompt, Rollout, Status, Turn, user
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")

@@ -7,10 +7,10 @@ import torch
 from torch.nn.functional import log_softmax
 
 from mmrl.algorithms.loss import clipped_surrogate, negative_log_likelihood
-from mmrl.config import PolicyConfig, RlStage, SftStage
 from mmrl.errors import UserError
 from mmrl.learn import Learner, frozen_copy, learning_rate
 from mmrl.policies.vlm import VLM
+from mmrl.schema import PolicyConfig, RlStage, SftStage
 from mmrl.types import Batch, MicroBatch
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from mmrl.algorithms.loss import LossInputs, average, clipped_surrogate, k3, negative_log_likelihood
-from mmrl.config import RlStage
 from mmrl.learn import learning_rate
+from mmrl.schema import RlStage
 
 GOLDEN = [
     json.loads(line)

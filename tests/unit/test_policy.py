@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import vlm_cases as cases
-from mmrl.config import PolicyConfig
 from mmrl.errors import UserError
 from mmrl.generate.local import LocalGenerator, Sampling
 from mmrl.pack import pack
@@ -15,6 +14,7 @@ from mmrl.policies import vlm as vlm_module
 from mmrl.policies.families import Family
 from mmrl.policies.vision import embed_patches, stacked_attention
 from mmrl.policies.vlm import VLM
+from mmrl.schema import PolicyConfig
 from mmrl.types import Frame, Prompt, replace, user
 
 

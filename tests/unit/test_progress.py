@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from mmrl.config import RlStage, SftStage
 from mmrl.evaluate import Evaluation
+from mmrl.schema import RlStage, SftStage
 from mmrl.types import replace
 from mmrl.view import progress
 from mmrl.view.progress import Show, sparkline
