@@ -39,6 +39,22 @@ class Task:
         """A completion that deserves the highest score: what SFT imitates and `mmrl check` scores. By default the answer."""
         return str(prompt.answer)
 
+    def read(self, completion: str) -> str:
+        """The answer that a completion gives, for votes among several: majority@k and training without labels. By default the
+        text of its last `<answer>` tag, or else all of it; without outer blanks, in lower case."""
+        start = completion.rfind("<answer>")
+        text = completion[start + len("<answer>") :].partition("</answer>")[0] if start >= 0 else completion
+        return text.strip().lower()
+
+    def hint(self, prompt: Prompt, share: float) -> str:
+        """What a hint for this prompt says: by default the first `share` (0 to 1) of its gold completion's words."""
+        words = self.gold(prompt).split()
+        return " ".join(words[: max(1, round(share * len(words)))])
+
+    def rephrase(self, prompt: Prompt) -> Prompt | None:
+        """The same question in other words or with the pictures changed, for Co-Reward; by default there is none."""
+        return None
+
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """Figures over one evaluation beside its mean, such as a harmonic mean over kinds of items; by default none."""
         return {}

@@ -246,7 +246,7 @@ class RlStage(Training):
     algorithm: str = "grpo"
     """See `mmrl list algorithms`."""
     settings: dict[str, Any] = {}
-    """Settings of the algorithm, of its advantage and of its loss, and `normalise` and `constant`; see `mmrl list algorithms ID`."""
+    """Settings of the algorithm's advantage and loss, and `normalise` and `constant`; see `mmrl list algorithms ID`."""
     epochs: Positive = 1
     """Passes over each step's completions; from the second on the ratio is clipped."""
     minibatches: Positive = 1
@@ -299,7 +299,7 @@ class RlStage(Training):
     hint_shares: list[Annotated[float, Field(gt=0, le=1)]] = [0.25, 0.5, 0.75]
     """How much of the gold completion a hint shows, tried in turn until one succeeds."""
     ground_truth: Literal["never", "when-failed", "always"] = "never"
-    """Put the gold completion into the group as one more rollout; where a sampled one is as good, it has no advantage (ViSurf)."""
+    """Put the gold completion into the group as one more rollout; where a sampled one is as good, it counts nothing (ViSurf)."""
     ground_truth_without: list[str] = []
     """Verifiers that don't reward the gold completion, such as one for a thinking format that labels lack (ViSurf)."""
     labels: Literal["task", "majority", "ttrv", "co-reward"] = "task"
@@ -323,7 +323,7 @@ class RlStage(Training):
     def _rules_leave_something(self) -> RlStage:
         if self.success_low > self.success_high:
             raise ValueError(
-                f"success_low = {self.success_low:g} is above success_high = {self.success_high:g}, which leaves nothing: swap them"
+                f"success_low = {self.success_low:g} is above success_high = {self.success_high:g}, leaving nothing: swap them"
             )
         if self.success_low == self.success_high and self.success_low in (0.0, 1.0):
             raise ValueError(
@@ -354,8 +354,8 @@ class DistillStage(Training):
     teacher: str
     """A folder or hub name of a checkpoint with the same vocabulary; a run's are `runs/NAME/checkpoints/step-.../policy`."""
     divergence: Literal["reverse", "forward", "hard", "sampled"] = "reverse"
-    """`reverse`, `forward`: KL(policy || teacher) or KL(teacher || policy) over the whole vocabulary at each token of the
-    policy's own completions; `sampled`: the reverse one, from the sampled tokens alone; `hard`: imitate the teacher's completions."""
+    """`reverse`, `forward`: KL(policy || teacher) or KL(teacher || policy) over the whole vocabulary at each token of the policy's
+    completions; `sampled`: the reverse one, from the sampled tokens alone; `hard`: imitate the teacher's completions."""
     prompts_per_step: Positive = 16
     """Prompts a step."""
     group_size: Positive = 1
