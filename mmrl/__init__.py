@@ -5,8 +5,8 @@ These names are what a plugin imports; nothing heavy is imported with them.
 
 from mmrl.errors import UserError
 from mmrl.hookspecs import hookimpl
-from mmrl.interfaces import Simulator, Task, Verifier, World
-from mmrl.specs import AlgorithmSpec, PolicySpec, SimulatorSpec, TaskSpec, VerifierSpec
+from mmrl.interfaces import Simulator, Task, Tracker, Verifier, World
+from mmrl.specs import AlgorithmSpec, PolicySpec, SimulatorSpec, TaskSpec, TrackerSpec, VerifierSpec
 from mmrl.types import Case, Frame, Message, Prompt, Rollout, Score, Status, Turn, user
 
 __version__ = "0.1.0"
@@ -25,6 +25,8 @@ __all__ = [
     "Status",
     "Task",
     "TaskSpec",
+    "Tracker",
+    "TrackerSpec",
     "Turn",
     "UserError",
     "Verifier",

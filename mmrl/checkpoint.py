@@ -20,11 +20,12 @@ from mmrl.errors import UserError
 from mmrl.learn import Learner
 from mmrl.policies.vlm import VLM
 
-POLICY, REFERENCE, OPTIMIZER, STATE = "policy", "reference.safetensors", "optimizer.safetensors", "state.json"
+POLICY, LEARNER, STATE = "policy", "learner.safetensors", "state.json"
 
 
 def save(path: Path, policy: VLM, learner: Learner, state: Mapping[str, Any]) -> None:
-    """Write a checkpoint folder: the policy as transformers loads it, the optimiser, and `state` as JSON.
+    """Write a checkpoint folder: the policy as transformers loads it (its mean weights, where a stage keeps them), what else the
+    learner needs (optimiser, KL reference, critic), and `state` as JSON.
 
     Everything is written and flushed beside its place and then renamed, so a kill at any moment leaves the last one whole.
     Raises UserError when the disk is full or not writable; earlier checkpoints are untouched.
@@ -36,10 +37,9 @@ def save(path: Path, policy: VLM, learner: Learner, state: Mapping[str, Any]) ->
             return
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
-        policy.save(aside / POLICY)
-        if learner.reference is not None:
-            save_file(dict(learner.reference.parameters()), aside / REFERENCE)
-        save_file(learner.state(), aside / OPTIMIZER)
+        with learner.optimizer.averaged():
+            policy.save(aside / POLICY)
+        save_file(learner.state(), aside / LEARNER)
         _write_state(aside, state)
         _flush(aside)
         os.rename(aside, path)
@@ -72,25 +72,15 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def load(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """(state, optimiser tensors) of a checkpoint; the policy is loaded from `path / POLICY`."""
+    """(state, the learner's tensors) of a checkpoint; the policy is loaded from `path / POLICY`."""
     with reading(path):
-        return state(path), load_file(path / OPTIMIZER)
+        return state(path), load_file(path / LEARNER)
 
 
 def state(path: Path) -> dict[str, Any]:
     """Where the run was, without the tensors."""
     with reading(path):
         return dict(json.loads((path / STATE).read_text(encoding="utf-8")))
-
-
-def restore(path: Path, tensors: Mapping[str, torch.Tensor], learner: Learner) -> None:
-    """Give a stage's learner its optimiser state and its KL reference back; its policy is loaded already."""
-    learner.load_state(tensors)
-    if learner.reference is not None:
-        with reading(path), torch.no_grad():
-            weights = load_file(path / REFERENCE)
-            for name, parameter in learner.reference.parameters():
-                parameter.copy_(weights[name])
 
 
 def clean(folder: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import mmrl
 from mmrl.errors import UserError
-from mmrl.specs import AlgorithmSpec, PolicySpec, SimulatorSpec, Spec, TaskSpec, VerifierSpec
+from mmrl.specs import AlgorithmSpec, PolicySpec, SimulatorSpec, Spec, TaskSpec, TrackerSpec, VerifierSpec
 from mmrl.targets import suggest
 
 KINDS: dict[str, type[Spec]] = {
@@ -23,8 +23,16 @@ KINDS: dict[str, type[Spec]] = {
     "simulators": SimulatorSpec,
     "policies": PolicySpec,
     "algorithms": AlgorithmSpec,
+    "trackers": TrackerSpec,
 }
-SINGULAR = {"tasks": "task", "verifiers": "verifier", "simulators": "simulator", "policies": "policy", "algorithms": "algorithm"}
+SINGULAR = {
+    "tasks": "task",
+    "verifiers": "verifier",
+    "simulators": "simulator",
+    "policies": "policy",
+    "algorithms": "algorithm",
+    "trackers": "tracker",
+}
 CORE = "mmrl"
 """The name under which the core's own specs are registered; only these have ids without a plugin's name."""
 
@@ -144,6 +152,8 @@ def check_spec(plugin: str, spec: Spec) -> None:
     for verifier, weight in getattr(spec, "verifiers", {}).items():
         if not _is_number(weight):
             raise broken(f"{spec.id!r} needs a finite weight for {verifier!r}, not {weight!r:.60}")
+    if isinstance(spec, TrackerSpec) and not (isinstance(spec.needs, tuple) and all(isinstance(n, str) for n in spec.needs)):
+        raise broken(f"needs of {spec.id!r} must be a tuple of modules such as ('wandb',), not {spec.needs!r:.60}")
     if isinstance(spec, VerifierSpec):
         for name in ("low", "high", "deadline_s"):
             if not _is_number(getattr(spec, name)):

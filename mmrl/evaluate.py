@@ -1,15 +1,16 @@
-"""Greedy answers to held-out prompts, with a confidence interval."""
+"""Answers to held-out prompts, one or several each, with a confidence interval."""
 
 from __future__ import annotations
 
 import math
 import random
 import statistics
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from mmrl import plugins
+from mmrl.algorithms.labels import majority
 from mmrl.collect.turns import TurnCollector
 from mmrl.data.seeds import derive
 from mmrl.data.source import Indexable, prompt_at, prompts_of
@@ -18,9 +19,28 @@ from mmrl.generate.local import Sampling
 from mmrl.interfaces import Task
 from mmrl.intervals import Z, wilson
 from mmrl.judge import Judge, cases_of
-from mmrl.schema import RunConfig
+from mmrl.media import load_image
+from mmrl.schema import RunConfig, TaskConfig
+from mmrl.specs import VerifierSpec
 from mmrl.targets import PluginError, calling
-from mmrl.types import Case, Prompt, Score, replace
+from mmrl.types import Case, Message, Prompt, Score, replace
+
+GREY = (128, 128, 128)
+"""The colour of a blanked picture."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One prompt's answers and what they scored."""
+
+    id: str
+    """The prompt's id within its task."""
+    value: float | None
+    """Mean of the values; None when none of the answers could be scored."""
+    values: tuple[float | None, ...]
+    """The score of each answer, in the order in which they were sampled; None where the verifier failed."""
+    answers: tuple[str, ...]
+    """What `Task.read` finds in each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,92 +48,223 @@ class Evaluation:
     """One task's figure on one split."""
 
     task: str
+    """The entry's label in the run file."""
     split: str
     metric: str
     """`accuracy` when every score is 0 or 1 and the verifier's spec doesn't say `graded`, else the verifier's id."""
     value: float
+    """Mean over prompts of the mean over a prompt's answers."""
     low: float
     high: float
-    """Bounds of the 95% interval: Wilson's for accuracies, otherwise the normal approximation of the
-    mean's, within the verifier's range."""
+    """Bounds of the 95% interval over prompts: Wilson's where each prompt's value is 0 or 1, otherwise the normal
+    approximation of the mean's, within the verifier's range. Answers to one prompt are not independent and count as one."""
     n: int
     """Prompts that were scored."""
     extra: dict[str, float] = field(default_factory=dict)
-    """`truncated_share`, `failed`, and what the task's `summarise` adds."""
+    """What the task's `summarise` adds, `truncated_share` and `failed` of the answers; with several answers a prompt `pass@k` and
+    `majority@k`, see `several`; with `evaluate.blank`, `blank`: the value on blanked pictures, where the task has any."""
+    verifier: str = field(default="", repr=False)
+    """The id of the verifier that scored."""
+    items: tuple[Item, ...] = field(default=(), repr=False)
+    """Every prompt that was asked, also those that could not be scored."""
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """The figure, without its items."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("verifier", "items")}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The items, as `RunFolder.items` writes them."""
+        own = {"task": self.task, "split": self.split, "verifier": self.verifier}
+        return [{**own, "id": i.id, "value": i.value, "values": list(i.values)} for i in self.items]
 
 
-def metric_of(config: RunConfig, task_id: str) -> str:
+def metric_of(config: RunConfig, label: str) -> str:
     """The verifier that evaluates a task: its own choice, unless the run file replaced that one; then the first that it gives."""
-    given = next(t for t in config.tasks if t.id == task_id).verifiers
-    spec = plugins.registry().get("tasks", task_id)
-    replaced = given and spec.metric in spec.verifiers and spec.metric not in given
-    return next(iter(given)) if replaced or not spec.metric else spec.metric
+    entry = entry_of(config, label)
+    spec = plugins.registry().get("tasks", entry.id)
+    replaced = entry.verifiers and spec.metric in spec.verifiers and spec.metric not in entry.verifiers
+    return next(iter(entry.verifiers)) if replaced or not spec.metric else spec.metric
+
+
+def entry_of(config: RunConfig, label: str) -> TaskConfig:
+    """The `[[tasks]]` entry of this label."""
+    return next(t for t in config.tasks if t.label == label)
 
 
 class Evaluator:
-    """Answers `evaluate.n` held-out prompts of each task greedily and scores them with the task's metric.
+    """Answers `evaluate.n` held-out prompts of each task, as `[evaluate]` says, and scores them with the task's metric.
 
-    Which prompts is the same for every seed and run, and spread over the split: data are often sorted by class.
+    Which prompts is the same for every seed and run, and spread over the split: data are often sorted by class. Sampled answers
+    depend on the run's seed alone and not on the step, so that an evaluation can be repeated.
+
+    tasks: label -> task. shown: what is done to a prompt before it is answered; verifiers and `summarise` get the prompt as the
+    task posed it.
     """
 
-    def __init__(self, config: RunConfig, tasks: Mapping[str, Task], collector: TurnCollector, judge: Judge) -> None:
-        self.config, self.tasks, self.collector, self.judge = config, tasks, collector, judge
+    def __init__(
+        self,
+        config: RunConfig,
+        tasks: Mapping[str, Task],
+        collector: TurnCollector,
+        judge: Judge,
+        shown: Callable[[Prompt], Prompt] = lambda prompt: prompt,
+    ) -> None:
+        self.config, self.tasks, self.collector, self.judge, self.shown = config, tasks, collector, judge, shown
         self._items: dict[str, Indexable] = {}  # a task may make its prompts anew whenever it is asked
 
-    def __call__(self, task_id: str) -> tuple[Evaluation, list[Score]]:
-        """One task's figure and its scores. Raises UserError when more of them failed than `judge.failure_limit` allows."""
-        cases = [case for prompts in self._chunks(task_id) for case in self._answer(prompts)]
-        metric = metric_of(self.config, task_id)
+    def __call__(self, label: str) -> tuple[Evaluation, list[Score]]:
+        """One task's figure and the scores of all answers. Raises UserError when more of them failed than `judge.failure_limit`
+        allows."""
+        metric = metric_of(self.config, label)
+        spec = plugins.registry().get("verifiers", metric)
+        prompts, cases, scores = self._answered(label, metric)
+        items = self._scored(label, prompts, cases, scores)
+        extra = self._summarise(label, [(p, i.value) for p, i in zip(prompts, items, strict=True) if i.value is not None])
+        extra["truncated_share"] = sum(c.status.is_truncated for c in cases) / len(cases)
+        extra["failed"] = float(sum(s.failed for s in scores))
+        if self.config.evaluate.samples > 1:
+            extra |= several(items, spec)
+        if self.config.evaluate.blank and any(p.images for p in prompts):
+            extra["blank"] = statistics.fmean(_values(self._scored(label, *self._answered(label, metric, blank=True))))
+        return _figure(label, self.config.evaluate.split, spec, metric, items, extra), scores
+
+    def _answered(self, label: str, metric: str, blank: bool = False) -> tuple[list[Prompt], list[Case], list[Score]]:
+        """[P] prompts, [P * k] answers to them and their scores, a prompt's next to each other."""
+        entry, settings = entry_of(self.config, label), self.config.evaluate
+        limit = self.config.generate.max_tokens
+        asked: list[Prompt] = []
+        cases: list[Case] = []
+        for prompts in self._chunks(entry):
+            sampling = Sampling(
+                max_tokens=min(entry.max_tokens or limit, limit),
+                temperature=settings.temperature,
+                seed=derive(self.config.seed, "evaluate", label, len(asked)),
+            )
+            shown = [blanked(self.shown(p)) if blank else self.shown(p) for p in prompts]
+            rollouts = self.collector.collect(shown, self.collector.encode(shown), settings.samples, sampling)
+            posed = [replace(r, prompt=prompts[i // settings.samples]) for i, r in enumerate(rollouts)]
+            # pixels of a whole split would not fit
+            cases += [replace(c, rollout=replace(c.rollout, inputs=None)) for c in cases_of(posed)]
+            asked += prompts
         scores = self.judge.run(metric, cases)
-        scored = [(c.rollout.prompt, s.value) for c, s in zip(cases, scores, strict=True) if c.rollout and s.value is not None]
         failed = [s for s in scores if s.failed]
-        if len(failed) > self.config.judge.failure_limit * len(scores) or not scored:
+        if len(failed) > self.config.judge.failure_limit * len(scores) or len(failed) == len(scores):
+            where = f"evaluation of {label!r}{' on blanked pictures' if blank else ''}"
             raise UserError(
-                f"evaluation of {task_id!r}: {len(failed)} of {len(scores)} scores failed, more than judge.failure_limit = "
+                f"{where}: {len(failed)} of {len(scores)} scores failed, more than judge.failure_limit = "
                 f"{self.config.judge.failure_limit} allows; the first: {failed[0].detail}"
             )
-        own = {"truncated_share": sum(c.status.is_truncated for c in cases) / len(cases), "failed": float(len(failed))}
-        extra = self._summarise(task_id, scored) | own
-        return _figure(task_id, self.config.evaluate.split, metric, [value for _, value in scored], extra), scores
+        return asked, cases, scores
 
-    def _summarise(self, task_id: str, scored: list[tuple[Prompt, float]]) -> dict[str, float]:
-        with calling(f"task {task_id!r}: summarise()"):
-            figures = dict(self.tasks[task_id].summarise(scored))
+    def _scored(self, label: str, prompts: Sequence[Prompt], cases: Sequence[Case], scores: Sequence[Score]) -> list[Item]:
+        k, items = self.config.evaluate.samples, []
+        for i, prompt in enumerate(prompts):
+            values = tuple(s.value for s in scores[i * k : (i + 1) * k])
+            known = [v for v in values if v is not None]
+            answers = tuple(self._read(label, c.completion) for c in cases[i * k : (i + 1) * k])
+            value = statistics.fmean(known) if known else None
+            items.append(Item(id=prompt.id, value=value, values=values, answers=answers))
+        return items
+
+    def _read(self, label: str, completion: str) -> str:
+        with calling(f"task {label!r}: read()"):
+            answer = self.tasks[label].read(completion)
+        if not isinstance(answer, str):
+            raise PluginError(f"task {label!r}: read() must give text, not {answer!r:.60}")
+        return answer
+
+    def _summarise(self, label: str, scored: list[tuple[Prompt, float]]) -> dict[str, float]:
+        with calling(f"task {label!r}: summarise()"):
+            figures = dict(self.tasks[label].summarise(scored))
         for name, value in figures.items():
             if not isinstance(name, str) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise PluginError(f"task {task_id!r}: summarise() must give finite numbers by name, not {name!r}: {value!r:.60}")
+                raise PluginError(f"task {label!r}: summarise() must give finite numbers by name, not {name!r}: {value!r:.60}")
         return figures
 
-    def _chunks(self, task_id: str) -> Iterator[list[Prompt]]:
-        split = self.config.evaluate.split
-        if task_id not in self._items:
-            self._items[task_id] = prompts_of(task_id, self.tasks[task_id], split, self.config.seed)
-        items = self._items[task_id]
+    def _chunks(self, entry: TaskConfig) -> Iterator[list[Prompt]]:
+        split, label = self.config.evaluate.split, entry.label
+        if label not in self._items:
+            self._items[label] = prompts_of(label, self.tasks[label], split, self.config.seed)
+        items = self._items[label]
         n = min(self.config.evaluate.n, len(items))
-        chosen = sorted(random.Random(derive(0, "evaluate", task_id, split)).sample(range(len(items)), n))
-        at_once = self.collector.generator.batch_size
+        chosen = sorted(random.Random(derive(0, "evaluate", entry.id, split)).sample(range(len(items)), n))
+        at_once = max(1, self.collector.generator.batch_size // self.config.evaluate.samples)
         for start in range(0, n, at_once):
-            yield [prompt_at(items, i, task_id) for i in chosen[start : start + at_once]]
-
-    def _answer(self, prompts: list[Prompt]) -> list[Case]:
-        greedy = Sampling(max_tokens=self.config.generate.max_tokens, temperature=0.0)
-        cases = cases_of(self.collector.collect(prompts, self.collector.encode(prompts), 1, greedy))
-        return [replace(c, rollout=replace(c.rollout, inputs=None)) for c in cases]  # pixels of a whole split would not fit
+            yield [prompt_at(items, i, label, template=entry.prompt) for i in chosen[start : start + at_once]]
 
 
-def _figure(task_id: str, split: str, metric: str, values: list[float], extra: dict[str, float]) -> Evaluation:
-    """The mean of the values with its interval."""
-    spec = plugins.registry().get("verifiers", metric)
+def several(items: Sequence[Item], spec: VerifierSpec) -> dict[str, float]:
+    """`pass@1`, `pass@2`, `pass@4` ... `pass@k` and `majority@k` over items with up to k answers each.
+
+    An answer succeeds when it scores `high` of the verifier's spec; where that is `graded`, at least the middle of its range.
+    Answers that could not be scored are left out: pass@j is the mean over the items with at least j scored answers. majority@k is
+    the mean score of the answer that most completions give, of equals the first; completions in which nothing is read don't vote.
+    """
+    k = max(len(i.values) for i in items)
+    bar = (spec.low + spec.high) / 2 if spec.graded else spec.high - 1e-6
+    known = [[(a, v) for a, v in zip(i.answers, i.values, strict=True) if v is not None] for i in items]
+    counts = [(len(votes), sum(v >= bar for _, v in votes)) for votes in known]
+    found = {}
+    for j in [*(2**e for e in range(k.bit_length()) if 2**e < k), k]:
+        if rates := [pass_at(j, n, c) for n, c in counts if n >= j]:
+            found[f"pass@{j}"] = statistics.fmean(rates)
+    return found | {f"majority@{k}": statistics.fmean(_majority_score(votes) for votes in known if votes)}
+
+
+def pass_at(k: int, n: int, c: int) -> float:
+    """The chance that of k answers at least one is right, estimated without bias from n >= k answers of which c were (Chen et al.
+    2021, Evaluating large language models trained on code, eq. 1)."""
+    return 1.0 - math.comb(n - c, k) / math.comb(n, k)
+
+
+def _majority_score(votes: Sequence[tuple[str, float]]) -> float:
+    """(answer, score) pairs -> the score of the first that gives the majority's answer."""
+    winner = majority([answer for answer, _ in votes])
+    return next((value for answer, value in votes if answer == winner), votes[0][1])
+
+
+def blanked(prompt: Prompt) -> Prompt:
+    """The prompt with a mid-grey picture of the same size in the place of each of its own."""
+    return replace(prompt, messages=[_blanked(message) for message in prompt.messages])
+
+
+def _blanked(message: Message) -> Message:
+    from PIL import Image
+
+    if isinstance(message["content"], str):
+        return message
+    parts = [
+        {**part, "image": Image.new("RGB", load_image(part["image"]).size, GREY)} if part["type"] == "image" else part
+        for part in message["content"]
+    ]
+    return {**message, "content": parts}
+
+
+def _values(items: Sequence[Item]) -> list[float]:
+    return [i.value for i in items if i.value is not None]
+
+
+def _figure(
+    label: str, split: str, spec: VerifierSpec, metric: str, items: Sequence[Item], extra: dict[str, float]
+) -> Evaluation:
+    """The mean of the items' values with its interval."""
+    values = _values(items)
     mean, n = statistics.fmean(values), len(values)
-    binary = not spec.graded and all(v in (0.0, 1.0) for v in values)
-    if binary:
+    accuracy = not spec.graded and all(v in (0.0, 1.0, None) for i in items for v in i.values)
+    if accuracy and all(v in (0.0, 1.0) for v in values):
         low, high = wilson(sum(values), n)
     else:
         half = Z * statistics.stdev(values) / math.sqrt(n) if n > 1 else math.inf  # one value says nothing of their spread
         low, high = max(spec.low, mean - half), min(spec.high, mean + half)
     return Evaluation(
-        task=task_id, split=split, metric="accuracy" if binary else metric, value=mean, low=low, high=high, n=n, extra=extra
+        task=label,
+        split=split,
+        metric="accuracy" if accuracy else metric,
+        value=mean,
+        low=low,
+        high=high,
+        n=n,
+        extra=extra,
+        verifier=metric,
+        items=tuple(items),
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from mmrl.specs import AlgorithmSpec, PolicySpec, SimulatorSpec, TaskSpec, VerifierSpec
+from mmrl.specs import AlgorithmSpec, PolicySpec, SimulatorSpec, TaskSpec, TrackerSpec, VerifierSpec
 
 if TYPE_CHECKING:
     import click
@@ -44,6 +44,11 @@ def mmrl_policies() -> Sequence[PolicySpec]:  # type: ignore[empty-body]
 @hookspec
 def mmrl_algorithms() -> Sequence[AlgorithmSpec]:  # type: ignore[empty-body]
     """The algorithms that this plugin brings."""
+
+
+@hookspec
+def mmrl_trackers() -> Sequence[TrackerSpec]:  # type: ignore[empty-body]
+    """The trackers that this plugin brings: where curves go besides the run folder."""
 
 
 @hookspec

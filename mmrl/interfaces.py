@@ -1,8 +1,9 @@
-"""What a plugin implements: Task, Verifier, Simulator, World; and what the engine asks of a Policy."""
+"""What a plugin implements: Task, Verifier, Simulator, World, Tracker; and what the engine asks of a Policy."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from mmrl.types import Case, Prompt, Score, Turn
@@ -92,3 +93,20 @@ class Simulator(Protocol):
     def render(self, env_ids_n: torch.Tensor) -> torch.Tensor: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """Where curves go besides the run folder. It is made once a run, and imports what is heavy in `start`. What it raises is
+    told and doesn't end the run."""
+
+    def start(self, *, name: str, folder: Path, config: Mapping[str, Any], project: str, step: int) -> None:
+        """The run begins or goes on. name: the run's. folder: the run folder, for files and ids that a resume needs.
+        config: the resolved run file as plain data. project: what to file the run under. step: 0 at the beginning, or the step
+        after which a resumed run goes on: whatever was logged beyond it comes again."""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Figures after a step, all finite. A step may come more than once, with other names."""
+
+    def finish(self, status: str) -> None:
+        """The run ended: `finished`, `stopped` (by the person) or `failed`."""

@@ -1,6 +1,8 @@
 """Confidence intervals, for evaluations and for the figures of plugins."""
 
 import math
+import statistics
+from collections.abc import Sequence
 
 Z = 1.959963984540054
 """Two-sided 95%."""
@@ -14,3 +16,34 @@ def wilson(successes: float, n: int, z: float = Z) -> tuple[float, float]:
     middle = (p + zz / 2) / (1 + zz)
     half = z * math.sqrt(p * (1 - p) / n + zz / (4 * n)) / (1 + zz)
     return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95% interval of the mean of independent values, by Student's t: (low, high); infinite for fewer than two."""
+    if len(values) < 2:
+        return -math.inf, math.inf
+    mean = statistics.fmean(values)
+    half = student(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    return mean - half, mean + half
+
+
+def student(freedom: int, share: float = 0.95) -> float:
+    """t with P(|T| <= t) = share, for Student's T of so many degrees of freedom (at least 1), to 1e-9."""
+    low, high = 0.0, 1.0
+    while _student_share(high, freedom) < share:
+        low, high = high, 2 * high
+    while high - low > 1e-10 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if _student_share(middle, freedom) < share else (low, middle)
+    return high
+
+
+def _student_share(t: float, freedom: int) -> float:
+    """P(|T| <= t), in closed form (Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    term, cosine = (math.cos(angle) if freedom % 2 else 1.0), math.cos(angle) ** 2
+    total = 0.0 if freedom == 1 else term
+    for i in range(3 if freedom % 2 else 2, freedom - 1, 2):
+        term *= cosine * (i - 1) / i
+        total += term
+    return 2 / math.pi * (angle + math.sin(angle) * total) if freedom % 2 else math.sin(angle) * total

@@ -1,181 +1,279 @@
-"""Forward, backward, clip, step."""
+"""One update: forward, backward, clip, step."""
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
-from mmrl.algorithms.loss import LossFunction, LossInputs, average, k3
+from mmrl.algorithms.gae import value_loss
+from mmrl.algorithms.kl import ESTIMATES, k3
+from mmrl.algorithms.loss import LossFunction, LossInputs, average, negative_log_likelihood
+from mmrl.algorithms.presets import Algorithm, Normalise
 from mmrl.errors import UserError
+from mmrl.optimizer import Optimizer
+from mmrl.policies.critic import Critic
+from mmrl.policies.recompute import checkpointing
+from mmrl.policies.reference import Reference
 from mmrl.policies.vlm import VLM
-from mmrl.schema import RlStage, SftStage
-from mmrl.types import Batch
+from mmrl.ranks import total
+from mmrl.schema import DistillStage, RlStage, Training
+from mmrl.types import Batch, MicroBatch
+
+Sums = dict[str, torch.Tensor]
+"""Name -> sum over the trained tokens of a pass, float64."""
+SUMS = (
+    *("loss", "tokens", "entropy", "clip_share", "kl", "logprob_gap", "sampled"),
+    *("value", "value_loss", "value_clip", "divergence"),
+)
+"""What is added up; most become means over tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demonstrations:
+    """Gold completions whose likelihood is part of the loss."""
+
+    batch: Batch
+    weight: float
+    """Of their loss; the algorithm's has 1 minus it."""
+    uncertain: bool = False
+    """Each token counts p (1 - p) of its probability (Zhang et al., CHORD, equation 9)."""
 
 
 class Learner:
-    """One stage's optimiser and loss."""
+    """One stage's objective and optimiser."""
 
     def __init__(
         self,
         policy: VLM,
-        stage: SftStage | RlStage,
-        loss: LossFunction,
-        normalise: Literal["token", "sequence"],
+        stage: Training,
+        algorithm: Algorithm | None = None,
+        *,
         temperature: float = 1.0,
-        reference: VLM | None = None,
+        reference: Reference | None = None,
+        critic: Critic | None = None,
+        teacher: VLM | None = None,
         gap_limit: float = math.inf,
+        checkpointed: bool = False,
     ) -> None:
-        """reference: what the KL penalty compares with. gap_limit: nats a token between sampler and
-        learner above which an update is refused."""
-        self.policy = policy
-        self.stage = stage
-        self.loss = loss
-        self.normalise = normalise
-        self.temperature = temperature
-        self.named = [(name, p) for name, p in policy.parameters() if p.requires_grad]
-        # bfloat16 weights are too coarse for small steps: they follow float32 masters, which are what AdamW steps
-        self.masters = [p if p.dtype == torch.float32 else p.detach().float().requires_grad_() for _, p in self.named]
-        self.copies = [(m, p) for m, (_, p) in zip(self.masters, self.named, strict=True) if m is not p]
-        self.optimizer = torch.optim.AdamW(self.masters, lr=stage.learning_rate, weight_decay=stage.weight_decay, fused=True)
-        self.steps = 0
-        """Optimiser steps taken since this learner was made."""
-        self.epochs = stage.epochs if isinstance(stage, RlStage) else 1
-        self.clip = (stage.clip_low, stage.clip_high) if isinstance(stage, RlStage) else (0.0, 0.0)
-        self.kl = stage.kl if isinstance(stage, RlStage) else 0.0
-        self.reference = reference
-        self.gap_limit = gap_limit
+        """algorithm: None is supervised. reference: what the KL penalty compares with. teacher: whom a distill stage follows.
+        gap_limit: nats a token between sampler and learner above which an update is refused. checkpointed: save memory."""
+        self.policy, self.stage, self.temperature = policy, stage, temperature
+        self.reference, self.critic, self.teacher = reference, critic, teacher
+        self.gap_limit, self.checkpointed = gap_limit, checkpointed
+        self.rl = stage if isinstance(stage, RlStage) else None
+        self.loss: LossFunction = algorithm.loss if algorithm else negative_log_likelihood
+        self.normalise: Normalise = algorithm.normalise if algorithm else "token"
+        self.constant = algorithm.constant if algorithm else 1.0
+        own = list(critic.parameters()) if critic else []
+        self.optimizer = Optimizer(list(policy.parameters()), stage, own, critic.config if critic else None)
 
-    def update(self, batch: Batch, step: int) -> dict[str, float]:
-        """`epochs` optimiser steps on the batch. step: number within the stage, from 0. Returns this update's metrics."""
-        old: list[torch.Tensor] = []
+    @property
+    def needs_every_rollout(self) -> bool:
+        """Rollouts whose advantage is zero have a gradient all the same."""
+        kl = self.reference is not None and self.rl is not None and self.rl.kl_in == "loss"
+        return kl or self.critic is not None or self.teacher is not None or bool(self.rl and self.rl.entropy)
+
+    # -- the update -----------------------------------------------------------------------------------------------------------
+
+    def update(
+        self, batches: Sequence[Batch], step: int, *, kl: float = 0.0, demonstrations: Demonstrations | None = None
+    ) -> dict[str, float]:
+        """`epochs` passes over the batches, an optimiser step after each. step: number within the stage, from 0. kl: today's weight
+        of the penalty. Returns the metrics of the first pass's likeness to the sampler and of the last pass's rest."""
+        counted = [self._counted(b) for b in batches]
+        old = [self._old(b) if len(counted) > 1 else [] for b in counted]  # before the first step moves the weights
+        warming = self.critic is not None and step < self.critic.config.warmup_steps
         metrics: dict[str, float] = {}
-        for epoch in range(self.epochs):
-            metrics |= self._epoch(batch, old, first=epoch == 0)
-            if epoch == 0 and isinstance(self.stage, RlStage) and batch.micro:
-                self._check_gap(metrics["logprob_gap"])
-            metrics |= self._step(learning_rate(self.stage, step))
+        for epoch in range(self.rl.epochs if self.rl else 1):
+            passed: list[dict[str, float]] = []
+            for batch, known in zip(counted, old, strict=True):
+                figures = self._accumulate(batch, known, kl, 1 - (demonstrations.weight if demonstrations else 0.0), epoch == 0)
+                if demonstrations:
+                    figures |= self._imitate(demonstrations)
+                passed.append(figures | self.optimizer.step(step, only_critic=warming))
+            metrics |= {k: sum(p[k] for p in passed if k in p) / sum(k in p for p in passed) for p in passed for k in p}
+        return metrics
+
+    def _counted(self, batch: Batch) -> Batch:
+        """The batch with the counts of all ranks."""
+        counts = total(torch.tensor([batch.num_tokens, batch.num_rollouts], device=self.policy.device))
+        return replace(batch, num_tokens=int(counts[0]), num_rollouts=int(counts[1]))
+
+    def _accumulate(
+        self, batch: Batch, old: list[torch.Tensor], kl: float, weight: float, first: bool
+    ) -> dict[str, float]:
+        """Gradients of the objective, added up; old: the log-probabilities before the update, filled in on a first pass."""
+        sums = dict.fromkeys(SUMS, torch.zeros((), dtype=torch.float64, device=self.policy.device))  # alike on every rank
+        targets = total(_sum([(~m.returns_L.isnan()).sum() for m in batch.micro if m.returns_L is not None], self.policy.device))
+        with checkpointing(self.policy.model, self.checkpointed):
+            for i, micro in enumerate(batch.micro):
+                if self.teacher is not None:
+                    loss_L, found = self._diverge(micro)
+                else:
+                    loss_L, found = self._objective(micro, batch, old, i, kl)
+                loss = weight * average(loss_L, micro, batch, self.normalise, self.constant)
+                if "value_loss" in found and self.critic is not None:
+                    loss = loss + self.critic.config.weight * found["value_loss"] / targets.clamp_min(1)
+                loss.backward()
+                self.optimizer.gather()
+                found |= {"loss": loss, "tokens": torch.tensor(float(len(loss_L)))}
+                for name, value in found.items():
+                    sums[name] = sums[name] + value.detach().to(self.policy.device)
+        return self._figures(sums, first, targets)
+
+    def _objective(
+        self, micro: MicroBatch, batch: Batch, old: list[torch.Tensor], i: int, kl: float
+    ) -> tuple[torch.Tensor, Sums]:
+        """The algorithm's loss of each token with what is added to it, and sums for metrics."""
+        stage, critic = self.rl, self.critic
+        shared = critic is not None and critic.backbone is None
+        out = self.policy.outputs(
+            micro, self.temperature, states=shared, entropy_gradient=bool(stage and stage.entropy)
+        )
+        if len(old) == i:
+            old.append(out.logprobs_L.detach())
+        sampled_L = ~micro.sampler_logprobs_L.isnan()
+        inputs = LossInputs(
+            logprobs_L=out.logprobs_L,
+            old_logprobs_L=micro.sampler_logprobs_L.where(micro.off_policy_L & sampled_L, old[i]),
+            advantages_L=micro.advantages_L,
+            rollout_L=micro.rollout_L,
+            lengths_N=batch.lengths_N,
+        )
+        loss_L, clipped_L = self.loss(inputs)
+        own_L = sampled_L & ~micro.off_policy_L
+        if stage and stage.importance != "off":
+            loss_L = loss_L * importance(old[i], micro.sampler_logprobs_L, own_L, stage.importance == "mask", stage.importance_cap)
+        if self.reference is not None and stage is not None:
+            reference_L = self.reference.logprobs(micro, self.temperature)
+            kl_L = k3(out.logprobs_L.detach(), reference_L)
+            if stage.kl_in == "loss":
+                loss_L = loss_L + kl * ESTIMATES[stage.kl_estimate](out.logprobs_L, reference_L)
+        else:
+            kl_L = k3(out.logprobs_L.detach(), old[i])
+        if stage and stage.entropy:
+            loss_L = loss_L - stage.entropy * out.entropy_L
+        gap_L = (micro.sampler_logprobs_L - old[i]).abs().where(own_L, 0.0)
+        sums = {"entropy": out.entropy_L.sum(), "clip_share": clipped_L.sum(), "kl": kl_L.sum()}
+        sums |= {"logprob_gap": gap_L.sum(), "sampled": own_L.sum()}
+        if critic is not None and micro.values_L is not None and micro.returns_L is not None:
+            values_L, _ = critic.values(micro, out.states_QH)
+            value_L, cut_L = value_loss(
+                values_L, micro.values_L, micro.returns_L, clip=critic.config.clip or math.inf, huber=critic.config.huber
+            )
+            sums |= {"value_loss": value_L.sum(), "value_clip": cut_L.sum(), "value": values_L.sum()}
+        return loss_L, sums
+
+    def _diverge(self, micro: MicroBatch) -> tuple[torch.Tensor, Sums]:
+        """The divergence from the teacher at each token, over the whole vocabulary."""
+        assert isinstance(self.stage, DistillStage) and self.teacher is not None
+        kind = "forward" if self.stage.divergence == "forward" else "reverse"
+        loss_L, entropy_L = self.policy.divergence(micro, self.teacher, self.temperature, kind)
+        return loss_L, {"entropy": entropy_L.sum(), "divergence": loss_L.sum()}
+
+    def _imitate(self, gold: Demonstrations) -> dict[str, float]:
+        """Gradients of the gold completions' likelihood, added to what is there."""
+        batch, loss = self._counted(gold.batch), torch.zeros((), device=self.policy.device)
+        with checkpointing(self.policy.model, self.checkpointed):
+            for micro in batch.micro:
+                logprobs_L = self.policy.outputs(micro, 1.0).logprobs_L
+                likely_L = logprobs_L.detach().exp()
+                loss_L = -logprobs_L * (likely_L * (1 - likely_L) if gold.uncertain else 1.0)
+                share = gold.weight * average(loss_L, micro, batch, "token")
+                share.backward()
+                self.optimizer.gather()
+                loss += share.detach()
+        return {"imitation/loss": total(loss).item(), "imitation/weight": gold.weight}
+
+    def _figures(self, sums: Sums, first: bool, targets: torch.Tensor) -> dict[str, float]:
+        """Means over the tokens of all ranks. Refuses an update whose samples aren't the learner's own."""
+        found = dict(zip(SUMS, total(torch.stack([sums[name] for name in SUMS])).tolist(), strict=True))
+        metrics = {"loss": found["loss"]}
+        if not found["tokens"]:  # no group had spread: nothing was computed, so there is nothing else to report
+            return metrics
+        asked = ["divergence", "entropy"] if self.teacher is not None else ["entropy", "clip_share", "kl"]
+        metrics |= {name: found[name] / found["tokens"] for name in [*asked, *(["value"] if self.critic else [])]}
+        if self.critic:
+            metrics |= {name: found[name] / max(float(targets), 1.0) for name in ("value_loss", "value_clip")}
+        if first and found["sampled"] and self.rl is not None:
+            metrics["logprob_gap"] = found["logprob_gap"] / found["sampled"]
+            self._check_gap(metrics["logprob_gap"])
         return metrics
 
     def _check_gap(self, gap: float) -> None:
         if not gap <= self.gap_limit:
-            self._clear()
+            self.optimizer.clear()
             raise UserError(
                 f"sampler and learner disagree by {gap:.3f} nats a token (limits.logprob_gap = {self.gap_limit}): what would be "
                 "trained is not what was sampled; check policy.dtype, policy.attention and the model family"
             )
 
-    def _step(self, rate: float) -> dict[str, float]:
-        """Clip the gradient, step, clear it. Raises UserError, with the weights as they were, when it is not finite."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        norm = torch.nn.utils.clip_grad_norm_(self.masters, self.stage.max_grad_norm)
-        if not torch.isfinite(norm):
-            self._clear()
-            raise UserError(
-                f"the gradient is not finite (norm {norm.item()}): lower learning_rate or max_grad_norm; "
-                "--resume goes on from before this step"
-            )
-        self.steps += 1  # before it, so that an interrupt inside is noticed
-        self.optimizer.step()
-        with torch.no_grad():
-            for master, p in self.copies:
-                p.copy_(master)
-        self._clear()
-        return {"grad_norm": norm.item(), "learning_rate": rate}
+    # -- measurements -----------------------------------------------------------------------------------------------------------
 
-    def _clear(self) -> None:
-        self.optimizer.zero_grad()
-        self.policy.model.zero_grad()
+    @torch.no_grad()
+    def _old(self, batch: Batch) -> list[torch.Tensor]:
+        return [self.policy.outputs(micro, self.temperature).logprobs_L for micro in batch.micro]
 
-    def _gather(self) -> None:
-        """Gradients of bfloat16 weights add up in float32: in bfloat16 the later micro-batches would be rounded away."""
-        for master, p in self.copies:
-            if p.grad is not None:
-                master.grad = p.grad.float() if master.grad is None else master.grad.add_(p.grad)
-                p.grad = None
+    @torch.no_grad()
+    def measure(self, batch: Batch, names: frozenset[str]) -> dict[str, torch.Tensor]:
+        """Of every trained token, [N, T], 0 behind a rollout's end: `logprobs`, `reference`, `teacher`, `values`; with `values`
+        also `bootstrap` [N], the value of the state in which each rollout was left."""
+        shape = (len(batch.lengths_N), int(batch.lengths_N.max()) if len(batch.lengths_N) else 0)
+        found = {name: torch.zeros(shape, device=self.policy.device) for name in names}
+        bootstrap_N = torch.zeros(shape[0], device=self.policy.device)
+        for micro in batch.micro:
+            place = (micro.rollout_L, micro.place_L)
+            shared = "values" in names and self.critic is not None and self.critic.backbone is None
+            out = self.policy.outputs(micro, self.temperature, states=shared) if shared or "logprobs" in names else None
+            if "logprobs" in names and out is not None:
+                found["logprobs"][place] = out.logprobs_L
+            if "reference" in names and self.reference is not None:
+                found["reference"][place] = self.reference.logprobs(micro, self.temperature)
+            if "teacher" in names and self.teacher is not None:
+                found["teacher"][place] = self.teacher.logprobs(micro, self.temperature)[0]
+            if "values" in names and self.critic is not None:
+                found["values"][place], values_R = self.critic.values(micro, out.states_QH if out else None)
+                bootstrap_N[micro.final_rollout_R] = values_R
+        return found | {"bootstrap": bootstrap_N}
 
-    def _epoch(self, batch: Batch, old: list[torch.Tensor], first: bool) -> dict[str, float]:
-        sums = torch.zeros(6, device=self.policy.device)
-        for i, micro in enumerate(batch.micro):
-            logprobs_L, entropy_L = self.policy.logprobs(micro, self.temperature)
-            if first:
-                old.append(logprobs_L.detach())
-            inputs = LossInputs(
-                logprobs_L=logprobs_L,
-                old_logprobs_L=old[i],
-                advantages_L=micro.advantages_L,
-                rollout_L=micro.rollout_L,
-                lengths_N=batch.lengths_N,
-            )
-            loss_L, clipped_L = self.loss(inputs, *self.clip)
-            if self.reference is None:
-                kl_L = k3(logprobs_L.detach(), old[i])
-            else:
-                with torch.no_grad():
-                    reference_L, _ = self.reference.logprobs(micro, self.temperature)
-                kl_L = k3(logprobs_L, reference_L)
-                loss_L = loss_L + self.kl * kl_L
-            loss = average(loss_L, micro, batch, self.normalise)
-            loss.backward()
-            self._gather()
-            gap_L = (micro.sampler_logprobs_L - old[i]).abs()
-            sums += torch.stack(
-                [
-                    loss.detach(),
-                    entropy_L.sum(),
-                    clipped_L.sum(),
-                    kl_L.detach().sum(),
-                    gap_L.sum(),
-                    torch.tensor(float(len(gap_L)), device=sums.device),
-                ]
-            )
-        loss, entropy, clipped, kl, gap, tokens = sums.tolist()
-        if not tokens:  # no group had spread: nothing was computed, so there is nothing else to report
-            return {"loss": loss}
-        return {"loss": loss, "entropy": entropy / tokens, "clip_share": clipped / tokens, "kl": kl / tokens} | (
-            {"logprob_gap": gap / tokens} if first else {}
-        )
+    # -- resume -----------------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, torch.Tensor]:
-        """The optimiser's tensors and the float32 masters by parameter name, as they go into a safetensors file."""
-        found: dict[str, torch.Tensor] = {}
-        for master, (name, p) in zip(self.masters, self.named, strict=True):
-            found |= {f"{name}/{key}": value for key, value in self.optimizer.state.get(master, {}).items()}
-            if master is not p:
-                found[f"{name}/master"] = master.detach()
-        return found
+        """Everything that a resume needs beside the policy's weights, by name, as it goes into a safetensors file."""
+        found = {f"optimizer/{k}": v for k, v in self.optimizer.state().items()}
+        found |= {f"reference/{k}": v for k, v in (self.reference.state() if self.reference else {}).items()}
+        return found | {f"critic/{k}": v.detach() for k, v in (self.critic.parameters() if self.critic else ())}
 
     def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Restore what `state` returned."""
-        by_name: dict[str, dict[str, torch.Tensor]] = {}
-        for path, value in tensors.items():
-            name, key = path.rsplit("/", 1)
-            by_name.setdefault(name, {})[key] = value
-        for master, (name, p) in zip(self.masters, self.named, strict=True):
-            state = by_name.get(name, {})
-            if "master" in state:
-                with torch.no_grad():
-                    master.copy_(state.pop("master"))
-            if state:
-                self.optimizer.state[master] = {k: v.to(p.device, copy=True) for k, v in state.items()}
+        parts: dict[str, dict[str, torch.Tensor]] = {"optimizer": {}, "reference": {}, "critic": {}}
+        for name, value in tensors.items():
+            part, _, rest = name.partition("/")
+            parts[part][rest] = value
+        with torch.no_grad():
+            for name, parameter in self.critic.parameters() if self.critic else ():
+                parameter.copy_(parts["critic"][name])
+        if self.reference:
+            self.reference.load_state(parts["reference"])
+        self.optimizer.load_state(parts["optimizer"])
+
+    def close(self) -> None:
+        """The stage is over: another may train what this one froze."""
+        self.optimizer.release()
 
 
-def learning_rate(stage: SftStage | RlStage, step: int) -> float:
-    """The rate of a step, a pure function of its number, so that a resumed run goes on exactly."""
-    if step < stage.warmup_steps:
-        return stage.learning_rate * (step + 1) / stage.warmup_steps
-    done = (step - stage.warmup_steps) / max(1, stage.steps - stage.warmup_steps)
-    factor = {"constant": 1.0, "linear": 1.0 - done, "cosine": 0.5 * (1 + math.cos(math.pi * done))}[stage.schedule]
-    return stage.learning_rate * factor
+def importance(
+    old_L: torch.Tensor, sampler_L: torch.Tensor, own_L: torch.Tensor, mask: bool, cap: float
+) -> torch.Tensor:
+    """The weight of each token, float32 [L]: its probability under the learner over that under the sampler, at most `cap`; with
+    `mask`, 0 where it exceeds that. 1 where the sampler didn't sample. Yao et al., Your efficient RL framework secretly brings you
+    off-policy RL training."""
+    ratio_L = (old_L - sampler_L).where(own_L, 0.0).exp()
+    return ratio_L.where(ratio_L <= cap, 0.0) if mask else ratio_L.clamp_max(cap)
 
 
-def frozen_copy(policy: VLM) -> VLM:
-    """The policy as it is now, for a KL reference."""
-    reference = copy.copy(policy)
-    reference.model = copy.deepcopy(policy.model).requires_grad_(False)
-    reference.family = type(policy.family)(reference.model, policy.processor)
-    return reference
+def _sum(values: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
+    return torch.stack([v.to(device) for v in values]).sum() if values else torch.zeros((), dtype=torch.long, device=device)

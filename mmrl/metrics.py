@@ -3,39 +3,81 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from mmrl.types import Rollout, Score
 
+FEW_GROUPS = 4
+"""Fewer groups than this are too few to say that the policy answers all of them alike."""
 
-def rl_metrics(rollouts: Sequence[Rollout], scores: Sequence[Score], advantages_N: torch.Tensor) -> dict[str, float]:
-    """Reward by part and by task, lengths, and how many groups taught anything. What nothing was measured of is left out."""
+
+def rl_metrics(rollouts: Sequence[Rollout], scores: Sequence[Score], advantages: torch.Tensor) -> dict[str, float]:
+    """Rewards and lengths, whole and by task, and how many groups taught anything. What nothing was measured of is left out.
+
+    advantages: [N] or [N, T]; a row of NaN is a rollout whose score failed.
+    """
     values = [s.value for s in scores if s.value is not None]
-    lengths = [len(r.turns[-1].token_ids) for r in rollouts]
     metrics = {"reward/mean": _mean(values), "reward/std": statistics.pstdev(values)} if values else {}
     metrics |= {
-        "length/mean": _mean(lengths),
-        "length/max": float(max(lengths)),
+        "length/mean": _mean([r.length for r in rollouts]),
+        "length/max": float(max(r.length for r in rollouts)),
         "length/truncated_share": _mean([r.status.is_truncated for r in rollouts]),
         "judge/failed_share": _mean([s.failed for s in scores]),
-        "zero_spread_share": zero_spread_share(rollouts, advantages_N),
+        "zero_spread_share": zero_spread_share(rollouts, advantages),
     }
-    for part in sorted({p for s in scores for p in s.parts}):
-        metrics[f"reward/{part}"] = _mean([s.parts[part] for s in scores if part in s.parts])
+    if any(len(r.turns) > 1 for r in rollouts):
+        metrics["turns/mean"] = _mean([len(r.turns) for r in rollouts])
+    if (share := top_share(rollouts)) is not None:
+        metrics["answers/top_share"] = share
+    metrics |= {f"reward/{part}": mean for part, mean in _parts(scores).items()}
     for task in sorted({r.prompt.task for r in rollouts}):
-        if own := [s.value for s, r in zip(scores, rollouts, strict=True) if s.value is not None and r.prompt.task == task]:
-            metrics[f"task/{task}/reward"] = _mean(own)
+        own = [i for i, r in enumerate(rollouts) if r.prompt.task == task]
+        name, its_rollouts, its_scores = f"task/{task}", [rollouts[i] for i in own], [scores[i] for i in own]
+        if values := [s.value for s in its_scores if s.value is not None]:
+            metrics[f"{name}/reward"] = _mean(values)
+        metrics[f"{name}/length"] = _mean([r.length for r in its_rollouts])
+        metrics[f"{name}/zero_spread_share"] = zero_spread_share(its_rollouts, advantages[own])
+        metrics |= {f"{name}/reward/{part}": mean for part, mean in _parts(its_scores).items()}
     return metrics
 
 
-def zero_spread_share(rollouts: Sequence[Rollout], advantages_N: torch.Tensor) -> float:
-    """Share of groups whose advantages are all zero or missing: their completions were paid for and taught nothing."""
+def zero_spread_share(rollouts: Sequence[Rollout], advantages: torch.Tensor) -> float:
+    """Share of groups whose advantages are all zero or missing: their completions were paid for and taught nothing.
+
+    advantages: [N] or [N, T].
+    """
+    nonzero = advantages.nan_to_num(0.0) != 0
     taught: dict[int, bool] = {}
-    for rollout, advantage in zip(rollouts, advantages_N.nan_to_num(0.0).tolist(), strict=True):
-        taught[rollout.group] = taught.get(rollout.group, False) or advantage != 0
+    for rollout, any_of_it in zip(rollouts, (nonzero if nonzero.ndim == 1 else nonzero.any(1)).tolist(), strict=True):
+        taught[rollout.group] = taught.get(rollout.group, False) or any_of_it
     return _mean([not t for t in taught.values()])
+
+
+def top_share(rollouts: Sequence[Rollout]) -> float | None:
+    """How far the policy answers different prompts alike: each group votes for its most frequent completion, and the share of
+    the groups whose vote is the most frequent one is returned; 0 with fewer than 4 groups.
+
+    None where fewer than two different answers would be right.
+    """
+    if len({repr(r.prompt.answer) for r in rollouts}) < 2:
+        return None
+    texts: dict[int, Counter[str]] = {}
+    for r in rollouts:
+        texts.setdefault(r.group, Counter())[r.completion] += 1
+    if len(texts) < FEW_GROUPS:
+        return 0.0
+    votes = Counter(counted.most_common(1)[0][0] for counted in texts.values())
+    return votes.most_common(1)[0][1] / len(texts)
+
+
+def _parts(scores: Sequence[Score]) -> Mapping[str, float]:
+    """Part -> mean of what it gave, over the scores that have it."""
+    return {
+        part: _mean([s.parts[part] for s in scores if part in s.parts]) for part in sorted({p for s in scores for p in s.parts})
+    }
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -1,4 +1,4 @@
-"""Rollouts and their advantages -> Batch. A group is packed as `[prompt][completion 1]..[completion G]`, so the prompt and its
+"""Rollouts and their credit -> Batch. A group is packed as `[prompt][completion 1]..[completion G]`, so the prompt and its
 images are computed once; a model that can't share a prompt gets one `[prompt][completion]` a row.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from mmrl.policies.vlm import VLM, PromptInputs, concatenate
-from mmrl.types import Batch, MicroBatch, Rollout
+from mmrl.types import Batch, Credit, MicroBatch, Rollout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,36 +24,48 @@ class _Row:
 
 
 def pack(
-    rollouts: Sequence[Rollout],
-    advantages_N: torch.Tensor,
-    policy: VLM,
-    *,
-    shared_prefix: bool,
-    budget: int,
-    keep_zero: bool = False,
+    rollouts: Sequence[Rollout], credit: Credit, policy: VLM, *, shared_prefix: bool, budget: int, keep_zero: bool = False
 ) -> Batch:
     """Flat tensors of every trained token.
 
-    advantages_N: float32, NaN for rollouts that leave the batch (failed scores). budget: padded tokens a micro-batch may hold.
-    keep_zero: also compute rollouts whose advantage is zero; without a KL term their gradient is zero, so they are only counted.
+    budget: padded tokens a micro-batch may hold. keep_zero: also compute rollouts whose advantage is zero everywhere; without a KL
+    term, a critic or an entropy bonus their gradient is zero, so they are only counted.
 
     A completion that holds a banned id is refused: its forward pass would mistake it for an image.
     """
-    trained = [n for n, r in enumerate(rollouts) if not bool(advantages_N[n].isnan()) and r.turns[-1].token_ids]
+    nowhere = credit.advantages.isnan().flatten(1).any(1) if credit.advantages.ndim > 1 else credit.advantages.isnan()
+    trained = [n for n, r in enumerate(rollouts) if r.length and not nowhere[n]]
     for n in trained:
-        turn = rollouts[n].turns[-1]
-        if not policy.banned.isdisjoint(turn.token_ids):
-            raise ValueError(f"rollout {n} of prompt {rollouts[n].prompt.id!r} holds a vision id: the sampler must suppress them")
-        if turn.observed_ids != tuple(rollouts[n].inputs.ids.tolist()):
-            raise ValueError(
-                f"rollout {n} of prompt {rollouts[n].prompt.id!r}: the sampler read other prompt ids than the learner would"
-            )
-    lengths_N = torch.zeros(len(rollouts), dtype=torch.long)
-    lengths_N[trained] = torch.tensor([len(rollouts[n].turns[-1].token_ids) for n in trained], dtype=torch.long)
-    computed = [n for n in trained if keep_zero or advantages_N[n] != 0]
+        _check(rollouts[n], policy)
+    lengths_N = torch.tensor([0 if nowhere[n] else r.length for n, r in enumerate(rollouts)], dtype=torch.long)
+    moved = (credit.advantages != 0).flatten(1).any(1) if credit.advantages.ndim > 1 else credit.advantages != 0
+    computed = [n for n in trained if keep_zero or moved[n]]
     rows = sorted(_rows(rollouts, computed, shared_prefix, budget), key=lambda r: r.length)
-    micro = tuple(_micro(chunk, rollouts, advantages_N, policy) for chunk in _fill(rows, budget))
+    micro = tuple(_micro(chunk, rollouts, credit, policy) for chunk in _fill(rows, budget))
     return Batch(micro=micro, num_tokens=int(lengths_N.sum()), num_rollouts=len(trained), lengths_N=lengths_N.to(policy.device))
+
+
+def _check(rollout: Rollout, policy: VLM) -> None:
+    where = f"a rollout of prompt {rollout.prompt.id!r}"
+    if rollout.turns[0].observed_ids != tuple(rollout.inputs.ids.tolist()):
+        raise ValueError(f"{where}: the sampler read other prompt ids than the learner would")
+    for turn in rollout.turns:
+        if not policy.banned.isdisjoint(turn.token_ids):
+            raise ValueError(f"{where} holds a vision id: the sampler must suppress them")
+    for turn in rollout.turns[1:]:
+        if not policy.banned.isdisjoint(turn.observed_ids):
+            raise ValueError(f"{where}: a picture in a later turn can't be packed yet")
+
+
+def _tokens(rollout: Rollout) -> tuple[list[int], list[bool]]:
+    """All that follows the prompt, and which of it was sampled."""
+    ids: list[int] = []
+    sampled: list[bool] = []
+    for number, turn in enumerate(rollout.turns):
+        observed = turn.observed_ids if number else ()
+        ids += [*observed, *turn.token_ids]
+        sampled += [False] * len(observed) + [True] * len(turn.token_ids)
+    return ids, sampled
 
 
 def _rows(rollouts: Sequence[Rollout], computed: Sequence[int], shared_prefix: bool, budget: int) -> Iterator[_Row]:
@@ -64,12 +76,11 @@ def _rows(rollouts: Sequence[Rollout], computed: Sequence[int], shared_prefix: b
         inputs = rollouts[members[0]].inputs
         row = _Row(inputs=inputs, members=[], length=len(inputs.ids))
         for n in members:
-            grown = row.length + len(rollouts[n].turns[-1].token_ids)
-            if row.members and grown > budget:  # a group too long for one row repeats its prompt
+            size = len(_tokens(rollouts[n])[0])
+            if row.members and row.length + size > budget:  # a group too long for one row repeats its prompt
                 yield row
                 row = _Row(inputs=inputs, members=[], length=len(inputs.ids))
-                grown = row.length + len(rollouts[n].turns[-1].token_ids)
-            row = _Row(inputs=inputs, members=[*row.members, n], length=grown)
+            row = _Row(inputs=inputs, members=[*row.members, n], length=row.length + size)
         yield row
 
 
@@ -91,7 +102,7 @@ def _fit(rows: Sequence[_Row], row: _Row) -> bool:
     return all(known.get(k, v.shape[1:]) == v.shape[1:] for k, v in row.inputs.media.items())
 
 
-def _micro(rows: list[_Row], rollouts: Sequence[Rollout], advantages_N: torch.Tensor, policy: VLM) -> MicroBatch:
+def _micro(rows: list[_Row], rollouts: Sequence[Rollout], credit: Credit, policy: VLM) -> MicroBatch:
     device = policy.device
     B, S = len(rows), max(r.length for r in rows)
     ids = torch.zeros(B, S, dtype=torch.long)
@@ -99,7 +110,12 @@ def _micro(rows: list[_Row], rollouts: Sequence[Rollout], advantages_N: torch.Te
     axes = 0 if rows[0].inputs.positions is None else rows[0].inputs.positions.shape[0]
     positions = torch.zeros(axes, B, S, dtype=torch.long)
     types = {k: torch.full((B, S), policy.family.completion_type, dtype=v.dtype) for k, v in rows[0].inputs.token_types.items()}
-    source, target, sampled, advantage, owner = [], [], [], [], []
+    flat: dict[str, list[torch.Tensor]] = {}
+
+    def add(**pieces: torch.Tensor) -> None:
+        for name, piece in pieces.items():
+            flat.setdefault(name, []).append(piece)
+
     for b, row in enumerate(rows):
         prompt = len(row.inputs.ids)
         ids[b, :prompt], segment[b, :prompt] = row.inputs.ids, 0
@@ -109,28 +125,37 @@ def _micro(rows: list[_Row], rollouts: Sequence[Rollout], advantages_N: torch.Te
             types[key][b, :prompt] = values
         start = prompt
         for g, n in enumerate(row.members, 1):
-            turn = rollouts[n].turns[-1]
-            end = start + len(turn.token_ids)
-            completion = torch.tensor(turn.token_ids)
-            ids[b, start:end], segment[b, start:end] = completion, g
+            rollout = rollouts[n]
+            following, sampled = map(torch.tensor, _tokens(rollout))
+            end, length = start + len(following), rollout.length
+            ids[b, start:end], segment[b, start:end] = following, g
             positions[:, b, start:end] = torch.arange(end - start) + row.inputs.next_position
             # the last token of the prompt predicts the first of every completion
-            source.append(b * S + torch.cat([torch.tensor([prompt - 1]), torch.arange(start, end - 1)]))
-            target.append(completion)
-            sampled.append(torch.tensor(turn.logprobs, dtype=torch.float32))
-            advantage.append(advantages_N[n].float().expand(end - start))
-            owner.append(torch.full((end - start,), n))
+            before = torch.cat([torch.tensor([prompt - 1]), torch.arange(start, end - 1)])
+            add(
+                source_L=b * S + before[sampled],
+                target_L=following[sampled],
+                sampler_logprobs_L=torch.tensor([p for t in rollout.turns for p in t.logprobs], dtype=torch.float32),
+                advantages_L=_spread(credit.advantages, n, length),
+                rollout_L=torch.full((length,), n),
+                place_L=torch.arange(length),
+                off_policy_L=torch.full((length,), rollout.off_policy),
+                final_R=torch.tensor([b * S + end - 1]),
+                final_rollout_R=torch.tensor([n]),
+            )
+            if credit.values_NT is not None and credit.returns_NT is not None:
+                add(values_L=_spread(credit.values_NT, n, length), returns_L=_spread(credit.returns_NT, n, length))
             start = end
     media = concatenate([m for r in rows for m in [r.inputs.media]], device) | {k: v.to(device) for k, v in types.items()}
-    flat = [torch.cat(x).to(device) for x in (source, target, sampled, advantage, owner)]
     return MicroBatch(
         ids_BS=ids.to(device),
         segment_BS=segment.to(device),
         positions=positions.to(device) if axes else None,
         media=media,
-        source_L=flat[0],
-        target_L=flat[1],
-        sampler_logprobs_L=flat[2],
-        advantages_L=flat[3],
-        rollout_L=flat[4],
+        **{name: torch.cat(pieces).to(device) for name, pieces in flat.items()},
     )
+
+
+def _spread(values: torch.Tensor, n: int, length: int) -> torch.Tensor:
+    """A rollout's values for each of its trained tokens, from [N] or [N, T]."""
+    return values[n].float().cpu().expand(length) if values.ndim == 1 else values[n, :length].float().cpu()

@@ -88,7 +88,7 @@ class RunFolder:
 
     def changes(self, config: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
         """Dotted key -> (this run's value, `config`'s), where they differ; None stands for a key that is not there."""
-        return dict(_differences(self.config, tomllib.loads(_toml(config)), ""))
+        return differences(self.config, tomllib.loads(_toml(config)))
 
     # -- rows -----------------------------------------------------------------------------------------------------------
 
@@ -114,6 +114,13 @@ class RunFolder:
             lines.append(files.line({"step": step, **row, "messages": messages}))
         files.replace(self.path / "rollouts" / f"step-{step:06d}.jsonl", b"".join(lines))
 
+    def items(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
+        """What each held-out prompt of an evaluation scored, all tasks in one call; see `mmrl.evaluate.Evaluation.rows`."""
+        path = self.path / "evaluations" / f"step-{step:06d}.jsonl"
+        with files.writing(path):
+            path.parent.mkdir(exist_ok=True)  # a run that evaluates nothing has none
+        files.replace(path, b"".join(files.line({"step": step, **row}) for row in rows))
+
     def summary(self, values: Mapping[str, Any]) -> None:
         """`summary.json`, which closes the run."""
         files.replace(self.path / "summary.json", files.pretty(values))
@@ -135,13 +142,14 @@ class RunFolder:
         return [path for path in _by_step(self.path / "checkpoints") if path.is_dir()]
 
     def rewind(self, step: int) -> None:
-        """Forget everything after `step`, to go on from its checkpoint: rows, rollouts, the summary, a torn last line."""
+        """Forget everything after `step`, to go on from its checkpoint: rows, rollouts, evaluations, the summary, a torn
+        last line."""
         for name in ("metrics.jsonl", "errors.jsonl"):
             path = self.path / name
             if path.exists():
                 kept = [row for row in read_rows(path) if row["step"] is None or row["step"] <= step]
                 files.replace(path, b"".join(map(files.line, kept)))
-        for path in _by_step(self.path / "rollouts"):
+        for path in (*_by_step(self.path / "rollouts"), *_by_step(self.path / "evaluations")):
             if step_of(path) > step:
                 path.unlink()
         (self.path / "summary.json").unlink(missing_ok=True)
@@ -201,6 +209,8 @@ class RunData:
     """`summary.json`; None while the run is going, or when it was killed."""
     rollout_files: list[Path]
     """`rollouts/step-*.jsonl`, in order; `read_rows` reads one."""
+    item_files: list[Path]
+    """`evaluations/step-*.jsonl`, in order; `read_items` reads one."""
 
 
 def read_run(path: str | os.PathLike[str]) -> RunData:
@@ -220,6 +230,7 @@ def read_run(path: str | os.PathLike[str]) -> RunData:
         errors=read_rows(path / "errors.jsonl"),
         summary=_read_json(summary) if summary.exists() else None,
         rollout_files=_by_step(path / "rollouts"),
+        item_files=_by_step(path / "evaluations"),
     )
 
 
@@ -244,6 +255,16 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def read_items(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file of `evaluations/`: `{"step", "task", "split", "verifier", "id", "value", "values"}`."""
+    rows = read_rows(path)
+    for number, row in enumerate(rows, 1):
+        named = all(isinstance(row.get(key), str) for key in ("task", "split", "verifier", "id"))
+        if not named or not isinstance(row.get("value", ""), int | float | None) or not isinstance(row.get("values"), list):
+            raise UserError(f"{path} line {number} is not an item of an evaluation: the file is damaged; remove that line")
+    return rows
+
+
 def _is_row(row: Any) -> bool:
     """A row has a step, and in the places where readers look further, what they look for."""
     if not isinstance(row, dict) or not isinstance(row.get("step", ""), int | None):
@@ -258,7 +279,7 @@ def _is_row(row: Any) -> bool:
 
 
 def step_of(path: Path) -> int:
-    """The step in the name of a rollout file or a checkpoint."""
+    """The step in the name of a file of rollouts or items or of a checkpoint."""
     match = _STEP.fullmatch(path.name)
     if not match:
         raise ValueError(f"{path.name} is not named step-000123")
@@ -367,6 +388,11 @@ def _toml(config: Mapping[str, Any]) -> str:
 def _may_change(key: str) -> bool:
     """Whether a resumed run may have this key of the run file otherwise."""
     return key.partition(".")[0] in MAY_CHANGE
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Dotted key -> (old, new), where two trees of plain data differ; None stands for a key that is not there."""
+    return dict(_differences(old, new, ""))
 
 
 def _differences(old: Any, new: Any, key: str) -> Iterable[tuple[str, tuple[Any, Any]]]:

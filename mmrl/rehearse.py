@@ -27,14 +27,14 @@ def doubts(
     verifiers: Mapping[str, Sequence[str]],
     collector: TurnCollector,
     judge: Judge,
-    max_tokens: int,
+    max_tokens: Mapping[str, int],
 ) -> Iterator[str]:
-    """What speaks against a run, a sentence each. tasks, prompts, verifiers: by task id."""
+    """What speaks against a run, a sentence each. All by task."""
     for task, items in prompts.items():
         rollouts = list(_gold(tasks[task], task, items, collector))
         shortest = min((len(r.turns[-1].token_ids) for r in rollouts), default=0)
-        if shortest > max_tokens:
-            yield f"{task}: generate.max_tokens = {max_tokens} cuts off even gold completions, of {shortest} tokens: raise it"
+        if shortest > max_tokens[task]:
+            yield f"{task}: max_tokens = {max_tokens[task]} cuts off even gold completions, of {shortest} tokens: raise it"
         for name in verifiers[task]:
             high = plugins.registry().get("verifiers", name).high
             scored = zip(judge.run(name, cases_of(rollouts)), rollouts, strict=True)

@@ -269,8 +269,8 @@ class RlStage(Training):
     """Add it to the loss, or take it off the rewards, token by token."""
     kl_target: Rate | None = None
     """Adapt the weight so that the KL stays near this, in nats a token (Ziegler et al. 2019); fixed when unset."""
-    kl_horizon: Rate = 100.0
-    """Steps over which an adapted weight may change e-fold."""
+    kl_horizon: Rate = 10.0
+    """How slowly the weight adapts: by at most a fifth of 1 / kl_horizon of itself a step."""
     reference: Literal["auto", "frozen", "adapter", "none"] = "auto"
     """The policy of the KL penalty: a frozen copy from the stage's beginning, the model with its adapters off, or `auto`: the
     latter where there are adapters."""
@@ -354,7 +354,7 @@ class DistillStage(Training):
     teacher: str
     """A folder or hub name of a checkpoint with the same vocabulary; a run's are `runs/NAME/checkpoints/step-.../policy`."""
     divergence: Literal["reverse", "forward", "hard", "sampled"] = "reverse"
-    """`reverse`, `forward`: KL(policy || teacher) or KL(teacher || policy) over the whole vocabulary at each token of the policy's
+    """`reverse`, `forward`: KL(policy || teacher) or KL(teacher || policy) over the vocabulary at each token of the policy's
     completions; `sampled`: the reverse one, from the sampled tokens alone; `hard`: imitate the teacher's completions."""
     prompts_per_step: Positive = 16
     """Prompts a step."""

@@ -88,3 +88,11 @@ class AlgorithmSpec(Spec):
     """What keys of the `rl` stage are when the run file doesn't say: the sampling rule, the KL penalty."""
     paper: str = ""
     """Authors, title, section."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackerSpec(Spec):
+    """Where curves go: the target builds a `mmrl.Tracker` from the options."""
+
+    needs: tuple[str, ...] = ()
+    """Modules that it imports when a run starts; a run file that names it is refused where one is missing."""

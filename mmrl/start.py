@@ -17,8 +17,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from mmrl import checkpoint, plugins
-from mmrl.algorithms.advantage import group_relative
-from mmrl.algorithms.presets import load_algorithm
+from mmrl.algorithms.presets import load_algorithm, with_defaults
 from mmrl.collect.turns import TurnCollector
 from mmrl.config import as_data
 from mmrl.data.seeds import derive
@@ -29,9 +28,12 @@ from mmrl.generate.local import LocalGenerator
 from mmrl.interfaces import Task
 from mmrl.judge import Judge
 from mmrl.policies.vlm import VLM
-from mmrl.record import RunFolder, is_run, refuse_used, step_of
+from mmrl.record import RunFolder, is_run, read_rows, refuse_used, step_of
+from mmrl.policies.parts import check_parts
+from mmrl.policies.vocabulary import check_teacher
 from mmrl.run import Position, Progress, Run, task_weights
-from mmrl.schema import RlStage, RunConfig
+from mmrl.schema import DistillStage, RlStage, RunConfig
+from mmrl.trackers import check_trackers
 
 
 def train(config: RunConfig, progress: Progress, *, resume: bool = False, overwrite: bool = False) -> RunFolder:
@@ -40,6 +42,7 @@ def train(config: RunConfig, progress: Progress, *, resume: bool = False, overwr
     Whatever can be refused is refused before the run folder is made. If the run stops for any reason, what the finished steps
     learned is kept in a checkpoint, and `resume=True` goes on as if nothing had happened.
     """
+    config = resolved(config)
     path = Path(config.runs) / config.name
     tasks = check_config(config)
     if config.train.threads:
@@ -66,7 +69,7 @@ def train(config: RunConfig, progress: Progress, *, resume: bool = False, overwr
                 shutil.rmtree(path)
             folder = RunFolder.create(path, as_data(config), config.seed)
             held.enter_context(alone(path))
-        run = Run(config, tasks, folder, policy, judge, progress)
+        run = Run(config, tasks, folder, policy, judge, progress, lambda stage: load_teacher(config, stage))
         if resume:
             restore(run, found)
         with stopping_gently(run):
@@ -122,6 +125,7 @@ def finish(run: Run) -> None:
                 run.save()
         if status == "finished":
             run.folder.summary(run.summary())
+        run.trackers.finish(status)
         run.observe("mmrl_run_finished", run=run.folder, status=status)
 
 
@@ -148,6 +152,7 @@ def restore(run: Run, path: Path | None) -> None:
             raise ValueError(f"{'.'.join(map(str, fault['loc']))} of its state: {fault['msg']}") from error
         check_position(run, path)
     run.folder.rewind(run.at.step)
+    run.watch.replay(read_rows(run.folder.path / "metrics.jsonl"), [s.steps for s in run.config.stages])
     run.progress.note(f"resumed after step {run.at.step}")
     run.resume = (path, tensors)
 
@@ -157,29 +162,59 @@ def check_position(run: Run, path: Path) -> None:
     at, stages = run.at, run.config.stages
     if at.step != step_of(path) or not 0 <= at.stage < len(stages) or not 0 <= at.stage_step <= stages[at.stage].steps:
         raise ValueError(f"its state says step {at.step}, step {at.stage_step} of stage {at.stage}")
-    if at.source and (at.source.keys() != run.tasks.keys() or min(at.source.values()) < 0):
-        raise ValueError(f"its state counts prompts as {at.source}")
+
+
+def resolved(config: RunConfig) -> RunConfig:
+    """The run file with what its algorithms have by default."""
+    stages = [with_defaults(s) if isinstance(s, RlStage) else s for s in config.stages]
+    return RunConfig.model_validate(config.model_copy(update={"stages": stages}).model_dump(exclude_unset=True))
 
 
 def check_config(config: RunConfig) -> dict[str, Task]:
-    """The tasks of a run file. Raises UserError for whatever is wrong with ids, options, splits and settings."""
+    """The tasks of a run file, by label. Raises UserError for whatever is wrong with ids, options, splits and settings."""
     registry = plugins.registry()
     device_of(config)
     registry.get("policies", config.policy.kind)
-    tasks = {entry.id: registry.make_task(entry.id, entry.options) for entry in config.tasks}
+    tasks = {entry.label: registry.make_task(entry.id, entry.options) for entry in config.tasks}
     for name in verifier_ids(config):
         registry.make_verifier(name)
-    for stage in config.stages:
+    for number, stage in enumerate(config.stages):
         if isinstance(stage, RlStage):
-            algorithm = load_algorithm(stage.algorithm, stage.settings)
-            if stage.group_size == 1 and algorithm.advantage is group_relative:
-                raise UserError(f"group_size = 1: {stage.algorithm} compares completions of the same prompt: sample at least 2")
-        for name, task in tasks.items():
-            prompts_of(name, task, stage.split, config.seed)
+            check_stage(config, number, stage)
+        for name in config.weights(stage):
+            prompts_of(name, tasks[name], stage.split, config.seed)
     if config.evaluate.n:
         for name, task in tasks.items():
             prompts_of(name, task, config.evaluate.split, config.seed)
+    check_trackers(config)
     return tasks
+
+
+def check_stage(config: RunConfig, number: int, stage: RlStage) -> None:
+    """Refuse an rl stage whose algorithm can't do what its keys ask."""
+    algorithm = load_algorithm(stage.algorithm, stage.settings, config.generate.max_tokens)
+    where, extra = f"stages.{number}", 1 if stage.ground_truth == "always" else 0
+    if algorithm.compares:
+        for entry in config.tasks:
+            size = entry.group_size or stage.group_size
+            if size + extra < 2 and entry.label in config.weights(stage):
+                key = f"tasks {entry.label!r} group_size" if entry.group_size else f"{where}.group_size"
+                raise UserError(f"{key} = {size}: {stage.algorithm} compares completions of the same prompt: sample at least 2")
+    if stage.critic and not algorithm.has_critic:
+        raise UserError(f"{where}.critic is given and {stage.algorithm} has no use for one: drop it, or take an algorithm like ppo")
+    if "teacher_logprobs_NT" in algorithm.needs:
+        raise UserError(f'{where}: {stage.algorithm} needs a teacher, which an rl stage hasn\'t: write kind = "distill"')
+    if stage.reference == "adapter" and config.policy.lora is None:
+        raise UserError(f'{where}.reference = "adapter" needs adapters: give [policy.lora], or set reference = "frozen"')
+    if stage.reference_every and config.policy.lora is not None and stage.reference == "auto":
+        raise UserError(f'{where}.reference_every: with adapters the reference is the model without them: set reference = "frozen"')
+    given = {v for weights in task_weights(config).values() for v in weights}
+    if unknown := [v for v in stage.ground_truth_without if v not in given]:
+        raise UserError(f"{where}.ground_truth_without names {unknown[0]!r}, which rewards nothing here: {', '.join(sorted(given))}")
+    for entry in config.tasks:
+        task = plugins.registry().make_task(entry.id, entry.options)
+        if stage.labels == "co-reward" and type(task).rephrase is Task.rephrase and entry.label in config.weights(stage):
+            raise UserError(f'{where}.labels = "co-reward": task {entry.label!r} has no rephrase(prompt): write one, or use "ttrv"')
 
 
 def check_model(config: RunConfig) -> None:
@@ -187,12 +222,17 @@ def check_model(config: RunConfig) -> None:
     registry = plugins.registry()
     if check := getattr(registry.target(registry.get("policies", config.policy.kind)), "check", None):
         check(config.policy)
+        for stage in config.stages:
+            if isinstance(stage, DistillStage):
+                check(config.policy.model_copy(update={"model": stage.teacher}))
+                check_teacher(config.policy, stage.teacher)
+    check_parts(config, critics=[i for i, s in enumerate(config.stages) if isinstance(s, RlStage) and s.critic])
 
 
 def verifier_ids(config: RunConfig) -> dict[str, dict[str, Any]]:
     """Every verifier that the run calls, for rewards or for evaluation."""
     rewards = [verifier for weights in task_weights(config).values() for verifier in weights]
-    return {name: {} for name in [*rewards, *(metric_of(config, t.id) for t in config.tasks)]}
+    return {name: {} for name in [*rewards, *(metric_of(config, t.label) for t in config.tasks)]}
 
 
 def device_of(config: RunConfig) -> str:
@@ -221,6 +261,15 @@ def load_policy(config: RunConfig, source: Path | None) -> VLM:
         ) from error
 
 
+def load_teacher(config: RunConfig, stage: DistillStage) -> VLM:
+    registry = plugins.registry()
+    spec = registry.get("policies", config.policy.kind)
+    policy = config.policy.model_copy(update={"model": stage.teacher, "lora": None})
+    teacher = registry.target(spec)(policy, device=device_of(config), seed=derive(config.seed, "weights"), **spec.options)
+    teacher.model.requires_grad_(False)
+    return teacher
+
+
 def check_packing(config: RunConfig, policy: VLM, progress: Progress) -> None:
     if policy.family.shares_prefix:
         return
@@ -241,6 +290,7 @@ def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Ev
     """The figures of a run file's policy, or of a checkpoint (`best`, `last` or a step) of a run folder."""
     if not config.evaluate.n:
         raise UserError("evaluate.n = 0 switches evaluation off: give -n")
+    config = resolved(config)
     tasks = check_config(config)
     found = find_checkpoint(RunFolder.open(folder), which) if folder else None
     if found is None:

@@ -95,11 +95,13 @@ class Turn:
     token_ids: tuple[int, ...]
     """Token ids that the policy sampled, the end token included. Trained on as they are, never re-tokenised."""
     logprobs: tuple[float, ...]
-    """Natural log-probability of each sampled id under the sampling distribution (temperature applied)."""
+    """Natural log-probability of each sampled id (temperature applied); NaN where it wasn't sampled, as in a gold completion."""
     text: str
     """The sampled ids decoded, without special tokens: what a verifier reads."""
     reward: float = 0.0
     """Reward that the world gave during this turn; 0 for single-answer tasks."""
+    action_rewards: tuple[float, ...] = ()
+    """The same for each action, where the turn is a chunk of several; its ids divide evenly among them. They add up to `reward`."""
     terminated: bool = True
     """The episode ended by itself."""
     truncated: bool = False
@@ -121,6 +123,14 @@ class Rollout:
     """The prompt as the model reads it (`mmrl.policies`), shared by the whole group: media are processed once."""
     frames: tuple[Any, ...] = ()
     """Pictures of the episode for people, uint8 [H, W, 3]."""
+    off_policy: bool = False
+    """It was sampled from another prompt than it is trained on (one with a hint): the loss compares with the sampler's
+    probabilities, and the gap between sampler and learner leaves it out."""
+
+    @property
+    def length(self) -> int:
+        """Trained tokens: what the policy sampled, over all turns."""
+        return sum(len(t.token_ids) for t in self.turns)
 
     @property
     def completion(self) -> str:
@@ -185,7 +195,8 @@ class Score:
 class MicroBatch:
     """One forward pass: B rows of at most S tokens, and the L tokens in them that are trained.
 
-    A row is a group, `[prompt][completion 1]..[completion G]`, or one `[prompt][completion]`.
+    A row is a group, `[prompt][completion 1]..[completion G]`, or one `[prompt][completion]`. A completion of several turns holds
+    what was observed between them too.
     """
 
     ids_BS: torch.Tensor
@@ -201,11 +212,35 @@ class MicroBatch:
     target_L: torch.Tensor
     """int64 id that was sampled there."""
     sampler_logprobs_L: torch.Tensor
-    """float32, as the sampler reported them."""
+    """float32, as the sampler reported them; NaN where nobody sampled."""
     advantages_L: torch.Tensor
     """float32 credit of each token."""
     rollout_L: torch.Tensor
     """int64 index of the rollout, 0..N-1 over the whole batch."""
+    place_L: torch.Tensor
+    """int64 number of the token among its rollout's trained tokens, from 0."""
+    off_policy_L: torch.Tensor
+    """bool: `Rollout.off_policy`."""
+    final_R: torch.Tensor
+    """int64 index into the flattened rows of the last token of each rollout: the state in which it was left."""
+    final_rollout_R: torch.Tensor
+    """int64 index of the rollout of each of these."""
+    values_L: torch.Tensor | None = None
+    """float32: what the critic said before the update."""
+    returns_L: torch.Tensor | None = None
+    """float32: what it should have said; NaN where it isn't asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credit:
+    """What an algorithm makes of a step's rewards. T is the longest rollout's number of trained tokens."""
+
+    advantages: torch.Tensor
+    """float32 [N] or [N, T]; NaN for rollouts that leave the update."""
+    values_NT: torch.Tensor | None = None
+    """What the critic says before each token, where there is one."""
+    returns_NT: torch.Tensor | None = None
+    """What it should say; NaN where it isn't asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

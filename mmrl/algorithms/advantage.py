@@ -1,42 +1,238 @@
-"""Advantages: from the rewards of N rollouts to a credit for each. Pure functions; failed rollouts are NaN in and NaN out."""
+"""Advantages: from rewards to a credit for each of N rollouts, or for each of their T tokens.
+
+Pure functions; positional parameters are signals, keyword-only ones are settings. Statistics are float64, results float32. A
+failed rollout is NaN in and NaN out, and leaves every statistic.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
 EPSILON = 1e-4
+NOTHING = 1e-8
+"""Rewards that differ by less than this don't differ."""
 
 
 def group_relative(
-    rewards_N: torch.Tensor, groups_N: torch.Tensor, *, scale: Literal["group", "batch", "none"] = "group"
+    rewards_N: torch.Tensor,
+    groups_N: torch.Tensor,
+    *,
+    scale: Literal["group", "batch", "none"] = "group",
+    biased: bool = False,
+    epsilon: float = EPSILON,
 ) -> torch.Tensor:
     """Reward minus the mean of its group, divided by a standard deviation: GRPO (Shao et al., DeepSeekMath, section 4.1.2).
 
-    rewards_N: float, NaN where the score failed; such rollouts leave their group's statistics. groups_N: int64, its group.
-    scale: divide by the group's sample standard deviation, by the batch's (Liu et al., Lite PPO), or not at all (Dr.GRPO).
+    rewards_N: float, NaN where the score failed. groups_N: int64, its group. scale: divide by the group's standard deviation, by
+    that of the batch's rewards (Liu et al., Tricks or Traps, Lite PPO), or not at all (Liu et al., Dr. GRPO). biased: divide the
+    squares by their number and not by one less. epsilon: added to the standard deviation.
 
     Returns float32 [N]: 0 for groups without spread or with a single valid rollout, NaN where the reward was NaN.
     """
-    rewards_N = rewards_N.double()  # sums of equal rewards must have no spread at all
-    valid_N = ~rewards_N.isnan()
-    _, index_N = groups_N.unique(return_inverse=True)
-    num_groups = int(index_N.max()) + 1 if len(index_N) else 0
-    filled_N = rewards_N.where(valid_N, 0.0)
-
-    def per_group(values_N: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(num_groups, dtype=torch.float64, device=values_N.device).index_add_(0, index_N, values_N)
-
-    count_G = per_group(valid_N.double())
-    centred_N = filled_N - (per_group(filled_N) / count_G.clamp_min(1))[index_N]
-    centred_N = centred_N.where(valid_N & spread(rewards_N, groups_N), 0.0)
+    centred_N = centred(rewards_N, groups_N)
+    valid_N = ~centred_N.isnan()
+    if scale == "none":
+        return centred_N.float()
     if scale == "group":
-        std_G = (per_group(centred_N**2) / (count_G - 1).clamp_min(1)).sqrt()
-        centred_N = centred_N / (std_G[index_N] + EPSILON)
-    elif scale == "batch" and valid_N.sum() > 1:
-        centred_N = centred_N / (rewards_N[valid_N].std() + EPSILON)
-    return centred_N.where(valid_N, torch.nan).float()
+        squares_N, count_N = group_sums(centred_N**2, groups_N), group_sums(valid_N.double(), groups_N)
+    else:
+        rewards_N = rewards_N.double()
+        squares_N = ((rewards_N - rewards_N.nanmean()) ** 2).nansum()
+        count_N = valid_N.sum()
+    std_N = (squares_N / (count_N if biased else count_N - 1).clamp_min(1)).sqrt()
+    return (centred_N / (std_N + epsilon).clamp_min(NOTHING)).float()
+
+
+def leave_one_out(rewards_N: torch.Tensor, groups_N: torch.Tensor) -> torch.Tensor:
+    """Reward minus the mean of the *other* rewards of its group: RLOO (Ahmadian et al., Back to Basics).
+
+    rewards_N: float, NaN where the score failed. groups_N: int64. Returns float32 [N]: 0 for groups without spread or with a
+    single valid rollout.
+    """
+    count_N = group_sums((~rewards_N.isnan()).double(), groups_N)
+    return (centred(rewards_N, groups_N) * count_N / (count_N - 1).clamp_min(1)).float()
+
+
+def whitened(rewards_NT: torch.Tensor, mask_NT: torch.Tensor) -> torch.Tensor:
+    """What a token's rollout still earns, standardised over all trained tokens of the batch: REINFORCE++ (Hu et al.).
+
+    rewards_NT: float, rows of failed rollouts NaN; with the KL penalty in it, if there is one. mask_NT: bool, trained tokens.
+
+    Returns float32 [N, T]: 0 where nothing is trained, NaN in failed rows.
+    """
+    to_go_NT = rewards_NT.double().flip(1).cumsum(1).flip(1)
+    failed_N1 = rewards_NT.isnan().any(1, keepdim=True)
+    found_NT = standardised(to_go_NT, mask_NT & ~failed_N1)
+    return found_NT.where(mask_NT, 0.0).masked_fill(failed_N1, torch.nan).float()
+
+
+def whitened_baseline(rewards_N: torch.Tensor, groups_N: torch.Tensor) -> torch.Tensor:
+    """Reward minus the mean of its group, in standard deviations of the batch: REINFORCE++ with baseline (Hu et al.).
+
+    rewards_N: float, NaN where the score failed. groups_N: int64. The batch's mean of what is divided is 0 already. (OpenRLHF and
+    verl take mean and deviation over tokens, so that long rollouts count more.)
+
+    Returns float32 [N]: 0 for groups without spread or with a single valid rollout.
+    """
+    return in_batch_units(centred(rewards_N, groups_N)).float()
+
+
+def greedy_baseline(rewards_N: torch.Tensor, baselines_N: torch.Tensor) -> torch.Tensor:
+    """Reward minus the reward of the greedy completion of the same prompt: ReMax (Li et al., Algorithm 1).
+
+    Both float [N], NaN where the score failed. Returns float32 [N], NaN where either failed.
+    """
+    return (rewards_N.double() - baselines_N.double()).float()
+
+
+def weighted(rewards_N: torch.Tensor, *, positive: float = 0.1, negative: float = 1.0, threshold: float = 0.5) -> torch.Tensor:
+    """positive * r for a correct rollout, negative * (r - 1) for an incorrect one: W-REINFORCE (Zhu et al.).
+
+    rewards_N: float, 0..1, NaN where the score failed. threshold: from which reward on a rollout is correct. positive = 1 and
+    negative = 0 is the paper's positive sample reinforcement (PSR), 0 and 1 its negative one (NSR).
+
+    Returns float32 [N]; it compares with no other rollout.
+    """
+    rewards_N = rewards_N.double()
+    return torch.where(rewards_N >= threshold, positive * rewards_N, negative * (rewards_N - 1)).float()
+
+
+def filtered(rewards_N: torch.Tensor, groups_N: torch.Tensor, *, limit: float = 3.0) -> torch.Tensor:
+    """Reward minus the mean of its group, standardised over the batch, dropped beyond `limit`: StableReinforce (R1-Reward).
+
+    rewards_N: float, NaN where the score failed. groups_N: int64. limit: standard deviations, the paper's rule of three sigma.
+    (The paper's code keeps what lies within 3 of the mean *before* standardising, which is the same only when that mean is 0;
+    here it is.)
+
+    Returns float32 [N]: 0 also for groups without spread or with a single valid rollout.
+    """
+    scaled_N = in_batch_units(centred(rewards_N, groups_N))
+    return scaled_N.masked_fill(scaled_N.abs() > limit, 0.0).float()
+
+
+def smooth(rewards_N: torch.Tensor, groups_N: torch.Tensor, past_N4: torch.Tensor) -> torch.Tensor:
+    """Standardised in the step and over everything that the prompt ever earned, mixed: DCPO (Yang et al., equations 5 to 7).
+
+    At a prompt's i-th visit, new = (r - mean) / std of the group, and total = the same with the mean and std of all its rewards
+    so far, this group's included. Of ((i - 1) new + total) / i and (new + (i - 1) total) / i, the one that is smaller in
+    magnitude.
+
+    rewards_N: float, NaN where the score failed. groups_N: int64, one prompt each. past_N4: float, of the prompt before this
+    step: visits, number of rewards, their mean, the sum of their squared deviations from it. Standard deviations divide by the
+    number (section A.7; the paper's code divides the group's by one less).
+
+    Returns float32 [N]. A group without spread or with a single valid rollout has new = 0, so without a past it gets 0; with one
+    it gets total / i.
+    """
+    rewards_N = rewards_N.double()
+    visits_N, past_count_N, past_mean_N, past_squares_N = past_N4.double().unbind(1)
+    centred_N = centred(rewards_N, groups_N)
+    count_N = group_sums((~rewards_N.isnan()).double(), groups_N).clamp_min(1)
+    mean_N = group_sums(rewards_N, groups_N) / count_N
+    squares_N = group_sums(centred_N**2, groups_N)
+    total_N = past_count_N + count_N
+    shift_N = mean_N - past_mean_N
+    total_mean_N = past_mean_N + shift_N * count_N / total_N
+    total_squares_N = past_squares_N + squares_N + shift_N**2 * past_count_N * count_N / total_N
+
+    def ratio(difference_N: torch.Tensor, std_N: torch.Tensor) -> torch.Tensor:
+        return (difference_N / std_N.clamp_min(NOTHING)).where((std_N > NOTHING) | rewards_N.isnan(), 0.0)
+
+    new_N = ratio(centred_N, (squares_N / count_N).sqrt())
+    all_N = ratio(rewards_N - total_mean_N, (total_squares_N / total_N).sqrt())
+    visit_N = visits_N + 1
+    towards_new_N = ((visit_N - 1) * new_N + all_N) / visit_N
+    towards_all_N = (new_N + (visit_N - 1) * all_N) / visit_N
+    return torch.where(towards_new_N.abs() < towards_all_N.abs(), towards_new_N, towards_all_N).float()
+
+
+def difficulty_weighted(rewards_N: torch.Tensor, groups_N: torch.Tensor, difficulty_N: torch.Tensor) -> torch.Tensor:
+    """Reward minus the mean of its group, times the prompt's weight: GUI-G1 (Zhou et al.).
+
+    rewards_N: float, NaN where the score failed. groups_N: int64. difficulty_N: float, what the task gives the prompt, 1 by
+    default (in the paper larger for smaller targets).
+
+    Returns float32 [N]: 0 for groups without spread or with a single valid rollout.
+    """
+    return (centred(rewards_N, groups_N) * difficulty_N.double()).float()
+
+
+def per_reward(parts_NR: torch.Tensor, groups_N: torch.Tensor, *, batch: bool = True) -> torch.Tensor:
+    """Each verifier's values group-relative on their own, then added: GDPO (Liu et al.).
+
+    So a verifier with little spread says as much as one with a lot, and its weight in the reward cancels out, but for its sign.
+
+    parts_NR: float, weight times value of each verifier; NaN where the task doesn't have it, and everywhere when the rollout
+    failed. groups_N: int64. batch: divide the sums by their standard deviation over the batch; their mean is 0 already.
+
+    Returns float32 [N]: 0 for groups where no verifier has spread, or with a single valid rollout.
+    """
+    columns = [group_relative(parts_N, groups_N).double() for parts_N in parts_NR.unbind(1)]
+    sums_N = torch.stack(columns, 1).nansum(1).masked_fill(parts_NR.isnan().all(1), torch.nan)
+    return (in_batch_units(sums_N) if batch else sums_N).float()
+
+
+def exponential(rewards_N: torch.Tensor, groups_N: torch.Tensor, *, beta: float = 0.5, max_weight: float = 20.0) -> torch.Tensor:
+    """exp(A / beta), at most max_weight, with A the reward minus the mean of its group: AWR (Peng et al., Algorithm 1).
+
+    A weight for the likelihood, not an advantage: meant for `negative_log_likelihood`. The group's mean is in the place of the
+    paper's critic. beta: in units of the reward; the smaller, the greedier.
+
+    rewards_N: float, NaN where the score failed. groups_N: int64. Returns float32 [N], 0..max_weight: 1 for groups without
+    spread.
+    """
+    return (centred(rewards_N, groups_N) / beta).exp().clamp_max(max_weight).float()
+
+
+def best(rewards_N: torch.Tensor, *, threshold: float = 0.5) -> torch.Tensor:
+    """1 for rollouts with a reward of at least `threshold`, else 0: filtered behaviour cloning (RAFT, Dong et al.).
+
+    A weight for the likelihood: meant for `negative_log_likelihood`. rewards_N: float, NaN where the score failed. Returns
+    float32 [N].
+    """
+    return (rewards_N >= threshold).double().masked_fill(rewards_N.isnan(), torch.nan).float()
+
+
+def step_filter(
+    rewards_NT: torch.Tensor,
+    values_NT: torch.Tensor,
+    bootstrap_N: torch.Tensor,
+    units_NT: torch.Tensor,
+    *,
+    margin: float = 0.05,
+    gamma: float = 0.95,
+) -> torch.Tensor:
+    """1 for steps that made things better by more than `margin`, 0 for others: DigiRL (Bai et al., as its code has it).
+
+    A step is a unit of credit. It is kept when next value - value - margin + reward + Monte-Carlo return is above 0; the return
+    is discounted by gamma and counts the step's own reward too. A weight for the likelihood: meant for `negative_log_likelihood`.
+
+    rewards_NT: float, rows of failed rollouts NaN. values_NT: float, the critic's. bootstrap_N: float, its value after the last
+    step when the world cut the episode off, else 0. units_NT: int64, see `by_unit`.
+
+    Returns float32 [N, T]: 0 outside of units, NaN in failed rows.
+    """
+    units = by_unit(rewards_NT, values_NT, bootstrap_N, units_NT)
+    returns_NU = torch.zeros_like(units.rewards_NU)
+    running_N = torch.zeros_like(bootstrap_N, dtype=torch.float64)
+    for u in reversed(range(returns_NU.shape[1])):
+        running_N = units.rewards_NU[:, u] + gamma * running_N
+        returns_NU[:, u] = running_N
+    kept_NU = units.next_values_NU - units.values_NU - margin + units.rewards_NU + returns_NU > 0
+    return units.to_tokens(kept_NU.double()).masked_fill(rewards_NT.isnan().any(1, keepdim=True), torch.nan).float()
+
+
+def policy_distillation(teacher_logprobs_NT: torch.Tensor, logprobs_NT: torch.Tensor, mask_NT: torch.Tensor) -> torch.Tensor:
+    """log p of the teacher minus log p of the student, of each token that the student sampled: on-policy distillation (VLA-OPD).
+
+    The policy gradient with this advantage is that of minus KL(student || teacher), token by token. Meant for `policy_gradient`.
+
+    All [N, T], the first two float, mask_NT bool: trained tokens. Returns float32 [N, T]: 0 where nothing is trained.
+    """
+    return (teacher_logprobs_NT.double() - logprobs_NT.double()).where(mask_NT, 0.0).float()
 
 
 def spread(rewards_N: torch.Tensor, groups_N: torch.Tensor) -> torch.Tensor:
@@ -47,3 +243,78 @@ def spread(rewards_N: torch.Tensor, groups_N: torch.Tensor) -> torch.Tensor:
     low_G = empty.scatter_reduce(0, index_N, rewards_N.nan_to_num(torch.inf), "amin")
     high_G = (-empty).scatter_reduce(0, index_N, rewards_N.nan_to_num(-torch.inf), "amax")
     return (high_G > low_G)[index_N]
+
+
+def group_sums(values_N: torch.Tensor, groups_N: torch.Tensor) -> torch.Tensor:
+    """float64 [N]: the sum over the rollout's group, without what is NaN."""
+    _, index_N = groups_N.unique(return_inverse=True)
+    sums_G = torch.zeros(len(values_N), dtype=torch.float64, device=values_N.device)
+    return sums_G.index_add_(0, index_N, values_N.double().where(~values_N.isnan(), 0.0))[index_N]
+
+
+def centred(rewards_N: torch.Tensor, groups_N: torch.Tensor) -> torch.Tensor:
+    """float64 [N]: reward minus the mean of its group; exactly 0 in groups without spread, NaN where the reward is."""
+    rewards_N = rewards_N.double()  # sums of equal rewards must have no spread at all
+    count_N = group_sums((~rewards_N.isnan()).double(), groups_N)
+    difference_N = rewards_N - group_sums(rewards_N, groups_N) / count_N.clamp_min(1)
+    return difference_N.where(spread(rewards_N, groups_N) | rewards_N.isnan(), 0.0)
+
+
+def in_batch_units(centred_N: torch.Tensor) -> torch.Tensor:
+    """What has mean 0, divided by its standard deviation over the batch (its root mean square). What is 0 stays exactly 0."""
+    return centred_N / (centred_N**2).nanmean().sqrt().clamp_min(NOTHING)
+
+
+def standardised(values: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+    """Minus the mean and divided by the standard deviation of what is kept (bool, of the same shape)."""
+    if not kept.any():
+        return values
+    return (values - values[kept].mean()) / values[kept].std(correction=0).clamp_min(NOTHING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Units:
+    """Rollouts by unit of credit (token, action, chunk, turn); U: the largest number of units. float64 unless said otherwise."""
+
+    rewards_NU: torch.Tensor
+    """Sum over the unit's tokens."""
+    values_NU: torch.Tensor
+    """Of the unit's first token."""
+    next_values_NU: torch.Tensor
+    """Of the next unit; after the last one the bootstrap."""
+    exists_NU: torch.Tensor
+    """bool: the rollout has that many units."""
+    first_NT: torch.Tensor
+    """bool [N, T]: a unit begins here."""
+    index_NT: torch.Tensor
+    """int64 [N, T]: the unit of each token, -1 for none."""
+
+    def to_tokens(self, values_NU: torch.Tensor) -> torch.Tensor:
+        """[N, T]: its unit's value for every token, 0 for tokens of no unit."""
+        return values_NU.gather(1, self.index_NT.clamp_min(0)).where(self.index_NT >= 0, 0.0)
+
+
+def by_unit(rewards_NT: torch.Tensor, values_NT: torch.Tensor, bootstrap_N: torch.Tensor, units_NT: torch.Tensor) -> Units:
+    """Group tokens into units of credit.
+
+    rewards_NT: float, NaN in failed rows. values_NT: float, before each token. bootstrap_N: float, the value after the last token
+    when the world cut the episode off, else 0. units_NT: int64, rising along each row, -1 for tokens of no unit.
+    """
+    (n, t), u = units_NT.shape, int(units_NT.max()) + 1
+    own_NT = units_NT >= 0
+    zeros_NU = torch.zeros(n, u, dtype=torch.float64, device=units_NT.device)
+    used_NU = zeros_NU.scatter_add(1, units_NT.clamp_min(0), own_NT.double()) > 0
+    count_N1 = used_NU.sum(1, keepdim=True)
+    index_NT = (used_NU.cumsum(1) - 1).clamp_min(0).gather(1, units_NT.clamp_min(0))  # closes gaps in the numbers
+    place_NT = torch.arange(t, device=units_NT.device).expand(n, t)
+    first_NU = torch.full_like(used_NU, t - 1, dtype=torch.long)
+    first_NU = first_NU.scatter_reduce(1, index_NT, place_NT.where(own_NT, t), "amin")
+    values_NU = values_NT.double().gather(1, first_NU)
+    return Units(
+        rewards_NU=zeros_NU.scatter_add(1, index_NT, rewards_NT.double().where(own_NT, 0.0)),
+        values_NU=values_NU,
+        next_values_NU=values_NU.roll(-1, 1).scatter(1, (count_N1 - 1).clamp_min(0), bootstrap_N.double()[:, None]),
+        exists_NU=torch.arange(u, device=units_NT.device) < count_N1,
+        first_NT=own_NT & (place_NT == first_NU.gather(1, index_NT)),
+        index_NT=index_NT.where(own_NT, -1),
+    )

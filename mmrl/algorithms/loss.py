@@ -34,14 +34,15 @@ LossFunction = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 def clipped_surrogate(
     inputs: LossInputs, *, clip_low: float = 0.2, clip_high: float = 0.2, dual_clip: float = 0.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Minus min(r A, clip(r, 1 - clip_low, 1 + clip_high) A), r the probability ratio of a token (Schulman et al., PPO, equation 7).
+    """Minus min(r A, clip(r, 1 - clip_low, 1 + clip_high) A), r a token's probability ratio (Schulman et al., PPO, equation 7).
 
-    Separate bounds: Yu et al., DAPO, equation 10. dual_clip: above 1, A < 0 is never multiplied by more than this
-    (Ye et al., Mastering Complex Control in MOBA Games, equation 5); 0 is off.
+    Separate bounds: Yu et al., DAPO, equation 10. dual_clip: a ratio never weighs a negative advantage more than this, which is
+    above 1 (Ye et al., Mastering Complex Control in MOBA Games with Deep RL); 0 is off.
 
     Returns (loss_L, clipped_L): clipped_L is 1.0 where a bound cuts the gradient off.
     """
-    return bounded((inputs.logprobs_L - inputs.old_logprobs_L).exp(), inputs.advantages_L, 1 - clip_low, 1 + clip_high, dual_clip)
+    ratio_L = (inputs.logprobs_L - inputs.old_logprobs_L).exp()
+    return pessimistic(ratio_L, ratio_L.clamp(1 - clip_low, 1 + clip_high), inputs.advantages_L, dual_clip)
 
 
 def sequence_surrogate(
@@ -49,71 +50,107 @@ def sequence_surrogate(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The clipped objective with one ratio for each rollout (Zheng et al., GSPO, equations 5 and 7).
 
-    The ratio is the exponential of the mean log-ratio of the rollout's tokens, so its bounds are much narrower than a token's; the
-    gradient reaches every token through that mean. Meant for `normalise="sequence"`.
+    That ratio is the exponential of the mean log-ratio of the rollout's tokens: its bounds are much narrower than a token's, and
+    the gradient reaches every token through the mean. Meant for `normalise="sequence"`.
 
-    Returns (loss_L, clipped_L), each equal for all tokens of a rollout that have the same advantage.
+    Returns (loss_L, clipped_L), for every token its rollout's.
     """
     log_ratio_L = inputs.logprobs_L - inputs.old_logprobs_L
     sums_N = log_ratio_L.new_zeros(len(inputs.lengths_N)).index_add(0, inputs.rollout_L, log_ratio_L)
-    ratio_N = (sums_N / inputs.lengths_N.clamp_min(1)).exp()
-    return bounded(ratio_N[inputs.rollout_L], inputs.advantages_L, 1 - clip_low, 1 + clip_high)
+    ratio_L = (sums_N / inputs.lengths_N.clamp_min(1)).exp()[inputs.rollout_L]
+    return pessimistic(ratio_L, ratio_L.clamp(1 - clip_low, 1 + clip_high), inputs.advantages_L)
 
 
 def bounded_surrogate(
     inputs: LossInputs, *, clip_low: float = 0.2, clip_high: float = 0.2, bound: float = 1e3
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The clipped objective whose ratio was bounded before the exponential (Zhang et al., R1-Reward, StableReinforce's pre-clip).
+    """The clipped objective of a ratio that is bounded before the exponential: StableReinforce's pre-clip (R1-Reward).
 
     Returns (loss_L, clipped_L): clipped_L is 1.0 where either bound cuts the gradient off.
     """
     log_ratio_L = inputs.logprobs_L - inputs.old_logprobs_L
-    loss_L, clipped_L = bounded(bounded_ratio(log_ratio_L, bound), inputs.advantages_L, 1 - clip_low, 1 + clip_high)
+    ratio_L = bounded_ratio(log_ratio_L, bound)
+    loss_L, clipped_L = pessimistic(ratio_L, ratio_L.clamp(1 - clip_low, 1 + clip_high), inputs.advantages_L)
     return loss_L, clipped_L.maximum((log_ratio_L.abs() > math.log(bound)).float())
 
 
 def bounded_ratio(log_ratio_L: torch.Tensor, bound: float = 1e3) -> torch.Tensor:
-    """exp(log_ratio_L), with the logarithm limited to -log(bound)..log(bound), so that it can't overflow."""
+    """The exponential of log-ratios that are first limited to -log(bound)..log(bound), so that it can't overflow."""
     return log_ratio_L.clamp(-math.log(bound), math.log(bound)).exp()
 
 
 def adaptive_surrogate(
     inputs: LossInputs, *, clip_low: float = 0.16, clip_high: float = 0.2, limit: float = 10.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The clipped objective whose bounds are the wider, the less likely the token was (Yang et al., DCPO, equation 4).
+    """The clipped objective with bounds that are the wider, the less likely the token was (Yang et al., DCPO, equation 4).
 
-    With q the token's old probability: from 1/2 + sqrt(max(1 - 4 clip_low / q, 0)) / 2 to 1/2 + sqrt(1 + 4 clip_high / q) / 2. The
-    ratio counts for at most `limit`, whatever the sign of the advantage (section A.6).
+    With q the token's old probability, from 1/2 + sqrt(max(1 - 4 clip_low / q, 0)) / 2 to 1/2 + sqrt(1 + 4 clip_high / q) / 2.
+    limit: what the ratio counts for at most, whatever the sign of the advantage (section A.6).
 
     Returns (loss_L, clipped_L): clipped_L is 1.0 where a bound cuts the gradient off.
     """
     old_L = inputs.old_logprobs_L.exp()
-    low_L = 0.5 + 0.5 * (1 - 4 * clip_low / old_L).clamp_min(0).sqrt()
-    high_L = (0.5 + 0.5 * (1 + 4 * clip_high / old_L).sqrt()).clamp_max(limit)
+    low_L = 0.5 + (1 - 4 * clip_low / old_L).clamp_min(0).sqrt() / 2
+    high_L = (0.5 + (1 + 4 * clip_high / old_L).sqrt() / 2).clamp_max(limit)
     ratio_L = (inputs.logprobs_L - inputs.old_logprobs_L).exp()
-    return bounded(ratio_L, inputs.advantages_L, low_L, high_L, dual_clip=limit)
+    return pessimistic(ratio_L, ratio_L.clamp(low_L, high_L), inputs.advantages_L, dual_clip=limit)
 
 
-def bounded(
-    ratio_L: torch.Tensor,
-    advantages_L: torch.Tensor,
-    low: float | torch.Tensor,
-    high: float | torch.Tensor,
-    dual_clip: float = 0.0,
+def pessimistic(
+    ratio_L: torch.Tensor, bounded_L: torch.Tensor, advantages_L: torch.Tensor, dual_clip: float = 0.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Minus min(ratio A, clip(ratio, low, high) A), and where that cuts the gradient off; see `clipped_surrogate`."""
-    plain_L = ratio_L * advantages_L
-    clipped_L = torch.minimum(ratio_L.new_tensor(high) if isinstance(high, float) else high, ratio_L).maximum(
-        ratio_L.new_tensor(low) if isinstance(low, float) else low
-    )
-    return plain_L, clipped_L
+    """Minus the smaller of ratio and bounded ratio times the advantage, and where that cuts the gradient off; all [L]."""
+    plain_L, clipped_L = ratio_L * advantages_L, bounded_L * advantages_L
+    cut_L, objective_L = clipped_L < plain_L, torch.minimum(plain_L, clipped_L)
+    if dual_clip:
+        floor_L = dual_clip * advantages_L
+        low_L = (advantages_L < 0) & (objective_L < floor_L)
+        cut_L, objective_L = cut_L | low_L, objective_L.where(~low_L, floor_L)
+    return -objective_L, cut_L.float()
+
+
+def clipped_weight(inputs: LossInputs, *, clip_low: float = 1.0, clip_high: float = 4.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Minus clip(r, 1 - clip_low, 1 + clip_high) A log p, no gradient through the ratio r (MiniMax-M1, CISPO, equations 4 and 5).
+
+    A bound limits what a token weighs and never silences it. clip_low = 1 is no lower bound, as in the paper.
+
+    Returns (loss_L, clipped_L): clipped_L is 1.0 where the weight is at a bound.
+    """
+    ratio_L = (inputs.logprobs_L - inputs.old_logprobs_L).detach().exp()
+    weight_L = ratio_L.clamp(1 - clip_low, 1 + clip_high)
+    return -weight_L * inputs.advantages_L * inputs.logprobs_L, (weight_L != ratio_L).float()
 
 
 def policy_gradient(inputs: LossInputs) -> tuple[torch.Tensor, torch.Tensor]:
-    """REINFORCE: the gradient is that of -A log p, token by token (Williams 1992; Sutton and Barto, section 13.3).
+    """REINFORCE: the gradient is that of -A log p (Williams, Simple Statistical Gradient-Following Algorithms, section 5).
 
-    Its value is -A, as that of the surrogates is on-policy. There is no ratio: what was sampled by earlier weights counts as if the
-    current ones had sampled it, so it is meant for `epochs = 1`.
+    Its value is -A, as a surrogate's is on-policy. There is no ratio: in a second epoch, what earlier weights sampled would count
+    as if the current ones had sampled it.
     """
     score_L = (inputs.logprobs_L - inputs.logprobs_L.detach()).exp()  # 1, with the gradient of log p
-    return -score_L * inputs.advantages_L, torch.zeros_like(inputs.logprobs_L)
+    return -score_L * inputs.advantages_L, torch.zeros_like(score_L, dtype=torch.float32)
+
+
+def negative_log_likelihood(inputs: LossInputs) -> tuple[torch.Tensor, torch.Tensor]:
+    """Supervised learning: minus the log-probability of each token, weighted by its advantage (1 for demonstrations)."""
+    return -inputs.logprobs_L * inputs.advantages_L, torch.zeros_like(inputs.logprobs_L, dtype=torch.float32)
+
+
+def average(
+    values_L: torch.Tensor,
+    micro: MicroBatch,
+    batch: Batch,
+    normalise: Literal["token", "sequence", "constant"],
+    constant: float = 1.0,
+) -> torch.Tensor:
+    """A micro-batch's share of the batch mean; the shares of all micro-batches and ranks add up to it, however they are split.
+
+    token: every trained token counts the same. sequence: every rollout counts the same, and its tokens among themselves.
+    constant: the sum over a rollout's tokens, divided by a constant, and every rollout counts the same (Liu et al., Dr. GRPO,
+    section 3.1).
+    """
+    if normalise == "token":
+        return values_L.sum() / max(batch.num_tokens, 1)
+    if normalise == "constant":
+        return values_L.sum() / (max(batch.num_rollouts, 1) * constant)
+    return (values_L / batch.lengths_N[micro.rollout_L]).sum() / max(batch.num_rollouts, 1)

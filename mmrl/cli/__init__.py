@@ -24,6 +24,8 @@ from mmrl.targets import PluginError, one_line, suggest
 COMMANDS = {
     "train": "Train a policy as a run file says.",
     "eval": "Evaluate a run file's policy or a run's checkpoint.",
+    "mix": "Find the mixture of tasks to train on.",
+    "compare": "Compare runs on the held-out prompts that all of them answered.",
     "list": "List tasks, verifiers, simulators, policies and algorithms.",
     "plugins": "List plugins, and why one does not load.",
     "preview": "Show what the model will see of a task.",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from mmrl.errors import UserError
 
@@ -23,34 +24,54 @@ SHOWN = 8
 @click.option("--checkpoint", "which", default="best", show_default=True, help="Of a run folder: best, last, or a step.")
 @click.option("--split", help="Instead of the run file's evaluation split.")
 @click.option("-n", "n", type=click.IntRange(min=1), help="Prompts per task, instead of the run file's.")
+@click.option("--samples", type=click.IntRange(min=1), metavar="K", help="Answers to each prompt, for pass@K and majority@K.")
+@click.option("--temperature", type=click.FloatRange(min=0), metavar="T", help="Of these answers; 0 takes the likeliest token.")
 @click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one value of the run file; may be repeated."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, {task: figure}.")
-def command(target: Path, which: str, split: str | None, n: int | None, overrides: tuple[str, ...], as_json: bool) -> None:
+@click.pass_context
+def command(
+    ctx: click.Context,
+    target: Path,
+    which: str,
+    split: str | None,
+    n: int | None,
+    samples: int | None,
+    temperature: float | None,
+    overrides: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Evaluate a run file's policy or a run's checkpoint.
 
-    Answers are greedy; accuracies come with Wilson's 95% interval.
+    One greedy answer to each prompt, unless the run file or the options say otherwise; figures come with their 95% interval.
     """
     from mmrl.cli.terminal import quiet, tell
     from mmrl.config import load_config
 
     _refuse_unknown(target)
     folder = target if target.is_dir() else None
+    if folder is None and ctx.get_parameter_source("which") is ParameterSource.COMMANDLINE:
+        raise UserError(f"--checkpoint {which} is of a run folder, and {target} is a run file: leave it out, or give runs/NAME")
     extra = [f"evaluate.split={json.dumps(split)}"] if split else []
-    extra += [f"evaluate.n={n}"] if n else []
+    own = {"n": n, "temperature": temperature, "samples": samples}
+    extra += [f"evaluate.{key}={value}" for key, value in own.items() if value is not None]
     config = load_config(target / "config.toml" if folder else target, [*overrides, *extra])
     tell(f"loading {config.policy.model} ...")
     quiet()
     from mmrl.start import evaluate_only
 
-    figures = evaluate_only(config, folder, which)
+    weights, step = _weights(config, folder, which)
+    # the run file's own policy is what is evaluated where no checkpoint was better
+    figures = evaluate_only(config, None if step is None else folder, str(step))
     if as_json:
         click.echo(json.dumps({f.task: f.as_json() for f in figures}))
         return
-    click.echo(_weights(config, folder, which))
+    click.echo(weights)
+    if (settings := config.evaluate).temperature:
+        click.echo(f"answers to each prompt: {settings.samples}, sampled at temperature {settings.temperature:g}")
     for f in figures:
-        _print(f, config.evaluate.n)
+        _print(f, settings.n)
 
 
 def _refuse_unknown(target: Path) -> None:
@@ -68,26 +89,32 @@ def _refuse_unknown(target: Path) -> None:
     raise UserError(f"{target} is {what}.{suggest(str(target), runs)} {hint}")
 
 
-def _weights(config: RunConfig, folder: Path | None, which: str) -> str:
-    """Which weights are evaluated, in words."""
+def _weights(config: RunConfig, folder: Path | None, which: str) -> tuple[str, int | None]:
+    """Which weights are evaluated, in words, and the step of their checkpoint; None when they are the run file's own."""
     from mmrl.record import RunFolder, step_of
     from mmrl.start import find_checkpoint
 
     if folder is None:
-        return f"{config.policy.model}, as the run file names it"
+        return f"{config.policy.model}, as the run file names it", None
     found = find_checkpoint(RunFolder.open(folder), which)
     if found is None:
-        return f"{folder}, best checkpoint: none was better than the weights that the run began with, {config.policy.model}"
-    return f"{folder}, {'' if which.isdigit() else which + ' '}checkpoint: step {step_of(found)}"
+        return f"{folder}, best checkpoint: none was better than the weights that the run began with, {config.policy.model}", None
+    step = step_of(found)
+    return f"{folder}, {'' if which.isdigit() else which + ' '}checkpoint: step {step}", step
 
 
 def _print(figure: Evaluation, asked: int) -> None:
-    """A task's figure, and what else is known of it."""
+    """A task's figure, and what else is known of it: a line each, but pass@1, pass@2 ... on one."""
     click.echo(
         f"{figure.task}  {figure.split}  {figure.metric} {figure.value:.3f} ({figure.low:.3f} to {figure.high:.3f}), n={figure.n}"
     )
-    there = figure.n + round(figure.extra["failed"])
+    there = len(figure.items) or figure.n + round(figure.extra["failed"])
     if asked > there:
         click.echo(f"  {asked} prompts were asked for, and the split has {there}")
+    if several := [f"{name} {value:.3f}" for name, value in figure.extra.items() if "@" in name]:
+        click.echo("  " + "  ".join(several))
     for name, value in figure.extra.items():
-        click.echo(f"  {name} {value:.3f}")
+        if name == "blank":
+            click.echo(f"  blank {value:.3f} (with every picture blanked)")
+        elif "@" not in name:
+            click.echo(f"  {name} {value:.3f}")

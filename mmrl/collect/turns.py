@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from mmrl.generate.local import LocalGenerator, Sample, Sampling
@@ -32,10 +33,10 @@ class TurnCollector:
         ]
 
     def demonstrate(self, prompts: Sequence[Prompt], inputs: Sequence[PromptInputs], completions: Sequence[str]) -> list[Rollout]:
-        """Rollouts that hold a given completion each, for supervised stages; their sampler logprobs are zeros."""
+        """Rollouts that hold a given completion each; nobody sampled them, so their logprobs are NaN."""
         samples = [self.policy.encode_completion(text) for text in completions]
         return [
-            self._rollout(p, i, Sample(token_ids=tuple(ids), logprobs=(0.0,) * len(ids), finished=True), n, 0)
+            self._rollout(p, i, Sample(token_ids=tuple(ids), logprobs=(math.nan,) * len(ids), finished=True), n, 0)
             for n, (p, i, ids) in enumerate(zip(prompts, inputs, samples, strict=True))
         ]
 

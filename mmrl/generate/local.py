@@ -31,6 +31,10 @@ class Sampling:
     max_tokens: int
     temperature: float
     """Of the distribution that is sampled; 0 takes the most likely token (its logprob is that at temperature 1)."""
+    top_p: float = 1.0
+    """Only the likeliest tokens that together have this probability are sampled; their logprobs stay those among all tokens."""
+    top_k: int = 0
+    """Only so many of the likeliest tokens are sampled; 0 for all."""
     seed: int = 0
 
 
@@ -78,7 +82,7 @@ class LocalGenerator:
         finished_N = torch.zeros(total, dtype=torch.bool, device=device)
         row_N = torch.arange(total, device=device)  # which rollout each decoded row is; finished rows are dropped
         for t in range(sampling.max_tokens):
-            token, logprob = self._choose(logits, sampling.temperature, noise)
+            token, logprob = self._choose(logits, sampling, noise)
             tokens_TN.append(torch.zeros(total, dtype=torch.long, device=device).index_copy_(0, row_N, token))
             logprobs_TN.append(torch.zeros(total, device=device).index_copy_(0, row_N, logprob))
             ended = torch.isin(token, eos)
@@ -109,11 +113,12 @@ class LocalGenerator:
         ]
         return [samples[i : i + group_size] for i in range(0, total, group_size)]
 
-    def _choose(self, logits_NV: torch.Tensor, temperature: float, noise: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-        logprobs_NV = self.policy.distribution(logits_NV, temperature or 1.0)
-        token_N = (
-            torch.multinomial(logprobs_NV.exp(), 1, generator=noise) if temperature else logprobs_NV.argmax(-1, keepdim=True)
-        )
+    def _choose(self, logits_NV: torch.Tensor, sampling: Sampling, noise: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        logprobs_NV = self.policy.distribution(logits_NV, sampling.temperature or 1.0)
+        if sampling.temperature:
+            token_N = torch.multinomial(likeliest(logprobs_NV.exp(), sampling.top_p, sampling.top_k), 1, generator=noise)
+        else:
+            token_N = logprobs_NV.argmax(-1, keepdim=True)
         return token_N[:, 0], logprobs_NV.gather(1, token_N)[:, 0]
 
     def _prefill(self, inputs: list[PromptInputs], cache: DynamicCache) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -131,3 +136,16 @@ class LocalGenerator:
         media = concatenate([i.media for i in inputs], device) | {k: v[None].to(device) for k, v in inputs[0].token_types.items()}
         padded = mask.to(device) if not mask.all() else None
         return self.policy.family.step(ids.to(device), padded, positions.to(device) if axes else None, media, cache), padded
+
+
+def likeliest(probabilities_NV: torch.Tensor, top_p: float, top_k: int) -> torch.Tensor:
+    """The probabilities with those of unlikely tokens set to 0: all but the top_k likeliest, and of these all but the fewest that
+    reach top_p of what is left (Holtzman et al., The Curious Case of Neural Text Degeneration, section 3.1)."""
+    if top_p == 1 and not top_k:
+        return probabilities_NV
+    sorted_NV, order_NV = probabilities_NV.sort(-1, descending=True)
+    if top_k:
+        sorted_NV[:, top_k:] = 0.0
+    before_NV = sorted_NV.cumsum(-1) - sorted_NV
+    sorted_NV = sorted_NV.where(before_NV < top_p * sorted_NV.sum(-1, keepdim=True), 0.0)
+    return torch.zeros_like(sorted_NV).scatter(-1, order_NV, sorted_NV)

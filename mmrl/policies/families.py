@@ -69,13 +69,23 @@ class Family:
         positions: torch.Tensor | None,
         media: Mapping[str, torch.Tensor],
         source_L: torch.Tensor,
-    ) -> tuple[torch.Tensor, Any]:
-        """What predicts the next token after each of L flat positions: (values, head); head(values) are the logits [L, V]."""
+        states_Q: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
+        """What predicts the next token after each of L flat positions: (values, head, states); head(values) are the logits
+        [L, V], states the last hidden states [Q, H] at the flat positions `states_Q`, if they are given."""
         self._forget()
         row_L, place_L = source_L // ids_BS.shape[1], source_L % ids_BS.shape[1]
         kept, index_L = place_L.unique(return_inverse=True)
-        output = self.model(input_ids=ids_BS, attention_mask=mask, use_cache=False, logits_to_keep=kept, **media)
-        return output.logits[row_L, index_L], torch.nn.Identity()
+        output = self.model(
+            input_ids=ids_BS,
+            attention_mask=mask,
+            use_cache=False,
+            logits_to_keep=kept,
+            output_hidden_states=states_Q is not None,
+            **media,
+        )
+        states = None if states_Q is None else output.hidden_states[-1].flatten(0, 1).index_select(0, states_Q)
+        return output.logits[row_L, index_L], torch.nn.Identity(), states
 
     def step(
         self,
@@ -137,13 +147,15 @@ class Qwen25VL(Family):
         positions: torch.Tensor | None,
         media: Mapping[str, torch.Tensor],
         source_L: torch.Tensor,
-    ) -> tuple[torch.Tensor, Any]:
+        states_Q: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
         hidden = self.model.model(
             input_ids=ids_BS, attention_mask=mask, position_ids=positions, use_cache=False, **media
-        ).last_hidden_state
+        ).last_hidden_state.flatten(0, 1)
         # not hidden[source_L]: the prompt's last token is taken once per completion, and a plain index adds such gradients up
         # in whatever order the CPU threads come
-        return hidden.flatten(0, 1).index_select(0, source_L), self.model.lm_head
+        states = None if states_Q is None else hidden.index_select(0, states_Q)
+        return hidden.index_select(0, source_L), self.model.lm_head, states
 
     def step(
         self,

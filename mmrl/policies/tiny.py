@@ -62,6 +62,27 @@ def build(
     hidden: width of the language model and the vision tower, a multiple of 32. layers: depth of both. Same arguments, same
     weights.
     """
+    config, kind, tokenizer = _config(family, hidden, layers)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = kind._from_config(config, attn_implementation=attention)
+    for parameter in model.parameters():  # not the buffers: rotary frequencies stay float32, as in from_pretrained
+        parameter.data = parameter.data.to(dtype)
+    ids = {t: tokenizer.convert_tokens_to_ids(t) for t in SPECIAL}
+    model.generation_config.eos_token_id = [ids["<|im_end|>"], ids["<|endoftext|>"]]
+    model.generation_config.pad_token_id = ids["<|endoftext|>"]
+    return model, _processor(family, tokenizer, config.vision_config.patch_size)
+
+
+def skeleton(family: str, *, hidden: int = HIDDEN, layers: int = LAYERS) -> Any:
+    """The model without its weights, which are on torch's meta device."""
+    config, kind, _ = _config(family, hidden, layers)
+    with torch.device("meta"):
+        return kind._from_config(config)
+
+
+def _config(family: str, hidden: int, layers: int) -> tuple[Any, Any, Any]:
+    """(configuration, the model's class, tokenizer)."""
     _refuse(family, hidden, layers)
     prepare_torchvision()
     import transformers
@@ -113,14 +134,7 @@ def build(
         text["rope_parameters"]["mrope_interleaved"] = True
         vision.update(patch_size=16, num_position_embeddings=256, deepstack_visual_indexes=[0])
         config, kind = transformers.Qwen3VLConfig, transformers.Qwen3VLForConditionalGeneration
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = kind._from_config(config(text_config=text, vision_config=vision, **shared), attn_implementation=attention)
-    for parameter in model.parameters():  # not the buffers: rotary frequencies stay float32, as in from_pretrained
-        parameter.data = parameter.data.to(dtype)
-    model.generation_config.eos_token_id = [ids["<|im_end|>"], ids["<|endoftext|>"]]
-    model.generation_config.pad_token_id = ids["<|endoftext|>"]
-    return model, _processor(family, tokenizer, vision["patch_size"])
+    return config(text_config=text, vision_config=vision, **shared), kind, tokenizer
 
 
 def parse(name: str, seed: int) -> dict[str, Any]:
@@ -129,11 +143,17 @@ def parse(name: str, seed: int) -> dict[str, Any]:
     options: dict[str, Any] = {"family": family, "hidden": HIDDEN, "layers": LAYERS, "seed": seed}
     for item in filter(None, ",".join(rest).split(",")):
         key, _, value = item.partition("=")
-        if key not in ("hidden", "layers", "seed") or not re.fullmatch(r"[0-9]{1,9}", value):
+        if key not in ("hidden", "layers", "seed") or not re.fullmatch(r"[0-9]{1,19}", value):
             raise UserError(f"policy.model {name!r}: {item!r} is not understood: write tiny:{family}:hidden=128,layers=2")
         options[key] = int(value)
     _refuse(family, options["hidden"], options["layers"])
     return options
+
+
+def full_name(name: str, seed: int) -> str:
+    """`name` with everything that `parse` would add, so that it stands for the same weights whatever the seed of a run."""
+    options = parse(name, seed)
+    return f"tiny:{options.pop('family')}:" + ",".join(f"{k}={v}" for k, v in options.items())
 
 
 def _refuse(family: str, hidden: int, layers: int) -> None:
@@ -143,6 +163,11 @@ def _refuse(family: str, hidden: int, layers: int) -> None:
         raise UserError(
             f"policy.model: tiny hidden={hidden}, layers={layers}: hidden must be a multiple of 32 up to 4096, layers 1 to 64"
         )
+
+
+def vocabulary() -> dict[str, int]:
+    """Token -> id; the same in all families."""
+    return _tokenizer().get_vocab()
 
 
 def _tokenizer() -> Any:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -15,6 +15,7 @@ from mmrl.compat import prepare_torchvision
 from mmrl.errors import UserError
 from mmrl.media import load_image
 from mmrl.policies.families import Family, family_of
+from mmrl.policies.lora import add_adapters, base_of, is_adapter, load_adapters, merge_saved, save_adapters
 from mmrl.schema import PolicyConfig
 from mmrl.targets import calling, one_line
 from mmrl.types import Frame, MicroBatch, Prompt, user
@@ -46,6 +47,18 @@ class PromptInputs:
         return len(self.ids) if self.positions is None else int(self.positions.max()) + 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outputs:
+    """What one forward pass says of a micro-batch's target tokens."""
+
+    logprobs_L: torch.Tensor
+    """float32, with gradient."""
+    entropy_L: torch.Tensor
+    """float32, of the distribution each token was taken from, in nats."""
+    states_QH: torch.Tensor | None = None
+    """[L + R, H] hidden states before each token and after each rollout, if they were asked for."""
+
+
 class VLM:
     """Any `AutoModelForImageTextToText`.
 
@@ -56,9 +69,16 @@ class VLM:
     def __init__(
         self, config: PolicyConfig, *, device: str | torch.device = "cpu", seed: int = 0, source: Path | None = None
     ) -> None:
-        """source: load from this folder (a checkpoint of the run) instead of `config.model`."""
+        """source: load from this folder (a checkpoint of the run) instead of `config.model`; with `config.lora` it holds adapters
+        of that model."""
         self.device = torch.device(device)
-        model, self.processor = _load(config, str(source) if source else config.model, seed)
+        self.lora = config.lora
+        self.base = _base_name(config.model, seed)
+        model, self.processor = _load(config, str(source) if source and not config.lora else config.model, seed)
+        if config.lora:
+            add_adapters(model, config.lora, seed)
+            if source:
+                load_adapters(model, source)
         self.model = model.to(self.device).eval()
         self.tokenizer = self.processor.tokenizer
         self.family: Family = family_of(self.model, self.processor)
@@ -82,7 +102,7 @@ class VLM:
 
             tiny.parse(name, 0)
         elif Path(name).is_dir():
-            if not (Path(name) / "config.json").is_file():
+            if not (Path(name) / "config.json").is_file() and base_of(Path(name)) is None:
                 raise UserError(f"policy.model {name!r} is a folder without config.json: {MODEL_CURE}")
         elif name.startswith((".", "/", "~")):
             raise UserError(f"policy.model {name!r} is not a folder: {MODEL_CURE}")
@@ -142,27 +162,74 @@ class VLM:
 
     def logprobs(self, micro: MicroBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
         """(logprobs_L with gradient, entropy_L without), float32, of the micro-batch's target tokens."""
+        found = self.outputs(micro, temperature)
+        return found.logprobs_L, found.entropy_L
+
+    def outputs(
+        self, micro: MicroBatch, temperature: float, *, states: bool = False, entropy_gradient: bool = False
+    ) -> Outputs:
+        """One forward pass. states: also the hidden states that a critic reads. entropy_gradient: the entropy has one."""
+        values_L, head, states_QH = self._forward(micro, states)
+        logprobs_L, entropy_L = self._by_chunk(
+            lambda v, t: self._score(v, head, t, temperature, entropy_gradient), values_L, micro.target_L
+        )
+        return Outputs(logprobs_L=logprobs_L, entropy_L=entropy_L, states_QH=states_QH)
+
+    def states(self, micro: MicroBatch) -> torch.Tensor:
+        """The hidden states before each trained token and after each rollout, [L + R, H], without logits."""
+        states_QH = self._forward(micro, True)[2]
+        assert states_QH is not None
+        return states_QH
+
+    def divergence(
+        self, micro: MicroBatch, teacher: VLM, temperature: float, kind: Literal["reverse", "forward"]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(divergence_L with gradient, entropy_L without): KL(self || teacher) over the whole vocabulary at each target token
+        (`reverse`), or KL(teacher || self) (`forward`), in nats; Agarwal et al., On-policy distillation, section 3."""
+        values_L, head, _ = self._forward(micro, False)
+        with torch.no_grad():
+            taught_L, teacher_head, _ = teacher._forward(micro, False)
+
+        def one(values: torch.Tensor, taught: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            width = min(len(self.bias_V), len(teacher.bias_V))  # beyond it stand only rows that no token owns
+            own = self.distribution(head(values), temperature)[:, :width].clamp_min(-1e4)
+            with torch.no_grad():
+                other = teacher.distribution(teacher_head(taught), temperature)[:, :width].clamp_min(-1e4)
+                entropy = -(own.exp() * own).sum(-1)
+            gap = own.exp() * (own - other) if kind == "reverse" else other.exp() * (other - own)
+            return gap.sum(-1), entropy
+
+        return self._by_chunk(one, values_L, taught_L)
+
+    def _forward(self, micro: MicroBatch, states: bool) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
+        """(values_L, head, states [L + R, H]): head(values_L) are the logits that predict each target token."""
         mask = (
             prefix_mask(micro.segment_BS, self.model.config.get_text_config()._attn_implementation, self.model.dtype)
             if micro.positions is not None
             else (micro.segment_BS >= 0).long()
         )
-        values_L, head = self.family.logits(micro.ids_BS, mask, micro.positions, micro.media, micro.source_L)
+        at_Q = torch.cat([micro.source_L, micro.final_R]) if states else None
+        return self.family.logits(micro.ids_BS, mask, micro.positions, micro.media, micro.source_L, at_Q)
+
+    def _by_chunk(
+        self, function: Callable[..., tuple[torch.Tensor, torch.Tensor]], *values_L: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`function` of so many tokens at a time that their logits fit; the backward pass makes them again."""
         step = max(1, LOGIT_CHUNK // len(self.bias_V))
-        if len(values_L) <= step:
-            return self._score(values_L, head, micro.target_L, temperature)
+        if len(values_L[0]) <= step:
+            return function(*values_L)
         pieces = [
-            checkpoint(self._score, v, head, t, temperature, use_reentrant=False, preserve_rng_state=False)
-            for v, t in zip(values_L.split(step), micro.target_L.split(step), strict=True)
+            checkpoint(function, *chunk, use_reentrant=False, preserve_rng_state=False)
+            for chunk in zip(*(v.split(step) for v in values_L), strict=True)
         ]
-        logprobs, entropy = zip(*pieces, strict=True)
-        return torch.cat(logprobs), torch.cat(entropy)
+        first, second = zip(*pieces, strict=True)
+        return torch.cat(first), torch.cat(second)
 
     def _score(
-        self, values_L: torch.Tensor, head: Any, target_L: torch.Tensor, temperature: float
+        self, values_L: torch.Tensor, head: Any, target_L: torch.Tensor, temperature: float, entropy_gradient: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
         logprobs_LV = self.distribution(head(values_L), temperature)
-        with torch.no_grad():
+        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
             entropy_L = -(logprobs_LV.exp() * logprobs_LV.clamp_min(-1e4)).sum(-1)
         return logprobs_LV.gather(-1, target_L[:, None])[:, 0], entropy_L
 
@@ -171,11 +238,15 @@ class VLM:
         return (logits_NV.float() / temperature + self.bias_V).log_softmax(-1)
 
     def parameters(self) -> Iterable[tuple[str, torch.nn.Parameter]]:
-        return self.model.named_parameters()
+        """What may be trained, by name, in an order that stays: every weight, or with `lora` the adapters'."""
+        return ((name, p) for name, p in self.model.named_parameters() if not self.lora or is_adapter(name))
 
     def save(self, folder: Path) -> None:
-        """A folder that `AutoModelForImageTextToText.from_pretrained` and vLLM load."""
-        self.model.save_pretrained(folder)
+        """A folder that `AutoModelForImageTextToText.from_pretrained` and vLLM load; with `lora`, peft and vLLM, its adapters."""
+        if self.lora:
+            save_adapters(self.model, folder, self.base)
+        else:
+            self.model.save_pretrained(folder)
         self.processor.save_pretrained(folder)
 
 
@@ -221,6 +292,15 @@ def _eos_ids(model: Any, tokenizer: Any) -> set[int]:
     return {i for i in ids if i is not None}
 
 
+def _base_name(model: str, seed: int) -> str:
+    """What a saved adapter says it belongs to."""
+    if not model.startswith("tiny:"):
+        return model
+    from mmrl.policies import tiny
+
+    return tiny.full_name(model, seed)
+
+
 def _load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
     prepare_torchvision()
     dtype = getattr(torch, config.dtype)
@@ -228,6 +308,10 @@ def _load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
         from mmrl.policies import tiny
 
         return tiny.build(dtype=dtype, attention=config.attention, **tiny.parse(name, seed))
+    if base := base_of(Path(name)):
+        model, processor = _load(config, base, seed)
+        merge_saved(model, Path(name))
+        return model, processor
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     options = dict(trust_remote_code=config.trust_remote_code)

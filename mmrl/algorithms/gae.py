@@ -1,0 +1,74 @@
+"""A critic's side of an algorithm: advantages and targets from its values, and the loss that trains it."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from mmrl.algorithms.advantage import by_unit, standardised
+
+
+def gae(
+    rewards_NT: torch.Tensor,
+    values_NT: torch.Tensor,
+    bootstrap_N: torch.Tensor,
+    units_NT: torch.Tensor,
+    *,
+    gamma: float = 1.0,
+    lam: float = 0.95,
+    whiten: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Generalised advantage estimation over units of credit (Schulman et al., High-Dimensional Continuous Control, equation 16).
+
+    A unit's advantage is the sum over it and its successors of (gamma lam)^l delta, with delta = reward + gamma * next value -
+    value. A unit's reward is the sum of its tokens', its value that of its first token. After the last unit the value is 0, and
+    bootstrap_N when the world cut the episode off: an episode that ended is worth nothing more, one that was cut off would have
+    gone on.
+
+    rewards_NT: float, rows of failed rollouts NaN. values_NT: float, the critic's value before each token. bootstrap_N: float,
+    its value after the last token when the episode was cut off, else 0. units_NT: int64, rising along each row, -1 for
+    tokens of no unit. whiten: standardise the advantages over the batch's units, each of them counting once however many tokens
+    it has.
+
+    Returns (advantages_NT, returns_NT), both float32, failed rows NaN. Every token of a unit has its advantage, a token of no
+    unit 0. The critic's targets, advantage before whitening + value, stand at each unit's first token, NaN elsewhere.
+    """
+    units = by_unit(rewards_NT, values_NT, bootstrap_N, units_NT)
+    delta_NU = units.rewards_NU + gamma * units.next_values_NU - units.values_NU
+    advantages_NU = torch.zeros_like(delta_NU)
+    running_N = torch.zeros_like(bootstrap_N, dtype=torch.float64)
+    for u in reversed(range(delta_NU.shape[1])):
+        running_N = (delta_NU[:, u] + gamma * lam * running_N).where(units.exists_NU[:, u], 0.0)
+        advantages_NU[:, u] = running_N
+    failed_N1 = rewards_NT.isnan().any(1, keepdim=True)
+    returns_NT = units.to_tokens(advantages_NU + units.values_NU).where(units.first_NT & ~failed_N1, torch.nan)
+    if whiten:
+        advantages_NU = standardised(advantages_NU, units.exists_NU & ~failed_N1)
+    return units.to_tokens(advantages_NU).masked_fill(failed_N1, torch.nan).float(), returns_NT.float()
+
+
+def value_loss(
+    values_L: torch.Tensor, old_values_L: torch.Tensor, returns_L: torch.Tensor, *, clip: float = 0.2, huber: float = math.inf
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The larger of two errors: the value's, and that of the value kept within `clip` of the old one (Engstrom et al., 2020).
+
+    An error e costs e^2 / 2, and from |e| = huber on it grows linearly: huber * (|e| - huber / 2). clip, huber: above 0, inf is
+    off.
+
+    values_L: under the current weights, with gradient. old_values_L: before the step's first update. returns_L: the targets, NaN
+    where there is none. All float [L].
+
+    Returns (loss_L, clipped_L), 0 where there is no target; clipped_L is 1.0 where the bound cuts the gradient off.
+    """
+    known_L = ~returns_L.isnan()
+    target_L = returns_L.where(known_L, values_L.detach())
+    near_L = old_values_L + (values_L - old_values_L).clamp(-clip, clip)
+
+    def cost(error_L: torch.Tensor) -> torch.Tensor:
+        size_L = error_L.abs()
+        square_L = size_L.clamp_max(huber)
+        return square_L * (size_L - square_L / 2)
+
+    plain_L, clipped_L = cost(values_L - target_L), cost(near_L - target_L)
+    return torch.maximum(plain_L, clipped_L).where(known_L, 0.0), (known_L & (clipped_L > plain_L)).float()

@@ -1,0 +1,37 @@
+"""Rewards without labels: what the answers to one prompt say about each other. Blank or None: could not be read."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+
+def majority(answers: Sequence[str | None]) -> str:
+    """The answer given most often, of equals the one given first. Blank answers have no vote; `""` when there is no other."""
+    votes = Counter(answer for answer in answers if answer and answer.strip())
+    return votes.most_common(1)[0][0] if votes else ""
+
+
+def frequency_entropy(answers: Sequence[str | None], *, entropy_weight: float = 0.75) -> list[float]:
+    """The answer's share of the votes minus entropy_weight times the entropy of the answers, scaled to 0..1 (TTRV).
+
+    The entropy is divided by the logarithm of the number of different answers. An answer that can't be read gets the share 0, and
+    doesn't count in the entropy; it counts in the number of votes, so that silence never pays.
+
+    Returns a reward per answer, -entropy_weight..1: 1 when all agree.
+    """
+    votes = Counter(answer for answer in answers if answer and answer.strip())
+    shares = [n / votes.total() for n in votes.values()]
+    entropy = -sum(p * math.log(p) for p in shares) / math.log(len(shares)) if len(shares) > 1 else 0.0
+    return [(votes[answer] if answer else 0) / len(answers) - entropy_weight * entropy for answer in answers]
+
+
+def co_reward(answers: Sequence[str | None], others: Sequence[str | None]) -> list[float]:
+    """1 for answers that equal the majority answer to the same question in other words, else 0 (Zhang et al., Co-Reward).
+
+    others: the answers to the rephrased question; swap the two for its own rewards. Nobody is right when none of them can be
+    read.
+    """
+    label = majority(others)
+    return [float(answer == label != "") for answer in answers]

@@ -1,0 +1,204 @@
+"""What an advantage may be computed from: it names the signals it wants, and each is made when it is asked for."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from mmrl.algorithms.kl import ESTIMATES
+from mmrl.schema import RlStage
+from mmrl.types import Rollout, Score, Status
+
+Measure = Callable[[frozenset[str]], Mapping[str, torch.Tensor]]
+"""Names of `logprobs`, `reference`, `teacher`, `values` -> a float tensor [N, T] each, 0 behind a rollout's end, and with `values`
+also `bootstrap` [N]: the critic's value of the state in which each rollout was left."""
+
+
+class Signals:
+    """The signals of one step. N rollouts, T tokens of the longest, R verifiers. A property's docstring says what it is."""
+
+    def __init__(
+        self,
+        rollouts: Sequence[Rollout],
+        scores: Sequence[Score],
+        stage: RlStage,
+        *,
+        weights: Sequence[Mapping[str, float]] = (),
+        kl: float = 0.0,
+        measure: Measure | None = None,
+        greedy: Callable[[], torch.Tensor] | None = None,
+        past: Callable[[Rollout], tuple[float, float, float, float]] | None = None,
+    ) -> None:
+        """weights: of each rollout's verifiers. kl: today's weight of the KL penalty. measure, greedy, past: make what costs a
+        forward pass, more samples or a memory of earlier steps."""
+        self._rollouts, self._scores, self._stage = rollouts, scores, stage
+        self._weights, self._kl = weights, kl
+        self._make, self._greedy, self._past = measure, greedy, past
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return getattr(self, name)
+
+    # -- per rollout ------------------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def rewards_N(self) -> torch.Tensor:
+        """float64; the rewards of the verifiers and of the world, less the KL penalty if that is in the reward; NaN where the
+        score failed."""
+        return self._plain_rewards_N - self._penalty_NT.sum(1)
+
+    @functools.cached_property
+    def groups_N(self) -> torch.Tensor:
+        """int64; rollouts with the same number answer the same prompt."""
+        return torch.tensor([r.group for r in self._rollouts])
+
+    @functools.cached_property
+    def lengths_N(self) -> torch.Tensor:
+        """int64; trained tokens of each rollout."""
+        return torch.tensor([r.length for r in self._rollouts])
+
+    @functools.cached_property
+    def parts_NR(self) -> torch.Tensor:
+        """float64; weight times value of each verifier; NaN where a task doesn't have it and in rollouts whose score failed."""
+        names = sorted({name for weights in self._weights for name in weights})
+        return torch.tensor(
+            [
+                [weights[name] * s.parts[name] if name in weights and name in s.parts and not s.failed else torch.nan for name in names]
+                for s, weights in zip(self._scores, self._weights, strict=True)
+            ],
+            dtype=torch.float64,
+        )
+
+    @functools.cached_property
+    def baselines_N(self) -> torch.Tensor:
+        """float64; the reward of the greedy completion of the same prompt. Costs one more completion for each prompt."""
+        assert self._greedy is not None
+        return self._greedy().double()
+
+    @functools.cached_property
+    def difficulty_N(self) -> torch.Tensor:
+        """float64; the weight that the task gives a prompt, `meta["weight"]`, 1 where it gives none."""
+        return torch.tensor([float(r.prompt.meta.get("weight", 1.0)) for r in self._rollouts], dtype=torch.float64)
+
+    @functools.cached_property
+    def past_N4(self) -> torch.Tensor:
+        """float64; of the prompt, before this step: visits, rewards seen, their mean, the sum of their squared deviations."""
+        assert self._past is not None
+        return torch.tensor([self._past(r) for r in self._rollouts], dtype=torch.float64)
+
+    @functools.cached_property
+    def bootstrap_N(self) -> torch.Tensor:
+        """float64; the critic's value after the last token of an episode that its world cut off (by turns or time), else 0: an
+        answer that was cut off at its length is over, and was scored as it stands."""
+        cut_off = [r.status in (Status.TRUNCATED_TURNS, Status.TRUNCATED_TIME) for r in self._rollouts]
+        return self._measured["bootstrap"].double().cpu() * torch.tensor(cut_off)
+
+    # -- per token --------------------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def mask_NT(self) -> torch.Tensor:
+        """bool; the trained tokens of each rollout."""
+        return torch.arange(int(self.lengths_N.max()))[None] < self.lengths_N[:, None]
+
+    @functools.cached_property
+    def rewards_NT(self) -> torch.Tensor:
+        """float64; the world's rewards at the end of each turn (or action), the score at the last token, less the KL penalty of
+        each token if that is in the reward; NaN in rollouts whose score failed, 0 behind the end."""
+        rewards_NT = torch.zeros(self.mask_NT.shape, dtype=torch.float64)
+        for n, (rollout, score) in enumerate(zip(self._rollouts, self._scores, strict=True)):
+            end = 0
+            for turn in rollout.turns:
+                size, steps = len(turn.token_ids), turn.action_rewards or (turn.reward,)
+                for k, reward in enumerate(steps, 1):
+                    if size:
+                        rewards_NT[n, end + max(size * k // len(steps), 1) - 1] += reward
+                end += size
+            if end:
+                rewards_NT[n, end - 1] += torch.nan if score.value is None else score.value
+            if score.failed:
+                rewards_NT[n] = torch.nan
+        return rewards_NT - self._penalty_NT
+
+    @functools.cached_property
+    def units_NT(self) -> torch.Tensor:
+        """int64; the number of the unit of credit that a token belongs to (stage key `credit`), from 0; -1 behind the end."""
+        if self._stage.credit == "token":
+            return torch.arange(self.mask_NT.shape[1]).expand(self.mask_NT.shape).where(self.mask_NT, -1)
+        units_NT = torch.full(self.mask_NT.shape, -1)
+        for n, rollout in enumerate(self._rollouts):
+            units: list[int] = []
+            for turn in rollout.turns:
+                size, first = len(turn.token_ids), units[-1] + 1 if units else 0
+                pieces = max(len(turn.action_rewards), 1) if self._stage.credit == "action" else 1
+                units += [first + t * pieces // size for t in range(size)]
+            units_NT[n, : len(units)] = torch.tensor(units)
+        return units_NT
+
+    @functools.cached_property
+    def values_NT(self) -> torch.Tensor:
+        """float64; the critic's value of the state before each token. The algorithm then has a critic."""
+        return self._measured["values"].double().cpu()
+
+    @functools.cached_property
+    def logprobs_NT(self) -> torch.Tensor:
+        """float64; of each token, under the policy before the update."""
+        return self._measured["logprobs"].double().cpu()
+
+    @functools.cached_property
+    def teacher_logprobs_NT(self) -> torch.Tensor:
+        """float64; of each token, under the teacher of a `distill` stage."""
+        return self._measured["teacher"].double().cpu()
+
+    # -- how they are made ------------------------------------------------------------------------------------------------
+
+    def expect(self, names: frozenset[str]) -> None:
+        """These signals are going to be asked for: what they need of the models is measured in one pass."""
+        self._expected = names
+
+    _expected: frozenset[str] = frozenset()
+
+    @functools.cached_property
+    def _measured(self) -> Mapping[str, torch.Tensor]:
+        assert self._make is not None
+        wanted = {m for name, m in MEASURED.items() if name in self._expected}
+        return self._make(frozenset(wanted | ({"logprobs", "reference"} if self._penalised else set())))
+
+    @property
+    def _penalised(self) -> bool:
+        return self._kl > 0 and self._stage.kl_in == "reward"
+
+    @functools.cached_property
+    def _plain_rewards_N(self) -> torch.Tensor:
+        """float64; what verifiers and worlds gave, NaN where the score failed."""
+        return torch.tensor(
+            [
+                torch.nan if s.value is None else s.value + sum(t.reward for t in r.turns)
+                for s, r in zip(self._scores, self._rollouts, strict=True)
+            ],
+            dtype=torch.float64,
+        )
+
+    @functools.cached_property
+    def _penalty_NT(self) -> torch.Tensor:
+        if not self._penalised:
+            return torch.zeros(1, 1, dtype=torch.float64)
+        estimate = ESTIMATES[self._stage.kl_estimate]
+        kl_NT = estimate(self._measured["logprobs"].double(), self._measured["reference"].double()).cpu()
+        return self._kl * kl_NT.where(self.mask_NT, 0.0)
+
+
+MEASURED = {
+    "values_NT": "values",
+    "bootstrap_N": "values",
+    "logprobs_NT": "logprobs",
+    "teacher_logprobs_NT": "teacher",
+}
+"""Signals that need a forward pass, and what is measured for them."""
+SIGNALS: dict[str, str] = {
+    name: " ".join(inspect.getdoc(found).split())
+    for name, found in vars(Signals).items()
+    if isinstance(found, functools.cached_property) and not name.startswith("_")
+}
+"""Every signal, with its meaning."""

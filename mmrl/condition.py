@@ -1,0 +1,53 @@
+"""Training on everything, told whether it was good: RECAP (Physical Intelligence, pi*0.6, section 4)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import torch
+
+from mmrl.gather import Gathered, Group, moved, with_text
+from mmrl.policies.vlm import PromptInputs
+from mmrl.schema import ConditionConfig
+from mmrl.types import Credit, Prompt, Rollout, replace
+
+
+def shown_as(prompt: Prompt, condition: str) -> Prompt:
+    """The prompt with a condition at its end; without one, as it is."""
+    return with_text(prompt, f"\n{condition}") if condition else prompt
+
+
+def relabelled(
+    gathered: Gathered,
+    credit: Credit,
+    config: ConditionConfig,
+    encode: Callable[[Prompt], PromptInputs],
+    plain: Callable[[Group], Prompt],
+    seed: int,
+) -> tuple[list[Rollout], Credit]:
+    """The rollouts as answers to prompts that say how good each was, every one with the weight 1.
+
+    The `top` share by advantage is called positive, the rest negative; `drop` of the rollouts hear neither. Failed ones stay out.
+    plain: a group's prompt without a condition. What was sampled was sampled as positive.
+    """
+    advantages_N = credit.advantages if credit.advantages.ndim == 1 else credit.advantages.nanmean(1)
+    labels = labels_of(advantages_N.tolist(), config, seed)
+    answers: list[Rollout] = []
+    shown: dict[tuple[int, str], tuple[int, Prompt, PromptInputs]] = {}
+    for rollout, label in zip(gathered.rollouts, labels, strict=True):
+        key, group = (rollout.group, label), gathered.groups[rollout.group]
+        if key not in shown:
+            prompt = group.prompt if label == config.positive else shown_as(plain(group), label)
+            shown[key] = (len(shown), prompt, group.inputs if label == config.positive else encode(prompt))
+        number, prompt, inputs = shown[key]
+        answers.append(replace(rollout if label == config.positive else moved(rollout, prompt, inputs), group=number))
+    return answers, Credit(advantages=torch.ones(len(labels)).where(~advantages_N.isnan(), torch.nan))
+
+
+def labels_of(advantages: Sequence[float], config: ConditionConfig, seed: int) -> list[str]:
+    """The condition of each rollout, "" for none."""
+    chance = random.Random(seed)
+    valid = sorted((a for a in advantages if a == a), reverse=True)
+    bound = valid[max(1, round(config.top * len(valid))) - 1] if valid else 0.0
+    return ["" if chance.random() < config.drop else config.positive if a >= bound else config.negative for a in advantages]

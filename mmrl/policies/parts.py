@@ -1,0 +1,141 @@
+"""Which part of a model a weight belongs to, by its name, and what patterns of names match."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from mmrl.errors import UserError
+from mmrl.schema import PartConfig, PolicyConfig, RlStage, RunConfig
+from mmrl.targets import one_line
+
+PARTS = ("vision", "projector", "language", "head", "value")
+
+# Each is asked of the steps of a dotted name from the left. These are the names in transformers' image-text-to-text models.
+_LANGUAGE = re.compile(r"language_model|text_model|text_decoder")
+_PROJECTOR = re.compile(
+    r"(deepstack_)?merger(_list)?|.*projector|connector|aligner|resampler.*|.*resampler|qformer|query_tokens|image_newline"
+    r"|(vision|visual|language|modality|image)_projection|image_to_text_projection|embed_vision"
+)
+_VISION = re.compile(r"(high_res_)?(visual|vision|image|video|vit|vqmodel|patch_embed).*")
+_OTHER = re.compile(r"(audio|speech|sound).*|embed_audio")
+
+
+def part_of(name: str) -> str:
+    """`vision`, `projector`, `language`, `head` or `value`, for a weight's or module's name; "" for another tower's (audio)."""
+    steps = name.split(".")
+    if steps[0] in ("value", "critic"):
+        return "value"
+    if "lm_head" in steps:
+        return "head"
+    for step in steps:
+        if _LANGUAGE.fullmatch(step):
+            return "language"
+        if _OTHER.fullmatch(step):
+            return ""
+        if _PROJECTOR.fullmatch(step):
+            return "projector"
+        if _VISION.fullmatch(step):  # Qwen keeps the projector inside its vision tower
+            return "projector" if any(re.fullmatch("merger|deepstack_merger_list", s) for s in steps) else "vision"
+    return "language"
+
+
+def matches(pattern: str, name: str) -> bool:
+    """pattern: a part's name, or one of weights in the shell's way (`*.layers.0.*`), case and all."""
+    return part_of(name) == pattern if pattern in PARTS else fnmatchcase(name, pattern)
+
+
+def entry(parts: Iterable[PartConfig], name: str) -> PartConfig | None:
+    """The first entry that matches a weight's name: the one that holds for it."""
+    return next((part for part in parts if matches(part.match, name)), None)
+
+
+def check_parts(config: RunConfig, critics: Collection[int] = ()) -> None:
+    """Refuse patterns of `policy.lora.match` and `stages.N.parts` that match nothing, and stages that train nothing.
+
+    critics: indices of the stages with a value function. The model is built from its configuration alone, without weights, and
+    only if there are such patterns.
+    """
+    lora = config.policy.lora
+    if lora is None and not any(stage.parts for stage in config.stages):
+        return
+    from mmrl.policies.lora import targets
+
+    model = skeleton(config.policy)
+    names = [name for name, _ in model.named_parameters()]
+    tied = not any(part_of(name) == "head" for name in names)
+    if lora:
+        layers = targets(model, ["*"])
+        for pattern in lora.match:
+            if not any(matches(pattern, name) for name in layers):
+                raise UserError(f"policy.lora.match: {_nothing(pattern, layers, 'linear layers', tied)}")
+        names = [f"{layer}.lora_{x}.default.weight" for layer in targets(model, lora.match) for x in "AB"]
+    for i, stage in enumerate(config.stages):
+        if not stage.parts:
+            continue
+        own = ["value.0.weight", "value.0.bias"] if i in critics else []
+        if isinstance(stage, RlStage) and stage.critic and stage.critic.backbone == "separate":
+            own += [f"critic.{name}" for name in names]
+        held = [entry(stage.parts, name) for name in (*names, *own)]
+        for part in stage.parts:
+            if any(part is one for one in held):
+                continue
+            if any(matches(part.match, name) for name in (*names, *own)):
+                raise UserError(
+                    f"stages.{i}.parts match {part.match!r} never holds, as earlier entries match the same: move it up"
+                )
+            if part.match == "value":
+                raise UserError(f'stages.{i}.parts match "value" matches nothing, as the stage has no critic: leave it out')
+            what = "adapters, which are all that policy.lora trains" if lora else "weights"
+            raise UserError(f"stages.{i}.parts: {_nothing(part.match, names, what, tied)}")
+        if all(part is not None and part.freeze for part in held[: len(names)]):
+            raise UserError(f"stages.{i}.parts leaves nothing to train: freeze less")
+
+
+def skeleton(config: PolicyConfig) -> Any:
+    """The model of a run file with all its weights' names and shapes and none of their values, on torch's meta device."""
+    import torch
+
+    from mmrl.compat import prepare_torchvision
+    from mmrl.policies.lora import base_of
+
+    name = config.model
+    while not name.startswith("tiny:") and (base := base_of(Path(name))):
+        name = base
+    if name.startswith("tiny:"):
+        from mmrl.policies import tiny
+
+        options = tiny.parse(name, 0)
+        return tiny.skeleton(options["family"], hidden=options["hidden"], layers=options["layers"])
+    prepare_torchvision()
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    trust = config.trust_remote_code
+    try:
+        settings = AutoConfig.from_pretrained(name, trust_remote_code=trust)
+        with torch.device("meta"):
+            return AutoModelForImageTextToText.from_config(settings, trust_remote_code=trust)
+    except Exception as error:
+        raise UserError(
+            f"policy.model {name!r} can't be built from its config: {one_line(error)[:300]}: give a folder with a transformers "
+            "checkpoint or a hub name"
+        ) from error
+
+
+def _nothing(pattern: str, names: Sequence[str], what: str, tied: bool) -> str:
+    """Why a pattern that matches none of these names may do so, and what would match."""
+    if pattern == "head" and tied:
+        return '"head" matches nothing, as this model\'s head is tied to its embeddings, which are in "language": leave it out'
+    there = [part for part in PARTS if any(part_of(name) == part for name in names)]
+    steps = sorted({step for name in names for step in name.split(".") if not step.isdigit()})
+    strange = [step for step in re.split(r"[.*?\[\]]+", pattern) if step and not step.isdigit() and step not in steps]
+    near = get_close_matches(strange[0], [*there, *steps], 1) if strange else []
+    examples = [next(name for name in names if part_of(name) == part) for part in there]
+    return (
+        f"{pattern!r} matches none of the {len(names)} {what}: {f'did you mean {near[0]!r}? ' if near else ''}"
+        f"use {', '.join(there)} or a pattern of names such as {', '.join(examples)}"
+    )

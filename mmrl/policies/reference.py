@@ -1,0 +1,56 @@
+"""What a KL penalty compares the policy with: a frozen copy of it, or the model with its adapters off."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+from mmrl.policies.critic import twin
+from mmrl.policies.lora import adapters_off
+from mmrl.policies.vlm import VLM
+from mmrl.types import MicroBatch
+
+
+class Reference:
+    """The policy as it was when this was made, or as it is without its adapters."""
+
+    def __init__(self, policy: VLM, adapters: bool) -> None:
+        """adapters: compare with the policy's own model while its adapters are off; it costs no memory and never moves."""
+        self.policy = policy
+        self.copy = None if adapters else twin(policy, frozen=True)
+
+    def logprobs(self, micro: MicroBatch, temperature: float) -> torch.Tensor:
+        """float32 [L], without gradient, of the micro-batch's target tokens."""
+        with torch.no_grad(), self._model() as model:
+            return model.logprobs(micro, temperature)[0]
+
+    def reset(self) -> None:
+        """From now on the policy of this moment."""
+        if self.copy is not None:
+            with torch.no_grad():
+                for (_, mine), (_, now) in zip(self._weights(self.copy), self._weights(self.policy), strict=True):
+                    mine.copy_(now)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The copy's weights; nothing where there is none."""
+        return {} if self.copy is None else dict(self._weights(self.copy))
+
+    def load_state(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Restore what `state` returned."""
+        with torch.no_grad():
+            for name, parameter in [] if self.copy is None else self._weights(self.copy):
+                parameter.copy_(tensors[name])
+
+    @contextlib.contextmanager
+    def _model(self) -> Iterator[VLM]:
+        if self.copy is not None:
+            yield self.copy
+            return
+        with adapters_off(self.policy.model):
+            yield self.policy
+
+    @staticmethod
+    def _weights(policy: VLM) -> list[tuple[str, torch.nn.Parameter]]:
+        return list(policy.model.named_parameters())

@@ -1,0 +1,42 @@
+"""Whether two models read and write the same tokens, told from their configurations alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mmrl.errors import UserError
+from mmrl.policies.lora import base_of
+from mmrl.schema import PolicyConfig
+from mmrl.targets import one_line
+
+
+def check_teacher(config: PolicyConfig, teacher: str) -> None:
+    """Refuse a teacher whose log-probabilities would be of other tokens, or that reads pictures otherwise. No weights are loaded."""
+    kinds, vocabularies = zip(*(read(config, name) for name in (config.model, teacher)), strict=True)
+    if kinds[0] != kinds[1]:
+        raise UserError(f"teacher {teacher!r} is a {kinds[1]} model and the policy a {kinds[0]}: take one of the same family")
+    if vocabularies[0] != vocabularies[1]:
+        own, other = vocabularies
+        token = min({t for t in own.keys() | other.keys() if own.get(t) != other.get(t)})
+        raise UserError(
+            f"teacher {teacher!r} has another vocabulary than {config.model!r}: {token!r} is token {other.get(token, 'none')} there and "
+            f"{own.get(token, 'none')} here: take a teacher with the same tokenizer"
+        )
+
+
+def read(config: PolicyConfig, name: str) -> tuple[str, dict[str, int]]:
+    """(family, vocabulary) of a `policy.model`."""
+    while not name.startswith("tiny:") and (base := base_of(Path(name))):
+        name = base
+    if name.startswith("tiny:"):
+        from mmrl.policies import tiny
+
+        return str(tiny.parse(name, 0)["family"]), tiny.vocabulary()
+    from transformers import AutoConfig, AutoTokenizer
+
+    options: dict[str, Any] = dict(trust_remote_code=config.trust_remote_code)
+    try:
+        return AutoConfig.from_pretrained(name, **options).model_type, AutoTokenizer.from_pretrained(name, **options).get_vocab()
+    except Exception as error:
+        raise UserError(f"{name!r} can't be read: {one_line(error)[:300]}: give a folder with a checkpoint or a hub name") from error

@@ -1,0 +1,357 @@
+"""The step of each kind of stage; each reads top to bottom."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mmrl.algorithms.kl import adapted
+from mmrl.algorithms.presets import load_algorithm
+from mmrl.algorithms.signals import Signals
+from mmrl.collect.turns import TurnCollector
+from mmrl.condition import relabelled, shown_as
+from mmrl.data.seeds import derive
+from mmrl.data.source import Source, gold_of, prompts_of
+from mmrl.errors import UserError
+from mmrl.gather import Gathered, Gatherer, Taken, outcomes
+from mmrl.generate.local import LocalGenerator, Sampling
+from mmrl.judge import cases_of
+from mmrl.learn import Demonstrations, Learner
+from mmrl.metrics import rl_metrics
+from mmrl.pack import pack
+from mmrl.policies.critic import Critic
+from mmrl.policies.reference import Reference
+from mmrl.record import rollout_row
+from mmrl.schema import DistillStage, RlStage, SftStage, Training
+from mmrl.targets import PluginError
+from mmrl.types import Batch, Credit, Prompt, Rollout, Score
+
+if TYPE_CHECKING:
+    from mmrl.run import Run
+
+
+class Steps:
+    """What the steps of all stages share: where prompts come from, how they are packed, who learns."""
+
+    source: Source
+    learner: Learner
+
+    def __init__(self, run: Run, stage: Training, history: bool = False) -> None:
+        self.run, self.config = run, run.config
+        self.quarantine: set[tuple[str, int]] = set()
+        """(task, index) of this stage's prompts whose images can't be used."""
+        rl = stage if isinstance(stage, RlStage) else None
+        weights = self.config.weights(stage)
+        self.source = Source(
+            {t: prompts_of(t, run.tasks[t], stage.split, self.config.seed) for t in weights},
+            weights,
+            derive(self.config.seed, "source", run.at.stage),
+            order=stage.order,
+            adapt=rl.adapt if rl else "none",
+            replay=rl.replay if rl else 0.0,
+            replay_size=rl.replay_size if rl else 1,
+            templates={t.label: t.prompt for t in self.config.tasks if t.prompt},
+            history=history,
+        )
+
+    def __call__(self) -> dict[str, float]:
+        """One step; returns its metrics."""
+        raise NotImplementedError
+
+    def take(self, n: int) -> list[Taken]:
+        """The next n prompts and their inputs. One whose image is broken is named in errors.jsonl, quarantined and replaced;
+        when that befalls more than a tenth of the prompts, the run stops."""
+        run, taken = self.run, []
+        with run.clock("process"):
+            while len(taken) < n:
+                place = self.source.draw()
+                if place in self.quarantine:
+                    continue
+                name = f"item {place[1]}"
+                try:
+                    prompt = self.shown(self.source[place])
+                    name = prompt.id or name
+                    taken.append((place, prompt, run.policy.encode(prompt)))
+                except PluginError:
+                    raise
+                except UserError as error:
+                    self.quarantine.add(place)
+                    run.warn(f"{place[0]} {name}", f"left out {name}: {error}")
+                    tolerated = min(2 + sum(self.source.taken.values()) // 10, len(self.source) - 1)
+                    if len(self.quarantine) > tolerated:
+                        raise UserError(
+                            f"step {run.at.step + 1}: {len(self.quarantine)} prompts are broken so far, "
+                            f"see {run.folder.path / 'errors.jsonl'}: "
+                            f"mend or remove them, then go on with --resume; the last: {error}"
+                        ) from error
+        return taken
+
+    def shown(self, prompt: Prompt) -> Prompt:
+        """The prompt as the policy is to see it."""
+        return prompt
+
+    def demonstrated(self, n: int) -> list[Rollout]:
+        """Gold completions of the next n prompts."""
+        taken = self.take(n)
+        gold = [gold_of(self.run.tasks[prompt.task], prompt) for _, prompt, _ in taken]
+        return self.run.collector.demonstrate([p for _, p, _ in taken], [i for _, _, i in taken], gold)
+
+    def sampling(self, task: str, calls: int) -> Sampling:
+        """How a task's completions are sampled in this step, for the `calls`-th time."""
+        names = ("sample", self.run.at.step, *([calls] if calls else []))
+        return self.run.sampling(task, derive(self.config.seed, *names))
+
+    def pack(self, rollouts: Sequence[Rollout], credit: Credit, keep_zero: bool | None = None) -> Batch:
+        config, policy = self.config.train, self.run.policy
+        with self.run.clock("update"):
+            return pack(
+                rollouts,
+                credit,
+                policy,
+                shared_prefix=config.packing != "per-completion" and policy.family.shares_prefix,
+                budget=config.micro_batch_tokens,
+                keep_zero=self.learner.needs_every_rollout if keep_zero is None else keep_zero,
+            )
+
+    def update(self, batches: Sequence[Batch], **options: Any) -> dict[str, float]:
+        """Let the learner learn; the weights are those of no step meanwhile."""
+        run = self.run
+        with run.clock("update"):
+            run.consistent, before = False, self.learner.optimizer.steps
+            try:
+                return self.learner.update(batches, run.at.stage_step, **options)
+            except UserError as error:
+                raise UserError(f"step {run.at.step + 1}: {error}") from error
+            finally:
+                run.consistent = self.learner.optimizer.steps == before  # `Run.step` makes it so again, once the step is counted
+
+    def measure(self, rollouts: Sequence[Rollout], names: frozenset[str]) -> Mapping[str, torch.Tensor]:
+        """See `mmrl.algorithms.signals.Measure`."""
+        batch = self.pack(rollouts, ones(rollouts), keep_zero=True)
+        with self.run.clock("update"):
+            return self.learner.measure(batch, names)
+
+
+class SftSteps(Steps):
+    """Imitate gold completions."""
+
+    def __init__(self, run: Run, stage: SftStage) -> None:
+        super().__init__(run, stage)
+        self.stage = stage
+        self.learner = Learner(run.policy, stage, checkpointed=run.config.train.checkpointing)
+
+    def __call__(self) -> dict[str, float]:
+        rollouts = self.demonstrated(self.stage.batch_size)
+        metrics = self.update([self.pack(rollouts, ones(rollouts))])
+        return {k: metrics[k] for k in ("loss", "grad_norm", "learning_rate")}
+
+
+class RlSteps(Steps):
+    """Sample, score, reinforce."""
+
+    def __init__(self, run: Run, stage: RlStage) -> None:
+        config = run.config
+        self.stage = stage
+        self.algorithm = load_algorithm(stage.algorithm, stage.settings, config.generate.max_tokens)
+        super().__init__(run, stage, history="past_N4" in self.algorithm.needs)
+        adapters = config.policy.lora is not None and stage.reference != "frozen"
+        critic = stage.critic if self.algorithm.has_critic else None
+        self.learner = Learner(
+            run.policy,
+            stage,
+            self.algorithm,
+            temperature=config.generate.temperature,
+            reference=Reference(run.policy, adapters) if stage.kl else None,
+            critic=Critic(run.policy, critic, derive(config.seed, "critic", run.at.stage)) if critic else None,
+            gap_limit=torch.inf if (limit := config.limits.logprob_gap.stop) is None else limit,
+            checkpointed=config.train.checkpointing,
+        )
+        self.gatherer = Gatherer(
+            stage,
+            run.tasks,
+            run.collector,
+            run.judge,
+            take=self.take,
+            encode=run.policy.encode,
+            sampling=self.sampling,
+            weights=self.weights,
+            group_size=lambda task: run.entries[task].group_size or stage.group_size,
+            version=lambda: run.at.step,
+        )
+
+    def __call__(self) -> dict[str, float]:
+        demonstrations = self.demonstrations()
+        if demonstrations and demonstrations.weight == 1:
+            return self.update([], demonstrations=demonstrations)
+        gathered = self.gatherer(self.run.clock)
+        self.run.report_failures(gathered.sampled)
+        credit = self.credit(gathered)
+        self.keep(gathered, credit)
+        update = self.update(self.batches(gathered, credit), kl=self.kl, demonstrations=demonstrations)
+        self.source.learned(outcomes(gathered.sampled, self.stage.success))
+        return rl_metrics(gathered.rollouts, gathered.scores, credit.advantages) | gathered.counts | self.adapt(update)
+
+    # -- credit -----------------------------------------------------------------------------------------------------------
+
+    def credit(self, gathered: Gathered) -> Credit:
+        """What each rollout, or each of its tokens, deserves."""
+        rollouts, scores = gathered.rollouts, gathered.scores
+        if gathered.idle:
+            return Credit(advantages=torch.zeros(len(rollouts)))
+        signals = Signals(
+            rollouts,
+            scores,
+            self.stage,
+            weights=[self.weights(r.prompt.task) for r in rollouts],
+            kl=self.kl,
+            measure=lambda names: self.measure(rollouts, names),
+            greedy=lambda: self.greedy(gathered),
+            past=lambda r: self.source.past(gathered.groups[r.group].place),
+        )
+        credit = self.algorithm.credit(signals)
+        if self.stage.overlong == "mask":
+            cut_off = torch.tensor([r.status.is_truncated for r in rollouts])
+            credit.advantages[cut_off] = torch.nan
+        return credit
+
+    def greedy(self, gathered: Gathered) -> torch.Tensor:
+        """The reward of the greedy completion of each rollout's prompt, float32 [N]; NaN where its score failed."""
+        groups, run = gathered.groups, self.run
+        sampling = [self.run.sampling(g.prompt.task, 0, temperature=0.0) for g in groups]
+        with run.clock("generate"):
+            longest = max(sampling, key=lambda s: s.max_tokens)
+            answers = run.collector.collect([g.prompt for g in groups], [g.inputs for g in groups], 1, longest)
+        with run.clock("judge"):
+            scores = run.judge.score(cases_of(answers), [self.weights(g.prompt.task) for g in groups])
+        rewards = [torch.nan if s.value is None else s.value for s in scores]
+        return torch.tensor([rewards[r.group] for r in gathered.rollouts])
+
+    def weights(self, task: str) -> dict[str, float]:
+        """Verifier -> weight, at this step of the stage."""
+        share = self.run.at.stage_step / max(1, self.stage.steps - 1)
+        return {v: w[0] + (w[1] - w[0]) * share for v, w in self.run.weights[task].items()}
+
+    # -- the update -------------------------------------------------------------------------------------------------------
+
+    def batches(self, gathered: Gathered, credit: Credit) -> list[Batch]:
+        """The step's mini-batches: whole groups, dealt out in turn."""
+        rollouts = gathered.rollouts
+        if self.stage.condition:
+            rollouts, credit = relabelled(
+                gathered,
+                credit,
+                self.stage.condition,
+                self.run.policy.encode,
+                lambda group: self.source[group.place],
+                self.seed("condition"),
+            )
+        count = min(self.stage.minibatches, len(gathered.groups))
+        if count == 1:
+            return [self.pack(rollouts, credit)]
+        found = []
+        for k in range(count):
+            left_out = torch.tensor([r.group % count != k for r in gathered.rollouts])
+            mine = credit.advantages.masked_fill(left_out if credit.advantages.ndim == 1 else left_out[:, None], torch.nan)
+            found.append(self.pack(rollouts, Credit(advantages=mine, values_NT=credit.values_NT, returns_NT=credit.returns_NT)))
+        return found
+
+    @property
+    def kl(self) -> float:
+        """Today's weight of the KL penalty."""
+        return self.run.at.memory.get("kl", self.stage.kl)
+
+    def adapt(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Whatever a stage adapts to what it measured."""
+        stage, memory = self.stage, self.run.at.memory
+        if stage.kl:
+            metrics |= {"kl_weight": self.kl}
+        if stage.kl_target and "kl" in metrics:
+            memory["kl"] = adapted(self.kl, metrics["kl"], stage.kl_target, stage.kl_horizon)
+        if stage.reference_every and (self.run.at.stage_step + 1) % stage.reference_every == 0 and self.learner.reference:
+            self.learner.reference.reset()
+        return metrics
+
+    def demonstrations(self) -> Demonstrations | None:
+        """The gold completions of this step, if the stage mixes some in."""
+        rule, memory = self.stage.imitation, self.run.at.memory
+        if rule is None:
+            return None
+        if rule.rule == "mixed":
+            weight = rule.start + (rule.end - rule.start) * min(self.run.at.stage_step / rule.steps, 1.0)
+        else:
+            first, last = memory.get("sasr_first"), memory.get("sasr_last")
+            chance = 1.0 if first is None or last is None else last / max(last + rule.gamma * first, 1e-12)
+            weight = float(random.Random(self.seed("sasr")).random() < chance)
+        if not weight:
+            return None
+        rollouts = self.demonstrated(rule.batch_size)
+        return Demonstrations(batch=self.pack(rollouts, ones(rollouts)), weight=weight, uncertain=rule.uncertain)
+
+    def seed(self, use: str) -> int:
+        return derive(self.config.seed, use, self.run.at.step)
+
+    def shown(self, prompt: Prompt) -> Prompt:
+        return shown_as(prompt, self.stage.condition.positive) if self.stage.condition else prompt
+
+    # -- for people -------------------------------------------------------------------------------------------------------
+
+    def keep(self, gathered: Gathered, credit: Credit) -> None:
+        """Record some rollouts, whole groups where possible."""
+        record, run = self.config.record, self.run
+        every, step = record.rollouts_every, run.at.step + 1
+        if every and (step == 1 or step % every == 0 or run.at.stage_step in (0, self.stage.steps - 1)):
+            with run.clock("other"):
+                advantages = credit.advantages if credit.advantages.ndim == 1 else credit.advantages.sum(1)
+                rows = list(zip(gathered.rollouts, gathered.scores, advantages.tolist(), strict=True))[: record.rollouts]
+                run.folder.rollouts(step, [rollout_row(*row) for row in rows])
+
+
+class DistillSteps(Steps):
+    """Learn from a teacher, on the policy's own completions or on the teacher's."""
+
+    def __init__(self, run: Run, stage: DistillStage) -> None:
+        super().__init__(run, stage)
+        self.stage, self.teacher = stage, run.teacher(stage)
+        self.over_vocabulary = stage.divergence in ("reverse", "forward")
+        self.algorithm = load_algorithm("opd", {}) if stage.divergence == "sampled" else None
+        self.learner = Learner(
+            run.policy,
+            stage,
+            self.algorithm,
+            temperature=run.config.generate.temperature,
+            teacher=self.teacher,
+            checkpointed=run.config.train.checkpointing,
+        )
+        generator = LocalGenerator(self.teacher, run.config.generate.batch_size)
+        self.collector = TurnCollector(self.teacher, generator) if stage.divergence == "hard" else run.collector
+
+    def __call__(self) -> dict[str, float]:
+        run, taken = self.run, self.take(self.stage.prompts_per_step)
+        with run.clock("generate"):
+            prompts, inputs = [p for _, p, _ in taken], [i for _, _, i in taken]
+            rollouts = self.collector.collect(prompts, inputs, self.stage.group_size, self.sampling("", 0), version=run.at.step)
+        credit = ones(rollouts)
+        if self.algorithm:
+            rl = RlStage(kind="rl", steps=1)  # what of an rl stage a signal looks at: no penalty in the reward
+            signals = Signals(rollouts, [Score(0.0)] * len(rollouts), rl, measure=lambda names: self.measure(rollouts, names))
+            credit = self.algorithm.credit(signals)
+        metrics = self.update([self.pack(rollouts, credit)])
+        return {"length/mean": sum(r.length for r in rollouts) / len(rollouts)} | metrics
+
+
+def ones(rollouts: Sequence[Rollout]) -> Credit:
+    """Every token counts the same."""
+    return Credit(advantages=torch.ones(len(rollouts)))
+
+
+def steps_of(run: Run, stage: Training) -> Steps:
+    """What carries a stage out."""
+    if isinstance(stage, SftStage):
+        return SftSteps(run, stage)
+    if isinstance(stage, DistillStage):
+        return DistillSteps(run, stage)
+    assert isinstance(stage, RlStage)
+    return RlSteps(run, stage)
