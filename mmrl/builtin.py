@@ -73,7 +73,7 @@ def _of_groups() -> list[AlgorithmSpec]:
             paper="Ahmadian et al., Back to Basics; without its KL penalty",
         ),
         AlgorithmSpec(
-            id="reinforce-plus-plus-baseline",
+            id="reinforce++-baseline",
             target=ADVANTAGE + "whitened_baseline",
             stage={"kl": 1e-3, "kl_estimate": "k2"},
             summary="Reward relative to the group's mean, in units of the batch's spread, with a KL penalty",
@@ -135,7 +135,7 @@ def _of_rewards() -> list[AlgorithmSpec]:
     """Take rewards as they are, or compare with the batch or a greedy completion."""
     return [
         AlgorithmSpec(
-            id="reinforce-plus-plus",
+            id="reinforce++",
             target=ADVANTAGE + "whitened",
             stage={"kl": 1e-3, "kl_estimate": "k1", "kl_in": "reward"},
             summary="What each token's rollout still earns, less a KL penalty, standardised over the batch",

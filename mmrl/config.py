@@ -134,17 +134,23 @@ def as_data(config: RunConfig) -> dict[str, Any]:
 
 def smoke(config: RunConfig) -> RunConfig:
     """The same run in seconds: a tiny model, two steps a stage, few prompts. It shows that it works, not that it learns."""
-    data = as_data(config)
+    data = config.model_dump(mode="json", exclude_unset=True)  # an algorithm's own defaults may still fill in
     if not config.policy.model.startswith("tiny:"):
         data["policy"] |= {"model": "tiny:qwen2_5_vl", "dtype": "float32", "trust_remote_code": False}
     data["policy"] |= {"device": "cpu", "max_pixels": min(config.policy.max_pixels or 12544, 12544)}
     data["policy"]["min_pixels"] = min(config.policy.min_pixels or 3136, 3136)
-    for stage in data["stages"]:
+    smaller = {"steps": 2, "batch_size": 4, "prompts_per_step": 2, "group_size": 4, "epochs": 2, "warmup_steps": 0}
+    for stage, full in zip(data["stages"], config.stages, strict=True):
         if "teacher" in stage and not stage["teacher"].startswith("tiny:"):
             stage["teacher"] = data["policy"]["model"]
-        smaller = {"steps": 2, "batch_size": 4, "prompts_per_step": 2, "group_size": 4, "epochs": 2, "warmup_steps": 0}
-        stage.update({k: min(stage[k], v) for k, v in smaller.items() if k in stage})
-    data["generate"]["max_tokens"] = min(config.generate.max_tokens, 16)
-    data["evaluate"]["n"] = min(config.evaluate.n, 4)
+        stage.update({k: min(getattr(full, k), v) for k, v in smaller.items() if hasattr(full, k)})
+    for task in data["tasks"]:
+        task.update({"group_size": min(task["group_size"], 4)} if task.get("group_size") else {})
+    data.setdefault("generate", {})["max_tokens"] = min(config.generate.max_tokens, 16)
+    data.setdefault("evaluate", {})["n"] = min(config.evaluate.n, 4)
+    local = [t for t in config.record.trackers if t == "tensorboard"]
+    data.setdefault("record", {})["trackers"] = local  # nothing leaves this machine
+        t for t in config.record.trackers if t == "tensorboard"
+    ]  # nothing leaves this machine
     data["name"] = f"{config.name}-smoke"
     return RunConfig.model_validate(data)

@@ -38,7 +38,7 @@ CORE = "mmrl"
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 _ID = re.compile(
-    r"(?P<name>(?:[a-z0-9][a-z0-9_.-]*/)?[A-Za-z0-9][\w.-]*?)"
+    r"(?P<name>(?:[a-z0-9][a-z0-9_.-]*/)?[A-Za-z0-9][\w.+-]*?)"
     r"(?:-v(?P<version>\d+))?(?:@(?P<system>[A-Za-z0-9][\w.-]*))?",
     re.ASCII,
 )

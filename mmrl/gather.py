@@ -124,7 +124,10 @@ class Gatherer:
             group.rollouts = [replace(r, group=number) for r in group.rollouts]
         counts: dict[str, float] = {}
         if self._selects:
-            counts = {"sampling/groups": float(len(sampled)), "sampling/left_out_share": 1 - (0 if idle else len(kept)) / len(sampled)}
+            counts = {
+                "sampling/groups": float(len(sampled)),
+                "sampling/left_out_share": 1 - (0 if idle else len(kept)) / len(sampled),
+            }
         if stage.hints != "none":
             counts["sampling/hinted"] = float(hinted)
         return Gathered(groups=kept, sampled=sampled, counts=counts, idle=idle)
@@ -266,7 +269,10 @@ class Gatherer:
         chosen = [g for g in groups if always or not g.successes(self.stage.success)]
         gold = [gold_of(self.tasks[g.prompt.task], g.prompt) for g in chosen]
         shown = self.collector.demonstrate([g.prompt for g in chosen], [g.inputs for g in chosen], gold)
-        added = [Group(place=g.place, prompt=g.prompt, inputs=g.inputs, rollouts=[r], scores=[]) for g, r in zip(chosen, shown, strict=True)]
+        added = [
+            Group(place=g.place, prompt=g.prompt, inputs=g.inputs, rollouts=[r], scores=[])
+            for g, r in zip(chosen, shown, strict=True)
+        ]
         self._score(added, self.stage.ground_truth_without)
         for group, extra in zip(chosen, added, strict=True):
             score = extra.scores[0]
@@ -299,5 +305,6 @@ def with_text(prompt: Prompt, text: str) -> Prompt:
 def outcomes(groups: Sequence[Group], success: float) -> list[Outcome]:
     """What came of the groups, for the source of prompts."""
     return [
-        Outcome(g.place, tuple(g.rewards), spread=g.spread > 0, failed=bool(g.rewards) and not g.successes(success)) for g in groups
+        Outcome(g.place, tuple(g.rewards), spread=g.spread > 0, failed=bool(g.rewards) and not g.successes(success))
+        for g in groups
     ]

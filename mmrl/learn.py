@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 
@@ -64,6 +65,7 @@ class Learner:
         self.reference, self.critic, self.teacher = reference, critic, teacher
         self.gap_limit, self.checkpointed = gap_limit, checkpointed
         self.rl = stage if isinstance(stage, RlStage) else None
+        self.over_vocabulary = isinstance(stage, DistillStage) and stage.divergence in ("reverse", "forward")
         self.loss: LossFunction = algorithm.loss if algorithm else negative_log_likelihood
         self.normalise: Normalise = algorithm.normalise if algorithm else "token"
         self.constant = algorithm.constant if algorithm else 1.0
@@ -74,15 +76,19 @@ class Learner:
     def needs_every_rollout(self) -> bool:
         """Rollouts whose advantage is zero have a gradient all the same."""
         kl = self.reference is not None and self.rl is not None and self.rl.kl_in == "loss"
-        return kl or self.critic is not None or self.teacher is not None or bool(self.rl and self.rl.entropy)
+        return kl or self.critic is not None or bool(self.rl and self.rl.entropy)
 
     # -- the update -----------------------------------------------------------------------------------------------------------
 
     def update(
         self, batches: Sequence[Batch], step: int, *, kl: float = 0.0, demonstrations: Demonstrations | None = None
     ) -> dict[str, float]:
-        """`epochs` passes over the batches, an optimiser step after each. step: number within the stage, from 0. kl: today's weight
-        of the penalty. Returns the metrics of the first pass's likeness to the sampler and of the last pass's rest."""
+        """`epochs` passes over the batches, an optimiser step after each; without a batch, one on the demonstrations alone.
+
+        step: number within the stage, from 0. kl: today's weight of the penalty. Returns metrics of the last pass, and the gap
+        between sampler and learner of the first.
+        """
+        batches = batches or [Batch(micro=(), num_tokens=0, num_rollouts=0, lengths_N=torch.zeros(0, dtype=torch.long))]
         counted = [self._counted(b) for b in batches]
         old = [self._old(b) if len(counted) > 1 else [] for b in counted]  # before the first step moves the weights
         warming = self.critic is not None and step < self.critic.config.warmup_steps
@@ -102,15 +108,13 @@ class Learner:
         counts = total(torch.tensor([batch.num_tokens, batch.num_rollouts], device=self.policy.device))
         return replace(batch, num_tokens=int(counts[0]), num_rollouts=int(counts[1]))
 
-    def _accumulate(
-        self, batch: Batch, old: list[torch.Tensor], kl: float, weight: float, first: bool
-    ) -> dict[str, float]:
+    def _accumulate(self, batch: Batch, old: list[torch.Tensor], kl: float, weight: float, first: bool) -> dict[str, float]:
         """Gradients of the objective, added up; old: the log-probabilities before the update, filled in on a first pass."""
         sums = dict.fromkeys(SUMS, torch.zeros((), dtype=torch.float64, device=self.policy.device))  # alike on every rank
         targets = total(_sum([(~m.returns_L.isnan()).sum() for m in batch.micro if m.returns_L is not None], self.policy.device))
         with checkpointing(self.policy.model, self.checkpointed):
             for i, micro in enumerate(batch.micro):
-                if self.teacher is not None:
+                if self.over_vocabulary:
                     loss_L, found = self._diverge(micro)
                 else:
                     loss_L, found = self._objective(micro, batch, old, i, kl)
@@ -130,9 +134,7 @@ class Learner:
         """The algorithm's loss of each token with what is added to it, and sums for metrics."""
         stage, critic = self.rl, self.critic
         shared = critic is not None and critic.backbone is None
-        out = self.policy.outputs(
-            micro, self.temperature, states=shared, entropy_gradient=bool(stage and stage.entropy)
-        )
+        out = self.policy.outputs(micro, self.temperature, states=shared, entropy_gradient=bool(stage and stage.entropy))
         if len(old) == i:
             old.append(out.logprobs_L.detach())
         sampled_L = ~micro.sampler_logprobs_L.isnan()
@@ -146,7 +148,9 @@ class Learner:
         loss_L, clipped_L = self.loss(inputs)
         own_L = sampled_L & ~micro.off_policy_L
         if stage and stage.importance != "off":
-            loss_L = loss_L * importance(old[i], micro.sampler_logprobs_L, own_L, stage.importance == "mask", stage.importance_cap)
+            loss_L = loss_L * importance(
+                old[i], micro.sampler_logprobs_L, own_L, stage.importance == "mask", stage.importance_cap
+            )
         if self.reference is not None and stage is not None:
             reference_L = self.reference.logprobs(micro, self.temperature)
             kl_L = k3(out.logprobs_L.detach(), reference_L)
@@ -170,7 +174,7 @@ class Learner:
     def _diverge(self, micro: MicroBatch) -> tuple[torch.Tensor, Sums]:
         """The divergence from the teacher at each token, over the whole vocabulary."""
         assert isinstance(self.stage, DistillStage) and self.teacher is not None
-        kind = "forward" if self.stage.divergence == "forward" else "reverse"
+        kind: Literal["forward", "reverse"] = "forward" if self.stage.divergence == "forward" else "reverse"
         loss_L, entropy_L = self.policy.divergence(micro, self.teacher, self.temperature, kind)
         return loss_L, {"entropy": entropy_L.sum(), "divergence": loss_L.sum()}
 
@@ -194,7 +198,7 @@ class Learner:
         metrics = {"loss": found["loss"]}
         if not found["tokens"]:  # no group had spread: nothing was computed, so there is nothing else to report
             return metrics
-        asked = ["divergence", "entropy"] if self.teacher is not None else ["entropy", "clip_share", "kl"]
+        asked = ["divergence", "entropy"] if self.over_vocabulary else ["entropy", "clip_share", "kl"]
         metrics |= {name: found[name] / found["tokens"] for name in [*asked, *(["value"] if self.critic else [])]}
         if self.critic:
             metrics |= {name: found[name] / max(float(targets), 1.0) for name in ("value_loss", "value_clip")}
@@ -265,12 +269,10 @@ class Learner:
         self.optimizer.release()
 
 
-def importance(
-    old_L: torch.Tensor, sampler_L: torch.Tensor, own_L: torch.Tensor, mask: bool, cap: float
-) -> torch.Tensor:
+def importance(old_L: torch.Tensor, sampler_L: torch.Tensor, own_L: torch.Tensor, mask: bool, cap: float) -> torch.Tensor:
     """The weight of each token, float32 [L]: its probability under the learner over that under the sampler, at most `cap`; with
-    `mask`, 0 where it exceeds that. 1 where the sampler didn't sample. Yao et al., Your efficient RL framework secretly brings you
-    off-policy RL training."""
+    `mask`, 0 where it exceeds that; 1 where the sampler didn't sample (Yao et al., Your Efficient RL Framework Secretly Brings You
+    Off-Policy RL Training)."""
     ratio_L = (old_L - sampler_L).where(own_L, 0.0).exp()
     return ratio_L.where(ratio_L <= cap, 0.0) if mask else ratio_L.clamp_max(cap)
 

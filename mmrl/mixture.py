@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mmrl.config import as_data
 from mmrl.data.seeds import derive
 from mmrl.errors import UserError
 from mmrl.schema import RlStage, RunConfig
@@ -95,10 +94,10 @@ def pilot(config: RunConfig, number: int, mixture: Mixture, steps: int, runs: st
     """The run file of a pilot, `NAME-mix-01` for number 1: the last rl stage has this mixture and so many steps, and what is
     evaluated is the end."""
     at, labels = searched(config)
-    data = as_data(config)
+    data = config.model_dump(mode="json", exclude_unset=True)  # a key that isn't set is the algorithm's to choose
     data |= {"name": f"{config.name}-mix-{number:02d}", "runs": runs}
     data["stages"][at] |= {"tasks": dict(zip(labels, mixture.shares, strict=True)), "steps": steps}
-    data["evaluate"] |= {"every": 0}
+    data["evaluate"] = {**data.get("evaluate", {}), "every": 0}
     return RunConfig.model_validate(data)
 
 

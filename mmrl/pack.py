@@ -28,8 +28,9 @@ def pack(
 ) -> Batch:
     """Flat tensors of every trained token.
 
-    budget: padded tokens a micro-batch may hold. keep_zero: also compute rollouts whose advantage is zero everywhere; without a KL
-    term, a critic or an entropy bonus their gradient is zero, so they are only counted.
+    budget: padded tokens a micro-batch may hold.
+    keep_zero: also compute rollouts whose advantage is zero everywhere; without a KL term, a critic or an entropy bonus their
+    gradient is zero, so they are only counted.
 
     A completion that holds a banned id is refused: its forward pass would mistake it for an image.
     """

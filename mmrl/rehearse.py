@@ -28,10 +28,11 @@ def doubts(
     collector: TurnCollector,
     judge: Judge,
     max_tokens: Mapping[str, int],
+    templates: Mapping[str, str],
 ) -> Iterator[str]:
     """What speaks against a run, a sentence each. All by task."""
     for task, items in prompts.items():
-        rollouts = list(_gold(tasks[task], task, items, collector))
+        rollouts = list(_gold(tasks[task], task, items, collector, templates.get(task, "")))
         shortest = min((len(r.turns[-1].token_ids) for r in rollouts), default=0)
         if shortest > max_tokens[task]:
             yield f"{task}: max_tokens = {max_tokens[task]} cuts off even gold completions, of {shortest} tokens: raise it"
@@ -48,11 +49,11 @@ def doubts(
                 )
 
 
-def _gold(task: Task, name: str, items: Indexable, collector: TurnCollector) -> Iterator[Rollout]:
+def _gold(task: Task, name: str, items: Indexable, collector: TurnCollector, template: str) -> Iterator[Rollout]:
     """The gold completions of a few prompts as finished episodes; broken pictures are the run's business."""
     for i in range(0, len(items), -(-len(items) // PROMPTS)):
         try:
-            prompt = prompt_at(items, i, name)
+            prompt = prompt_at(items, i, name, template)
             inputs = collector.encode([prompt])
         except PluginError:
             raise

@@ -27,6 +27,7 @@ from mmrl.rehearse import doubts
 from mmrl.schema import DistillStage, RlStage, RunConfig, SftStage, Training
 from mmrl.steps import Steps, steps_of
 from mmrl.trackers import Trackers
+from mmrl.types import Prompt
 from mmrl.watch import Watch
 
 
@@ -119,9 +120,9 @@ class Run:
                 f"{self.config.judge.failure_limit} allows; the first: {failed[0][0].detail}"
             )
 
-    def warn(self, where: str, what: str) -> None:
-        """Something that a person should know and that doesn't end the run."""
-        self.folder.error(self.at.step + 1, where, what)
+    def warn(self, where: str, what: str, step: int | None = None) -> None:
+        """Something that a person should know and that doesn't end the run. step: the one under way when it isn't given."""
+        self.folder.error(self.at.step + 1 if step is None else step, where, what)
         self.progress.note(what)
 
     @contextlib.contextmanager
@@ -158,8 +159,9 @@ class Run:
     def rehearse(self) -> None:
         """Say what stands against learning anything, before time is spent on it."""
         verifiers = {t: list(dict.fromkeys([*self.weights[t], metric_of(self.config, t)])) for t in self.tasks}
+        templates = {t: entry.prompt for t, entry in self.entries.items()}
         limits = {t: self.sampling(t, 0).max_tokens for t in self.tasks}
-        for what in doubts(self.tasks, self.steps.source.prompts, verifiers, self.collector, self.judge, limits):
+        for what in doubts(self.tasks, self.steps.source.prompts, verifiers, self.collector, self.judge, limits, templates):
             self.warn("gold completions", what)
 
     def look(self, stage: Training) -> None:
@@ -171,12 +173,13 @@ class Run:
 
     def prepare(self, stage: Training) -> None:
         """The prompts, the optimiser and the rules of a stage."""
+        following = steps_of(self, stage)  # which may refuse to go on
         if "steps" in self.__dict__:
             self.steps.learner.close()
-            del self.steps  # its optimiser's memory is free before the next one's is taken
-        condition = stage.condition if isinstance(stage, RlStage) else None
-        self.evaluator.shown = lambda prompt: shown_as(prompt, condition.positive if condition else "")
-        self.steps = steps_of(self, stage)
+            del self.steps.learner  # its optimiser's memory is free before the next one's is taken
+        self.steps = following
+        self.steps.begin()
+        self.evaluator.shown = shown_in(stage)
         if self.resume:
             with checkpoint.reading(self.resume[0]):
                 if self.at.source:
@@ -203,7 +206,7 @@ class Run:
         self.trackers.log(self.at.step, metrics)
         self.observe("mmrl_step_finished", run=self.folder, step=self.at.step, metrics=metrics)
         for what in self.watch.step(self.at.stage, self.at.step, metrics):
-            self.warn(stage.kind, what)
+            self.warn(stage.kind, what, self.at.step)
         self.look(stage)
         every = self.config.checkpoint.every
         if every and self.at.step % every == 0:
@@ -240,7 +243,7 @@ class Run:
             if self.at.step:
                 self.save()
         for what in self.watch.evaluated(self.at.step, figures):
-            self.warn("evaluation", what)
+            self.warn("evaluation", what, self.at.step)
 
     def save(self) -> None:
         """A checkpoint of this moment."""
@@ -287,6 +290,12 @@ class Run:
             | {"steps": self.at.step, "best_step": self.at.best_step, "seconds": {k: round(v, 3) for k, v in seconds.items()}}
             | memory
         )
+
+
+def shown_in(stage: Training) -> Callable[[Prompt], Prompt]:
+    """How a stage's prompts are shown where it samples or evaluates: as if the answer were going to be good, if it says so."""
+    condition = stage.condition.positive if isinstance(stage, RlStage) and stage.condition else ""
+    return lambda prompt: shown_as(prompt, condition)
 
 
 def task_weights(config: RunConfig) -> dict[str, dict[str, tuple[float, float]]]:

@@ -16,6 +16,7 @@ Count = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0)]
 Weight = Annotated[float, Field(ge=0)]
 Limit = Annotated[float, Field(gt=0, allow_inf_nan=True)]
+Threshold = Annotated[float, Field(ge=0, allow_inf_nan=True)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -129,6 +130,8 @@ class PartConfig(Section):
 class Training(Section):
     """What all stages have."""
 
+    kind: str
+    """Which stage it is."""
     steps: Positive
     """Steps of the stage; each is one optimiser step (`epochs` times `minibatches` of them with `rl`)."""
     split: str = "train"
@@ -458,9 +461,9 @@ class RecordConfig(Section):
 class Alarm(Section):
     """Thresholds of a figure; a plain number is `stop`."""
 
-    warn: Weight | None = None
+    warn: Threshold | None = None
     """From here on a person is told, once."""
-    stop: Weight | None = None
+    stop: Threshold | None = None
     """From here on the run stops."""
 
 

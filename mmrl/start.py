@@ -21,17 +21,17 @@ from mmrl.algorithms.presets import load_algorithm, with_defaults
 from mmrl.collect.turns import TurnCollector
 from mmrl.config import as_data
 from mmrl.data.seeds import derive
-from mmrl.data.source import prompts_of
+from mmrl.data.source import easy_first, prompts_of
 from mmrl.errors import UserError
 from mmrl.evaluate import Evaluation, Evaluator, metric_of
 from mmrl.generate.local import LocalGenerator
 from mmrl.interfaces import Task
 from mmrl.judge import Judge
-from mmrl.policies.vlm import VLM
-from mmrl.record import RunFolder, is_run, read_rows, refuse_used, step_of
 from mmrl.policies.parts import check_parts
+from mmrl.policies.vlm import VLM
 from mmrl.policies.vocabulary import check_teacher
-from mmrl.run import Position, Progress, Run, task_weights
+from mmrl.record import RunFolder, is_run, read_rows, refuse_used, step_of
+from mmrl.run import Position, Progress, Run, shown_in, task_weights
 from mmrl.schema import DistillStage, RlStage, RunConfig
 from mmrl.trackers import check_trackers
 
@@ -182,7 +182,9 @@ def check_config(config: RunConfig) -> dict[str, Task]:
         if isinstance(stage, RlStage):
             check_stage(config, number, stage)
         for name in config.weights(stage):
-            prompts_of(name, tasks[name], stage.split, config.seed)
+            items = prompts_of(name, tasks[name], stage.split, config.seed)
+            if stage.order == "easy-first":
+                easy_first(items, name)
     if config.evaluate.n:
         for name, task in tasks.items():
             prompts_of(name, task, config.evaluate.split, config.seed)
@@ -201,20 +203,28 @@ def check_stage(config: RunConfig, number: int, stage: RlStage) -> None:
                 key = f"tasks {entry.label!r} group_size" if entry.group_size else f"{where}.group_size"
                 raise UserError(f"{key} = {size}: {stage.algorithm} compares completions of the same prompt: sample at least 2")
     if stage.critic and not algorithm.has_critic:
-        raise UserError(f"{where}.critic is given and {stage.algorithm} has no use for one: drop it, or take an algorithm like ppo")
+        raise UserError(
+            f"{where}.critic is given and {stage.algorithm} has no use for one: drop it, or take an algorithm like ppo"
+        )
     if "teacher_logprobs_NT" in algorithm.needs:
         raise UserError(f'{where}: {stage.algorithm} needs a teacher, which an rl stage hasn\'t: write kind = "distill"')
     if stage.reference == "adapter" and config.policy.lora is None:
         raise UserError(f'{where}.reference = "adapter" needs adapters: give [policy.lora], or set reference = "frozen"')
     if stage.reference_every and config.policy.lora is not None and stage.reference == "auto":
-        raise UserError(f'{where}.reference_every: with adapters the reference is the model without them: set reference = "frozen"')
+        raise UserError(
+            f'{where}.reference_every: with adapters the reference is the model without them: set reference = "frozen"'
+        )
     given = {v for weights in task_weights(config).values() for v in weights}
     if unknown := [v for v in stage.ground_truth_without if v not in given]:
-        raise UserError(f"{where}.ground_truth_without names {unknown[0]!r}, which rewards nothing here: {', '.join(sorted(given))}")
+        raise UserError(
+            f"{where}.ground_truth_without names {unknown[0]!r}, which rewards nothing here: {', '.join(sorted(given))}"
+        )
     for entry in config.tasks:
         task = plugins.registry().make_task(entry.id, entry.options)
         if stage.labels == "co-reward" and type(task).rephrase is Task.rephrase and entry.label in config.weights(stage):
-            raise UserError(f'{where}.labels = "co-reward": task {entry.label!r} has no rephrase(prompt): write one, or use "ttrv"')
+            raise UserError(
+                f'{where}.labels = "co-reward": task {entry.label!r} has no rephrase(prompt): write one, or use "ttrv"'
+            )
 
 
 def check_model(config: RunConfig) -> None:
@@ -298,7 +308,7 @@ def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Ev
     policy = load_policy(config, found / checkpoint.POLICY if found else None)
     collector = TurnCollector(policy, LocalGenerator(policy, config.generate.batch_size))
     with Judge(verifier_ids(config), config.judge.processes, config.judge.deadline_s) as judge:
-        evaluator = Evaluator(config, tasks, collector, judge)
+        evaluator = Evaluator(config, tasks, collector, judge, shown_in(config.stages[-1]))
         return [evaluator(name)[0] for name in tasks]
 
 

@@ -57,6 +57,10 @@ class Steps:
             history=history,
         )
 
+    def begin(self) -> None:
+        """Make the learner. Apart from the rest, which may refuse to go on while the learner of the stage before is there to save."""
+        raise NotImplementedError
+
     def __call__(self) -> dict[str, float]:
         """One step; returns its metrics."""
         raise NotImplementedError
@@ -64,7 +68,8 @@ class Steps:
     def take(self, n: int) -> list[Taken]:
         """The next n prompts and their inputs. One whose image is broken is named in errors.jsonl, quarantined and replaced;
         when that befalls more than a tenth of the prompts, the run stops."""
-        run, taken = self.run, []
+        run = self.run
+        taken: list[Taken] = []
         with run.clock("process"):
             while len(taken) < n:
                 place = self.source.draw()
@@ -101,8 +106,8 @@ class Steps:
 
     def sampling(self, task: str, calls: int) -> Sampling:
         """How a task's completions are sampled in this step, for the `calls`-th time."""
-        names = ("sample", self.run.at.step, *([calls] if calls else []))
-        return self.run.sampling(task, derive(self.config.seed, *names))
+        seed = derive(self.config.seed, "sample", self.run.at.step)
+        return self.run.sampling(task, derive(seed, calls) if calls else seed)
 
     def pack(self, rollouts: Sequence[Rollout], credit: Credit, keep_zero: bool | None = None) -> Batch:
         config, policy = self.config.train, self.run.policy
@@ -141,7 +146,9 @@ class SftSteps(Steps):
     def __init__(self, run: Run, stage: SftStage) -> None:
         super().__init__(run, stage)
         self.stage = stage
-        self.learner = Learner(run.policy, stage, checkpointed=run.config.train.checkpointing)
+
+    def begin(self) -> None:
+        self.learner = Learner(self.run.policy, self.stage, checkpointed=self.config.train.checkpointing)
 
     def __call__(self) -> dict[str, float]:
         rollouts = self.demonstrated(self.stage.batch_size)
@@ -157,18 +164,6 @@ class RlSteps(Steps):
         self.stage = stage
         self.algorithm = load_algorithm(stage.algorithm, stage.settings, config.generate.max_tokens)
         super().__init__(run, stage, history="past_N4" in self.algorithm.needs)
-        adapters = config.policy.lora is not None and stage.reference != "frozen"
-        critic = stage.critic if self.algorithm.has_critic else None
-        self.learner = Learner(
-            run.policy,
-            stage,
-            self.algorithm,
-            temperature=config.generate.temperature,
-            reference=Reference(run.policy, adapters) if stage.kl else None,
-            critic=Critic(run.policy, critic, derive(config.seed, "critic", run.at.stage)) if critic else None,
-            gap_limit=torch.inf if (limit := config.limits.logprob_gap.stop) is None else limit,
-            checkpointed=config.train.checkpointing,
-        )
         self.gatherer = Gatherer(
             stage,
             run.tasks,
@@ -182,10 +177,25 @@ class RlSteps(Steps):
             version=lambda: run.at.step,
         )
 
+    def begin(self) -> None:
+        run, stage, config = self.run, self.stage, self.config
+        adapters = config.policy.lora is not None and stage.reference != "frozen"
+        limit = config.limits.logprob_gap.stop
+        self.learner = Learner(
+            run.policy,
+            stage,
+            self.algorithm,
+            temperature=config.generate.temperature,
+            reference=Reference(run.policy, adapters) if stage.kl else None,
+            critic=Critic(run.policy, stage.critic, derive(config.seed, "critic", run.at.stage)) if stage.critic else None,
+            gap_limit=torch.inf if limit is None else limit,
+            checkpointed=config.train.checkpointing,
+        )
+
     def __call__(self) -> dict[str, float]:
         demonstrations = self.demonstrations()
         if demonstrations and demonstrations.weight == 1:
-            return self.update([], demonstrations=demonstrations)
+            return self.adapt(self.update([], demonstrations=demonstrations))
         gathered = self.gatherer(self.run.clock)
         self.run.report_failures(gathered.sampled)
         credit = self.credit(gathered)
@@ -270,6 +280,9 @@ class RlSteps(Steps):
             metrics |= {"kl_weight": self.kl}
         if stage.kl_target and "kl" in metrics:
             memory["kl"] = adapted(self.kl, metrics["kl"], stage.kl_target, stage.kl_horizon)
+        if stage.imitation and stage.imitation.rule == "sasr" and "imitation/loss" in metrics:
+            memory["sasr_last"] = metrics["grad_norm"]
+            memory.setdefault("sasr_first", metrics["grad_norm"])
         if stage.reference_every and (self.run.at.stage_step + 1) % stage.reference_every == 0 and self.learner.reference:
             self.learner.reference.reset()
         return metrics
@@ -315,18 +328,20 @@ class DistillSteps(Steps):
     def __init__(self, run: Run, stage: DistillStage) -> None:
         super().__init__(run, stage)
         self.stage, self.teacher = stage, run.teacher(stage)
-        self.over_vocabulary = stage.divergence in ("reverse", "forward")
         self.algorithm = load_algorithm("opd", {}) if stage.divergence == "sampled" else None
-        self.learner = Learner(
-            run.policy,
-            stage,
-            self.algorithm,
-            temperature=run.config.generate.temperature,
-            teacher=self.teacher,
-            checkpointed=run.config.train.checkpointing,
-        )
         generator = LocalGenerator(self.teacher, run.config.generate.batch_size)
         self.collector = TurnCollector(self.teacher, generator) if stage.divergence == "hard" else run.collector
+
+    def begin(self) -> None:
+        config = self.config
+        self.learner = Learner(
+            self.run.policy,
+            self.stage,
+            self.algorithm,
+            temperature=config.generate.temperature,
+            teacher=self.teacher,
+            checkpointed=config.train.checkpointing,
+        )
 
     def __call__(self) -> dict[str, float]:
         run, taken = self.run, self.take(self.stage.prompts_per_step)

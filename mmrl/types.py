@@ -101,7 +101,7 @@ class Turn:
     reward: float = 0.0
     """Reward that the world gave during this turn; 0 for single-answer tasks."""
     action_rewards: tuple[float, ...] = ()
-    """The same for each action, where the turn is a chunk of several; its ids divide evenly among them. They add up to `reward`."""
+    """That of each action, where the turn is a chunk of several; its ids divide evenly among them. They add up to `reward`."""
     terminated: bool = True
     """The episode ended by itself."""
     truncated: bool = False

@@ -91,8 +91,9 @@ def greedy_baseline(rewards_N: torch.Tensor, baselines_N: torch.Tensor) -> torch
 def weighted(rewards_N: torch.Tensor, *, positive: float = 0.1, negative: float = 1.0, threshold: float = 0.5) -> torch.Tensor:
     """positive * r for a correct rollout, negative * (r - 1) for an incorrect one: W-REINFORCE (Zhu et al.).
 
-    rewards_N: float, 0..1, NaN where the score failed. threshold: from which reward on a rollout is correct. positive = 1 and
-    negative = 0 is the paper's positive sample reinforcement (PSR), 0 and 1 its negative one (NSR).
+    rewards_N: float, 0..1, NaN where the score failed. positive: weight of correct rollouts. negative: weight of incorrect ones.
+    threshold: the reward from which on a rollout is correct. Weights 1 and 0 are the paper's positive sample reinforcement (PSR),
+    0 and 1 its negative one (NSR).
 
     Returns float32 [N]; it compares with no other rollout.
     """
@@ -160,18 +161,19 @@ def difficulty_weighted(rewards_N: torch.Tensor, groups_N: torch.Tensor, difficu
     return (centred(rewards_N, groups_N) * difficulty_N.double()).float()
 
 
-def per_reward(parts_NR: torch.Tensor, groups_N: torch.Tensor, *, batch: bool = True) -> torch.Tensor:
-    """Each verifier's values group-relative on their own, then added: GDPO (Liu et al.).
+def per_reward(parts_NR: torch.Tensor, weights_NR: torch.Tensor, groups_N: torch.Tensor, *, batch: bool = True) -> torch.Tensor:
+    """Each verifier's values group-relative on their own, then weighted and added: GDPO (Liu et al.).
 
-    So a verifier with little spread says as much as one with a lot, and its weight in the reward cancels out, but for its sign.
+    So a verifier with little spread says as much as one with a lot, and its weight alone decides what it counts.
 
-    parts_NR: float, weight times value of each verifier; NaN where the task doesn't have it, and everywhere when the rollout
-    failed. groups_N: int64. batch: divide the sums by their standard deviation over the batch; their mean is 0 already.
+    parts_NR: float, the value of each verifier; NaN where the task doesn't have it, and everywhere when the rollout failed.
+    weights_NR: float, its weight, 0 where the task doesn't have it. groups_N: int64. batch: divide the sums by their standard
+    deviation over the batch; their mean is 0 already.
 
     Returns float32 [N]: 0 for groups where no verifier has spread, or with a single valid rollout.
     """
     columns = [group_relative(parts_N, groups_N).double() for parts_N in parts_NR.unbind(1)]
-    sums_N = torch.stack(columns, 1).nansum(1).masked_fill(parts_NR.isnan().all(1), torch.nan)
+    sums_N = (weights_NR * torch.stack(columns, 1)).nansum(1).masked_fill(parts_NR.isnan().all(1), torch.nan)
     return (in_batch_units(sums_N) if batch else sums_N).float()
 
 
@@ -179,10 +181,12 @@ def exponential(rewards_N: torch.Tensor, groups_N: torch.Tensor, *, beta: float 
     """exp(A / beta), at most max_weight, with A the reward minus the mean of its group: AWR (Peng et al., Algorithm 1).
 
     A weight for the likelihood, not an advantage: meant for `negative_log_likelihood`. The group's mean is in the place of the
-    paper's critic. beta: in units of the reward; the smaller, the greedier.
+    paper's critic.
 
-    rewards_N: float, NaN where the score failed. groups_N: int64. Returns float32 [N], 0..max_weight: 1 for groups without
-    spread.
+    rewards_N: float, NaN where the score failed. groups_N: int64. beta: temperature, in units of the reward; the smaller, the
+    greedier. max_weight: bound of the weights.
+
+    Returns float32 [N], 0..max_weight: 1 for groups without spread.
     """
     return (centred(rewards_N, groups_N) / beta).exp().clamp_max(max_weight).float()
 
@@ -190,8 +194,10 @@ def exponential(rewards_N: torch.Tensor, groups_N: torch.Tensor, *, beta: float 
 def best(rewards_N: torch.Tensor, *, threshold: float = 0.5) -> torch.Tensor:
     """1 for rollouts with a reward of at least `threshold`, else 0: filtered behaviour cloning (RAFT, Dong et al.).
 
-    A weight for the likelihood: meant for `negative_log_likelihood`. rewards_N: float, NaN where the score failed. Returns
-    float32 [N].
+    A weight for the likelihood: meant for `negative_log_likelihood`. rewards_N: float, NaN where the score failed. threshold: the
+    reward from which on a rollout is imitated.
+
+    Returns float32 [N].
     """
     return (rewards_N >= threshold).double().masked_fill(rewards_N.isnan(), torch.nan).float()
 
@@ -204,16 +210,18 @@ def step_filter(
     *,
     margin: float = 0.05,
     gamma: float = 0.95,
-) -> torch.Tensor:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """1 for steps that made things better by more than `margin`, 0 for others: DigiRL (Bai et al., as its code has it).
 
     A step is a unit of credit. It is kept when next value - value - margin + reward + Monte-Carlo return is above 0; the return
     is discounted by gamma and counts the step's own reward too. A weight for the likelihood: meant for `negative_log_likelihood`.
 
     rewards_NT: float, rows of failed rollouts NaN. values_NT: float, the critic's. bootstrap_N: float, its value after the last
-    step when the world cut the episode off, else 0. units_NT: int64, see `by_unit`.
+    step when the world cut the episode off, else 0. units_NT: int64, see `by_unit`. margin: by how much the value must grow.
+    gamma: discount of the return, a step.
 
-    Returns float32 [N, T]: 0 outside of units, NaN in failed rows.
+    Returns (weights_NT, targets_NT), both float32, failed rows NaN; the weight is 0 outside of units. The critic learns how
+    likely success is: its targets, at each unit's first token and NaN elsewhere, are 1 where the return is above 0, else 0.
     """
     units = by_unit(rewards_NT, values_NT, bootstrap_N, units_NT)
     returns_NU = torch.zeros_like(units.rewards_NU)
@@ -222,7 +230,9 @@ def step_filter(
         running_N = units.rewards_NU[:, u] + gamma * running_N
         returns_NU[:, u] = running_N
     kept_NU = units.next_values_NU - units.values_NU - margin + units.rewards_NU + returns_NU > 0
-    return units.to_tokens(kept_NU.double()).masked_fill(rewards_NT.isnan().any(1, keepdim=True), torch.nan).float()
+    failed_N1 = rewards_NT.isnan().any(1, keepdim=True)
+    weights_NT = units.to_tokens(kept_NU.double()).masked_fill(failed_N1, torch.nan)
+    return weights_NT.float(), units.to_first_tokens((returns_NU > 0).double()).masked_fill(failed_N1, torch.nan).float()
 
 
 def policy_distillation(teacher_logprobs_NT: torch.Tensor, logprobs_NT: torch.Tensor, mask_NT: torch.Tensor) -> torch.Tensor:
@@ -292,6 +302,10 @@ class Units:
     def to_tokens(self, values_NU: torch.Tensor) -> torch.Tensor:
         """[N, T]: its unit's value for every token, 0 for tokens of no unit."""
         return values_NU.gather(1, self.index_NT.clamp_min(0)).where(self.index_NT >= 0, 0.0)
+
+    def to_first_tokens(self, values_NU: torch.Tensor) -> torch.Tensor:
+        """[N, T]: its value at the first token of each unit, NaN elsewhere."""
+        return self.to_tokens(values_NU).where(self.first_NT, torch.nan)
 
 
 def by_unit(rewards_NT: torch.Tensor, values_NT: torch.Tensor, bootstrap_N: torch.Tensor, units_NT: torch.Tensor) -> Units:

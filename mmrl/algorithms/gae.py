@@ -28,8 +28,10 @@ def gae(
 
     rewards_NT: float, rows of failed rollouts NaN. values_NT: float, the critic's value before each token. bootstrap_N: float,
     its value after the last token when the episode was cut off, else 0. units_NT: int64, rising along each row, -1 for
-    tokens of no unit. whiten: standardise the advantages over the batch's units, each of them counting once however many tokens
-    it has.
+    tokens of no unit.
+
+    gamma: discount of a unit. lam: 1 trusts the rewards that came, 0 the critic's next value. whiten: standardise the advantages
+    over the batch's units, each of them counting once however many tokens it has.
 
     Returns (advantages_NT, returns_NT), both float32, failed rows NaN. Every token of a unit has its advantage, a token of no
     unit 0. The critic's targets, advantage before whitening + value, stand at each unit's first token, NaN elsewhere.
@@ -42,7 +44,7 @@ def gae(
         running_N = (delta_NU[:, u] + gamma * lam * running_N).where(units.exists_NU[:, u], 0.0)
         advantages_NU[:, u] = running_N
     failed_N1 = rewards_NT.isnan().any(1, keepdim=True)
-    returns_NT = units.to_tokens(advantages_NU + units.values_NU).where(units.first_NT & ~failed_N1, torch.nan)
+    returns_NT = units.to_first_tokens(advantages_NU + units.values_NU).masked_fill(failed_N1, torch.nan)
     if whiten:
         advantages_NU = standardised(advantages_NU, units.exists_NU & ~failed_N1)
     return units.to_tokens(advantages_NU).masked_fill(failed_N1, torch.nan).float(), returns_NT.float()

@@ -36,8 +36,9 @@ def clipped_surrogate(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Minus min(r A, clip(r, 1 - clip_low, 1 + clip_high) A), r a token's probability ratio (Schulman et al., PPO, equation 7).
 
-    Separate bounds: Yu et al., DAPO, equation 10. dual_clip: a ratio never weighs a negative advantage more than this, which is
-    above 1 (Ye et al., Mastering Complex Control in MOBA Games with Deep RL); 0 is off.
+    clip_low: the ratio counts down to 1 - clip_low. clip_high: the ratio counts up to 1 + clip_high (separate bounds: Yu et al.,
+    DAPO, equation 10). dual_clip: a ratio never weighs a negative advantage more than this, which is above 1 (Ye et al.,
+    Mastering Complex Control in MOBA Games with Deep RL); 0 is off.
 
     Returns (loss_L, clipped_L): clipped_L is 1.0 where a bound cuts the gradient off.
     """
@@ -53,6 +54,8 @@ def sequence_surrogate(
     That ratio is the exponential of the mean log-ratio of the rollout's tokens: its bounds are much narrower than a token's, and
     the gradient reaches every token through the mean. Meant for `normalise="sequence"`.
 
+    clip_low: the ratio counts down to 1 - clip_low. clip_high: the ratio counts up to 1 + clip_high.
+
     Returns (loss_L, clipped_L), for every token its rollout's.
     """
     log_ratio_L = inputs.logprobs_L - inputs.old_logprobs_L
@@ -65,6 +68,9 @@ def bounded_surrogate(
     inputs: LossInputs, *, clip_low: float = 0.2, clip_high: float = 0.2, bound: float = 1e3
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The clipped objective of a ratio that is bounded before the exponential: StableReinforce's pre-clip (R1-Reward).
+
+    clip_low: the ratio counts down to 1 - clip_low. clip_high: the ratio counts up to 1 + clip_high. bound: the ratio is first
+    limited to 1 / bound..bound.
 
     Returns (loss_L, clipped_L): clipped_L is 1.0 where either bound cuts the gradient off.
     """
@@ -85,7 +91,8 @@ def adaptive_surrogate(
     """The clipped objective with bounds that are the wider, the less likely the token was (Yang et al., DCPO, equation 4).
 
     With q the token's old probability, from 1/2 + sqrt(max(1 - 4 clip_low / q, 0)) / 2 to 1/2 + sqrt(1 + 4 clip_high / q) / 2.
-    limit: what the ratio counts for at most, whatever the sign of the advantage (section A.6).
+    clip_low: bound of (1 - r) p, where p is the token's new probability. clip_high: bound of (r - 1) p. limit: what a ratio
+    counts for at most, whatever the sign of the advantage (section A.6).
 
     Returns (loss_L, clipped_L): clipped_L is 1.0 where a bound cuts the gradient off.
     """
@@ -112,7 +119,8 @@ def pessimistic(
 def clipped_weight(inputs: LossInputs, *, clip_low: float = 1.0, clip_high: float = 4.0) -> tuple[torch.Tensor, torch.Tensor]:
     """Minus clip(r, 1 - clip_low, 1 + clip_high) A log p, no gradient through the ratio r (MiniMax-M1, CISPO, equations 4 and 5).
 
-    A bound limits what a token weighs and never silences it. clip_low = 1 is no lower bound, as in the paper.
+    A bound limits what a token weighs and never silences it. clip_low: the weight is at least 1 - clip_low; 1 is no lower bound,
+    as in the paper. clip_high: the weight is at most 1 + clip_high.
 
     Returns (loss_L, clipped_L): clipped_L is 1.0 where the weight is at a bound.
     """

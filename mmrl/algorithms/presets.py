@@ -52,14 +52,19 @@ class Algorithm:
         advantages, returns = found if isinstance(found, tuple) else (found, None)
         n = len(signals.lengths_N)
         if not isinstance(advantages, torch.Tensor) or advantages.shape[:1] != (n,) or advantages.ndim > 2:
-            raise PluginError(f"algorithm {self.id!r}: its advantage must give a tensor [N] or [N, T] for N = {n}, not {found!r:.60}")
+            raise PluginError(
+                f"algorithm {self.id!r}: its advantage must give a tensor [N] or [N, T] for N = {n}, not {found!r:.60}"
+            )
         values = None if returns is None else signals.values_NT.float()
         return Credit(advantages=advantages.float(), values_NT=values, returns_NT=None if returns is None else returns.float())
 
 
 def load_algorithm(id: str, settings: Mapping[str, Any], max_tokens: int = 1) -> Algorithm:
-    """The algorithm of an id with some of its settings changed. max_tokens: the constant of `normalise = "constant"` unless one is
-    set. Raises UserError for an unknown id or setting, PluginError for an advantage that asks for what there isn't."""
+    """The algorithm of an id with some of its settings changed.
+
+    max_tokens: the constant of `normalise = "constant"` unless one is set.
+    Raises UserError for an unknown id or setting, PluginError for an advantage that asks for what there isn't.
+    """
     spec: AlgorithmSpec = plugins.registry().get("algorithms", id)
     what = f"algorithm {spec.id!r}"
     advantage = plugins.registry().target(spec)

@@ -13,8 +13,8 @@ from mmrl.schema import RlStage
 from mmrl.types import Rollout, Score, Status
 
 Measure = Callable[[frozenset[str]], Mapping[str, torch.Tensor]]
-"""Names of `logprobs`, `reference`, `teacher`, `values` -> a float tensor [N, T] each, 0 behind a rollout's end, and with `values`
-also `bootstrap` [N]: the critic's value of the state in which each rollout was left."""
+"""Names of `logprobs`, `reference`, `teacher`, `values` -> a float tensor [N, T] each, 0 behind a rollout's end, and `bootstrap`
+[N]: the critic's value of the state in which each rollout was left, 0 without a critic."""
 
 
 class Signals:
@@ -61,15 +61,17 @@ class Signals:
 
     @functools.cached_property
     def parts_NR(self) -> torch.Tensor:
-        """float64; weight times value of each verifier; NaN where a task doesn't have it and in rollouts whose score failed."""
-        names = sorted({name for weights in self._weights for name in weights})
-        return torch.tensor(
-            [
-                [weights[name] * s.parts[name] if name in weights and name in s.parts and not s.failed else torch.nan for name in names]
-                for s, weights in zip(self._scores, self._weights, strict=True)
-            ],
-            dtype=torch.float64,
-        )
+        """float64; the value of each verifier; NaN where a task doesn't have it and in rollouts whose score failed."""
+        rows = [
+            [s.parts[name] if name in weights and name in s.parts and not s.failed else torch.nan for name in self._verifiers]
+            for s, weights in zip(self._scores, self._weights, strict=True)
+        ]
+        return torch.tensor(rows, dtype=torch.float64)
+
+    @functools.cached_property
+    def weights_NR(self) -> torch.Tensor:
+        """float64; the weight of each verifier in the reward, 0 where a task doesn't have it."""
+        return torch.tensor([[w.get(name, 0.0) for name in self._verifiers] for w in self._weights], dtype=torch.float64)
 
     @functools.cached_property
     def baselines_N(self) -> torch.Tensor:
@@ -166,6 +168,10 @@ class Signals:
         return self._make(frozenset(wanted | ({"logprobs", "reference"} if self._penalised else set())))
 
     @property
+    def _verifiers(self) -> list[str]:
+        return sorted({name for weights in self._weights for name in weights})
+
+    @property
     def _penalised(self) -> bool:
         return self._kl > 0 and self._stage.kl_in == "reward"
 
@@ -189,15 +195,10 @@ class Signals:
         return self._kl * kl_NT.where(self.mask_NT, 0.0)
 
 
-MEASURED = {
-    "values_NT": "values",
-    "bootstrap_N": "values",
-    "logprobs_NT": "logprobs",
-    "teacher_logprobs_NT": "teacher",
-}
+MEASURED = {"values_NT": "values", "bootstrap_N": "values", "logprobs_NT": "logprobs", "teacher_logprobs_NT": "teacher"}
 """Signals that need a forward pass, and what is measured for them."""
 SIGNALS: dict[str, str] = {
-    name: " ".join(inspect.getdoc(found).split())
+    name: " ".join((inspect.getdoc(found) or "").split())
     for name, found in vars(Signals).items()
     if isinstance(found, functools.cached_property) and not name.startswith("_")
 }

@@ -187,25 +187,34 @@ def _task(measured: Sequence[Measured], task: str, tables: Sequence[dict[str, di
         )
     values = [[float(table[id]["value"]) for id in ids] for table in tables]
     first = tables[0][ids[0]]
+    binary = all(v in (0.0, 1.0, None) for table in tables for id in ids for v in table[id]["values"])
+    bounds = (0.0, 1.0) if binary else (-math.inf, math.inf)
     return Comparison(
         task=task,
         split=first["split"],
         verifier=first["verifier"],
         n=len(ids),
-        values=tuple(_with_interval(v) for v in values),
+        values=tuple(_with_interval(v, bounds) for v in values),
         paired=compare(*values) if len(values) == 2 else None,
-        groups=tuple(_group(measured, runs, [statistics.fmean(values[i]) for i in runs]) for runs in _grouped(measured))
+        groups=tuple(_group(measured, runs, [statistics.fmean(values[i]) for i in runs], bounds) for runs in _grouped(measured))
         if len(values) > 2
         else (),
     )
 
 
-def _with_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """The mean and its interval: Wilson's for values of 0 and 1, else Student's."""
-    from mmrl.intervals import mean_interval, wilson
+def _with_interval(values: Sequence[float], bounds: tuple[float, float]) -> tuple[float, float, float]:
+    """The mean and its interval: Wilson's for values of 0 and 1, else Student's within bounds."""
+    from mmrl.intervals import wilson
 
     binary = all(v in (0.0, 1.0) for v in values)
-    return statistics.fmean(values), *(wilson(sum(values), len(values)) if binary else mean_interval(values))
+    return statistics.fmean(values), *(wilson(sum(values), len(values)) if binary else _student(values, bounds))
+
+
+def _student(values: Sequence[float], bounds: tuple[float, float]) -> tuple[float, float]:
+    from mmrl.intervals import mean_interval
+
+    low, high = mean_interval(values)
+    return max(low, bounds[0]), min(high, bounds[1])
 
 
 def _differing(one: Measured, other: Measured) -> dict[str, tuple[Any, Any]]:
@@ -229,10 +238,8 @@ def _grouped(measured: Sequence[Measured]) -> list[tuple[int, ...]]:
     return [tuple(group) for group in groups if len(group) > 1]
 
 
-def _group(measured: Sequence[Measured], runs: tuple[int, ...], means: Sequence[float]) -> Group:
-    from mmrl.intervals import mean_interval
-
-    low, high = mean_interval(means)
+def _group(measured: Sequence[Measured], runs: tuple[int, ...], means: Sequence[float], bounds: tuple[float, float]) -> Group:
+    low, high = _student(means, bounds)
     names = [measured[i].data.path.name for i in runs]
     stems = {re.sub(r"([-_. ](seed|s)?)?[-_. ]?\d+$", "", name) for name in names}
     return Group(
@@ -280,7 +287,7 @@ def _print_table(measured: Sequence[Measured], found: Sequence[Comparison]) -> N
 
     columns = ("run", "seed", "step", "mean", "95% interval", "lowest to highest")
     for one in found:
-        rows = [
+        rows: list[tuple[str, ...]] = [
             (escape(run.name), str(run.seed), str(run.step), f"{mean:.3f}", _interval(low, high, brackets=False), "")
             for run, (mean, low, high) in zip(measured, one.values, strict=True)
         ]

@@ -44,6 +44,7 @@ def command(
     Trains a short pilot on each of a few mixtures, fits a quadratic surrogate of the held-out figures, and recommends the
     mixture where it is highest (MoDoMoDo, Liang et al. 2025). The same command again goes on where it was stopped.
     """
+    from mmrl.cli.terminal import quiet
     from mmrl.config import load_config
     from mmrl.mixture import enough, pilot, recommend, searched, seed_mixtures
     from mmrl.record import is_run
@@ -57,6 +58,7 @@ def command(
         raise UserError(f"{out} is a run folder itself: give another --out for the pilots")
     mixtures = seed_mixtures(labels, pilots or enough(len(labels)), seed)
     configs = [pilot(config, i, mixture, steps, str(out)) for i, mixture in enumerate(mixtures, 1)]
+    quiet()
     finished = [_finished(each) for each in configs]
     figures = list(_train(configs, mixtures, labels, finished))
     tasks = list(figures[0])
@@ -74,7 +76,7 @@ def command(
 
 
 def _finished(pilot: RunConfig) -> bool:
-    """It was trained to its end before. UserError when its folder holds something else."""
+    """It was trained to its end before. UserError when its folder holds something else, or a pilot that learned otherwise."""
     from mmrl.config import as_data
     from mmrl.record import RunFolder, is_run
 
@@ -83,12 +85,13 @@ def _finished(pilot: RunConfig) -> bool:
         return False
     if not is_run(path):
         raise UserError(f"{path} is in the way of a pilot and no run folder: remove it, or give another --out")
-    if changed := RunFolder(path).changes(as_data(pilot)):
-        key, (old, new) = next(iter(changed.items()))
-        raise UserError(
-            f"{path} is a pilot with other settings ({key} = {old!r:.60}, now {new!r:.60}): set them back, remove it, or give "
-            "another --out"
-        )
+    from mmrl.start import resolved
+
+    settings = as_data(resolved(pilot))
+    try:
+        RunFolder.open(path, settings)
+    except UserError as error:
+        raise UserError(f"{error}, or give another --out") from error
     return (path / "summary.json").exists()
 
 
@@ -98,14 +101,11 @@ def _train(
     """Each pilot's last held-out figures, by task; a line about each on stderr."""
     import gc
 
-    from mmrl.cli.terminal import quiet
-
     with Watch(len(configs)) as watch:
         for number, (config, mixture, done) in enumerate(zip(configs, mixtures, finished, strict=True), 1):
             path, started = Path(config.runs) / config.name, time.monotonic()
             if not done:
-                quiet()
-                from mmrl.start import train  # torch: only where something is to be trained
+                from mmrl.start import train
 
                 watch.begin(number, mixture.kind)
                 try:

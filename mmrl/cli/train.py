@@ -68,8 +68,9 @@ def _dry_run(config: Any) -> None:
     from mmrl.data.source import prompts_of
     from mmrl.evaluate import metric_of
     from mmrl.run import task_weights
-    from mmrl.start import check_config, check_model
+    from mmrl.start import check_config, check_model, resolved
 
+    config = resolved(config)
     check_model(config)
     tasks, weights = check_config(config), task_weights(config)
     click.echo(tomli_w.dumps(as_data(config)), nl=False)

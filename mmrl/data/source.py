@@ -146,7 +146,7 @@ class Source:
         """The prompts that failed, the oldest first -> taken again since `learned`: a step takes each of them from here once."""
         self._past: dict[Place, tuple[int, int, float, float]] = {}
         self._orders: dict[str, tuple[int, list[int]]] = {}
-        self._easy = {label: _easy_first(prompts[label], label) for label in self.weights} if order == "easy-first" else {}
+        self._easy = {label: easy_first(prompts[label], label) for label in self.weights} if order == "easy-first" else {}
 
     def __len__(self) -> int:
         """How many different prompts may be drawn."""
@@ -261,8 +261,11 @@ class Source:
         return label, self._orders[label][1][index]
 
 
-def _easy_first(items: Indexable, label: str) -> list[int]:
-    """The items' numbers by difficulty, the lowest first. One that the task can't open comes last: drawing it says why."""
+def easy_first(items: Indexable, label: str) -> list[int]:
+    """The items' numbers by `meta["difficulty"]`, the lowest first; reads all of them.
+
+    One that the task can't open comes last: drawing it says why. Raises UserError for one without a finite difficulty.
+    """
     found = []
     for i in range(len(items)):
         try:

@@ -44,7 +44,7 @@ class Critic:
                 yield f"critic.{name}", parameter
 
     def values(self, micro: MicroBatch, states_QH: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """(values_L before each trained token, values_R after each rollout), float32. states_QH: the policy's, unless separate."""
+        """(values_L before each trained token, values_R after each rollout), float32. states_QH: the policy's, if shared."""
         if self.backbone is not None:
             states_QH = self.backbone.states(micro)
         assert states_QH is not None

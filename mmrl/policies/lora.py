@@ -18,7 +18,6 @@ from safetensors.torch import load_file, save_file
 
 from mmrl.errors import UserError
 from mmrl.policies.parts import matches
-from mmrl.policies.recompute import checkpointing as checkpointing
 from mmrl.schema import LoraConfig
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"

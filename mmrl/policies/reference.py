@@ -53,4 +53,4 @@ class Reference:
 
     @staticmethod
     def _weights(policy: VLM) -> list[tuple[str, torch.nn.Parameter]]:
-        return list(policy.model.named_parameters())
+        return list(policy.parameters())

@@ -165,9 +165,7 @@ class VLM:
         found = self.outputs(micro, temperature)
         return found.logprobs_L, found.entropy_L
 
-    def outputs(
-        self, micro: MicroBatch, temperature: float, *, states: bool = False, entropy_gradient: bool = False
-    ) -> Outputs:
+    def outputs(self, micro: MicroBatch, temperature: float, *, states: bool = False, entropy_gradient: bool = False) -> Outputs:
         """One forward pass. states: also the hidden states that a critic reads. entropy_gradient: the entropy has one."""
         values_L, head, states_QH = self._forward(micro, states)
         logprobs_L, entropy_L = self._by_chunk(

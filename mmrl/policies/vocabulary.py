@@ -12,7 +12,7 @@ from mmrl.targets import one_line
 
 
 def check_teacher(config: PolicyConfig, teacher: str) -> None:
-    """Refuse a teacher whose log-probabilities would be of other tokens, or that reads pictures otherwise. No weights are loaded."""
+    """Refuse a teacher whose log-probabilities would be of other tokens, or that reads pictures otherwise. Loads no weights."""
     kinds, vocabularies = zip(*(read(config, name) for name in (config.model, teacher)), strict=True)
     if kinds[0] != kinds[1]:
         raise UserError(f"teacher {teacher!r} is a {kinds[1]} model and the policy a {kinds[0]}: take one of the same family")
@@ -20,8 +20,8 @@ def check_teacher(config: PolicyConfig, teacher: str) -> None:
         own, other = vocabularies
         token = min({t for t in own.keys() | other.keys() if own.get(t) != other.get(t)})
         raise UserError(
-            f"teacher {teacher!r} has another vocabulary than {config.model!r}: {token!r} is token {other.get(token, 'none')} there and "
-            f"{own.get(token, 'none')} here: take a teacher with the same tokenizer"
+            f"teacher {teacher!r} has another vocabulary than {config.model!r}: {token!r} is token {other.get(token, 'none')} there "
+            f"and {own.get(token, 'none')} here: take a teacher with the same tokenizer"
         )
 
 
@@ -39,4 +39,6 @@ def read(config: PolicyConfig, name: str) -> tuple[str, dict[str, int]]:
     try:
         return AutoConfig.from_pretrained(name, **options).model_type, AutoTokenizer.from_pretrained(name, **options).get_vocab()
     except Exception as error:
-        raise UserError(f"{name!r} can't be read: {one_line(error)[:300]}: give a folder with a checkpoint or a hub name") from error
+        raise UserError(
+            f"{name!r} can't be read: {one_line(error)[:300]}: give a folder with a checkpoint or a hub name"
+        ) from error

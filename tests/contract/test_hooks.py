@@ -17,11 +17,14 @@ import torch
 import runs
 from mmrl import hookspecs
 from mmrl.algorithms.loss import LossInputs
-from mmrl.interfaces import Simulator
+from mmrl.config import parse_config
+from mmrl.interfaces import Simulator, Tracker
 from mmrl.plugins import GROUP, Registry
+from mmrl.record import RunFolder
 from mmrl.testing import check_plugin
 from mmrl.testing import tasks as task_checks
 from mmrl.testing import verifiers as verifier_checks
+from mmrl.trackers import Trackers
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "plugins.md").read_text("utf-8")
@@ -45,7 +48,7 @@ def test_a_hook_says_what_it_is(name: str) -> None:
 
 
 ALL = """
-    from mmrl import AlgorithmSpec, PolicySpec, SimulatorSpec, TaskSpec, VerifierSpec, hookimpl
+    from mmrl import AlgorithmSpec, PolicySpec, SimulatorSpec, TaskSpec, TrackerSpec, VerifierSpec, hookimpl
 
     seen = []
 
@@ -65,6 +68,9 @@ ALL = """
     def mmrl_algorithms(): return [AlgorithmSpec(id="all/algorithm", target="m:T", loss="m:loss")]
 
     @hookimpl
+    def mmrl_trackers(): return [TrackerSpec(id="all/tracker", target="m:T")]
+
+    @hookimpl
     def mmrl_commands(cli): seen.append(("commands", cli))
 
     @hookimpl
@@ -82,7 +88,7 @@ def test_every_hook_is_called(site) -> None:
     site("mmrl-all", {"mmrl_all.py": ALL}, {"all": "mmrl_all"})
     found = Registry(entry_points=entry_points(group=GROUP, name="all"))
     assert found.plugins[1].hooks == sorted(HOOKS), "this plugin implements every hook there is"
-    for kind in ("task", "verifier", "simulator", "algorithm"):
+    for kind in ("task", "verifier", "simulator", "algorithm", "tracker"):
         assert f"all/{kind}" in found.specs(f"{kind}s")
     assert "all/policy" in found.specs("policies")
     import mmrl_all
@@ -133,7 +139,7 @@ def test_the_example_of_each_hook_loads(site) -> None:
     for i, code in enumerate(blocks):
         site(f"example-{i}", {f"mmrl_example_{i}.py": code}, {f"flags{i}": f"mmrl_example_{i}"})
         (ep,) = entry_points(group=GROUP, name=f"flags{i}")
-        name = "rloo" if 'id="rloo/' in code else "flags"
+        name = next(iter(re.findall(r'id="(\w+)/', code)), "flags")
         found = Registry(entry_points=[type(ep)(name, ep.value, GROUP)])
         assert found.plugins[1].error is None, f"{found.plugins[1].error}\n{code}"
         shown |= set(found.plugins[1].hooks)
@@ -213,6 +219,44 @@ def test_the_example_of_an_algorithm_trains(rloo: Path, site, tmp_path: Path, mo
     folder = runs.run(runs.toy_config(tmp_path, stages=[stage], evaluate={"n": 0}))
     shares = [row["metrics"]["clip_share"] for row in runs.rows(folder)]
     assert len(shares) == 2 and all(share > 0 for share in shares), "the example's own bounds took effect in the second epoch"
+
+
+def test_the_example_of_a_tracker_writes_what_it_says(site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = re.findall(r"in the file `lines\.py`:\n\n```python\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+    (tmp_path / "lines.py").write_text(code, "utf-8")
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", str(tmp_path / "lines.py"))
+    values = {
+        "name": "x",
+        "policy": {"model": "tiny:qwen2_5_vl"},
+        "tasks": [{"id": "a/b"}],
+        "stages": [{"kind": "rl", "steps": 2}],
+    }
+    (command,) = (code for language, code in BLOCK.findall(GUIDE) if language == "sh" and "lines.py" in code)
+    config = parse_config(values, [re.search(r"--set '(.+)'", command)[1]])
+    (tmp_path / "run").mkdir()
+    notes: list[str] = []
+    for after, status in ((0, "stopped"), (1, "finished")):
+        trackers = Trackers(config, RunFolder(tmp_path / "run"), notes.append)
+        trackers.start(after)
+        trackers.log(after + 1, {"loss": 0.5, "reward/mean": 1 / 3})
+        trackers.finish(status)
+    assert notes == []
+    assert (tmp_path / "run" / "lines.txt").read_text().splitlines() == [
+        "x begins",
+        "1 loss=0.5 reward/mean=0.3333",
+        "stopped",
+        "x goes on after step 1",
+        "2 loss=0.5 reward/mean=0.3333",
+        "finished",
+    ]
+
+
+def test_the_guide_shows_the_methods_of_a_tracker() -> None:
+    for name, method in inspect.getmembers(Tracker, inspect.isfunction):
+        if not name.startswith("_"):
+            parameters = list(inspect.signature(method).parameters.values())[1:]
+            keywords = ["*"] if parameters[0].kind is parameters[0].KEYWORD_ONLY else []
+            assert f"\n| `{name}({', '.join(keywords + [p.name for p in parameters])})` | " in GUIDE
 
 
 def checks(module: ModuleType) -> set[str]:

@@ -122,8 +122,8 @@ def test_greedy_baseline():
 @pytest.mark.parametrize(("positive", "negative"), [(0.1, 1.0), (1.0, 0.0), (0.0, 1.0)])
 def test_weighted(positive, negative):
     for _, rewards, _ in batches(5):
-        expected = [np.nan if np.isnan(r) else positive * r if r >= 0.3 else negative * (r - 1) for r in rewards]
-        agree(weighted(torch.tensor(rewards), positive=positive, negative=negative, threshold=0.3), expected)
+        expected = [np.nan if np.isnan(r) else positive * r if r >= 0.25 else negative * (r - 1) for r in rewards]
+        agree(weighted(torch.tensor(rewards), positive=positive, negative=negative, threshold=0.25), expected)
 
 
 def test_difficulty_weighted():
@@ -167,12 +167,13 @@ def test_per_reward(batch):
         parts = np.stack([rewards, rng.choice([0.0, 5.0], len(rewards)), rng.normal(size=len(rewards))], 1)
         parts[np.isin(groups, [-3, 11]), 1] = np.nan  # two tasks don't have the second verifier
         parts[np.isnan(rewards)] = np.nan
+        weights = np.where(np.isnan(parts), 0.0, [1.0, 0.25, -2.0])
         expected = np.zeros(len(rewards))
-        for column in parts.T:
+        for column, weight in zip(parts.T, weights.T, strict=True):
             sizes = [std(mates(column, groups, i), 1) for i in range(len(rewards))]
-            expected += np.nan_to_num(centred(column, groups) / (np.array(sizes) + 1e-4))
+            expected += weight * np.nan_to_num(centred(column, groups) / (np.array(sizes) + 1e-4))
         expected[np.isnan(rewards)] = np.nan
-        agree(per_reward(*tensors(parts, groups), batch=batch), scaled(expected) if batch else expected)
+        agree(per_reward(*tensors(parts, weights, groups), batch=batch), scaled(expected) if batch else expected)
 
 
 def test_per_reward_tells_apart_what_the_sum_does_not():
@@ -180,7 +181,7 @@ def test_per_reward_tells_apart_what_the_sum_does_not():
     parts = torch.tensor([[0.0, 1.0], [0.0, 0.0], [1.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
     groups = torch.tensor([0, 0, 1, 1])
     assert group_relative(parts.sum(1), groups).abs().std() < 1e-3
-    found = per_reward(parts, groups, batch=False)
+    found = per_reward(parts, torch.ones(4, 2), groups, batch=False)
     assert found[2].item() == pytest.approx(2 * found[0].item(), rel=1e-3)
 
 

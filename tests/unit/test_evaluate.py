@@ -1,18 +1,28 @@
-"""Held-out figures: Wilson's interval against its definition and published values, and what is asked, counted and left out."""
+"""Held-out figures: intervals against their definitions and published values, and what is asked, counted and left out."""
 
+import itertools
+import json
 import math
 import statistics
 from types import SimpleNamespace
 
 import pytest
+from click.testing import CliRunner
+from PIL import Image
+from scipy import stats
 from scipy.stats import binomtest
 
 import runs
+from mmrl import plugins
+from mmrl.cli import main
+from mmrl.data.seeds import derive
 from mmrl.errors import UserError
-from mmrl.evaluate import Evaluator, metric_of
+from mmrl.evaluate import Evaluation, Evaluator, Item, blanked, metric_of, pass_at, several
 from mmrl.interfaces import Task
-from mmrl.intervals import wilson
-from mmrl.types import Frame, Prompt, Rollout, Score, Status, Turn, user
+from mmrl.intervals import mean_interval, student, wilson
+from mmrl.specs import VerifierSpec
+from mmrl.targets import PluginError
+from mmrl.types import Frame, Prompt, Rollout, Score, Status, Turn, replace, user
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +63,24 @@ def test_the_interval_equals_scipys_and_stays_within_zero_and_one():
 def test_the_bounds_are_the_proportions_that_lie_z_standard_errors_away():
     for bound in wilson(7, 25, z=2.5):
         assert abs(7 / 25 - bound) / math.sqrt(bound * (1 - bound) / 25) == pytest.approx(2.5)
+
+
+# -- Student's interval ------------------------------------------------------------------------------------------------
+
+
+def test_students_t_equals_the_tables_and_scipys():
+    # any table of Student's t, two-sided 95%
+    assert [round(student(freedom), 3) for freedom in (1, 2, 3, 4, 10, 30)] == [12.706, 4.303, 3.182, 2.776, 2.228, 2.042]
+    assert round(student(2, 0.9), 3) == 2.92
+    for freedom in (1, 2, 5, 6, 99, 100, 396, 5000):
+        assert student(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), abs=1e-8)
+
+
+def test_the_interval_of_a_mean():
+    # mean 2, standard deviation 1, three values: 2 -+ 4.302653 / sqrt(3)
+    assert mean_interval([1.0, 2.0, 3.0]) == pytest.approx((2 - 2.484138, 2 + 2.484138), abs=1e-6)
+    assert mean_interval([0.5, 0.5]) == (0.5, 0.5)
+    assert mean_interval([0.5]) == mean_interval([]) == (-math.inf, math.inf)
 
 
 # -- one task's figure --------------------------------------------------------------------------------------------------
@@ -139,9 +167,6 @@ def test_the_tasks_metric_judges_greedy_answers_to_prompts_spread_over_the_split
 
 
 def test_a_verifier_that_is_graded_never_gives_an_accuracy(tmp_path, monkeypatch):
-    from mmrl import plugins
-    from mmrl.types import replace
-
     registry = plugins.registry()
     graded = replace(registry.get("verifiers", "toy/exact"), graded=True)
     monkeypatch.setattr(
@@ -211,3 +236,301 @@ def test_verifiers_see_the_sizes_and_the_frame_that_they_see_in_training(tmp_pat
         Frame.MODEL_PIXELS,
     )
     assert judge.asked[0].rollout.inputs is None
+
+
+# -- several answers to a prompt ----------------------------------------------------------------------------------------
+
+
+class Sampled(Collector):
+    """Gives prompt after prompt the next so many of these texts."""
+
+    def __init__(self, *texts, batch_size=256):
+        super().__init__(batch_size)
+        self.texts = texts
+        self.at = 0
+
+    def collect(self, prompts, inputs, group_size, sampling):
+        self.asked.append((prompts, sampling))
+        rollouts = []
+        for group, prompt in enumerate(prompts):
+            for _ in range(group_size):
+                text = self.texts[self.at % len(self.texts)] if self.texts else ""
+                turn = Turn(observed_ids=(), token_ids=(), logprobs=(), text=text)
+                rollouts.append(Rollout(prompt=prompt, group=group, turns=(turn,), status=Status.FINISHED))
+                self.at += 1
+        return rollouts
+
+
+FOUR = ("evaluate.samples=4", "evaluate.temperature=0.8")
+
+
+def test_several_answers_to_a_prompt(tmp_path):
+    texts = ("x", "y", "<answer> Y </answer>", "z", "q", "r", "r", "q", "", " ", "n", "")
+    values = (1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0)
+    found, scores = figure(tmp_path, Judged(*values), 3, Sampled(*texts), FOUR)
+    # means 1/4, 3/4, 1/4, whose standard deviation is sqrt(1/12)
+    assert (found.metric, found.n, len(scores)) == ("accuracy", 3, 12) and found.value == pytest.approx(5 / 12)
+    half = 1.959964 * math.sqrt(1 / 12) / math.sqrt(3)
+    assert (found.low, found.high) == pytest.approx((5 / 12 - half, 5 / 12 + half), abs=1e-6)
+    # pass@2 is 1 - C(3, 2) / C(4, 2) = 1/2 with one right of four, and 1 with three
+    several = {name: value for name, value in found.extra.items() if "@" in name}
+    assert list(several) == ["pass@1", "pass@2", "pass@4", "majority@4"]
+    # the majorities: y, wrong; of q and r the first, right; n, the only one that says anything, right
+    assert several == pytest.approx({"pass@1": 5 / 12, "pass@2": 2 / 3, "pass@4": 1.0, "majority@4": 2 / 3})
+    assert found.extra["results"] == 3.0, "the task summarises prompts, not answers"
+    assert [i.id for i in found.items] == ["test-0-3", "test-0-4", "test-0-6"]
+    assert found.items[0] == Item(id="test-0-3", value=0.25, values=values[:4], answers=("x", "y", "y", "z"))
+    assert found.rows()[1] == {
+        "task": "toy/colour",
+        "split": "test",
+        "verifier": "toy/exact",
+        "id": "test-0-4",
+        "value": 0.75,
+        "values": [1.0, 1.0, 0.0, 1.0],
+    }
+    assert not {"items", "verifier"} & found.as_json().keys() and json.dumps(found.as_json())
+
+
+def test_answers_are_sampled_alike_whenever_they_are_asked_for(tmp_path):
+    config = runs.toy_config(tmp_path, overrides=("evaluate.n=3", "seed=4", *FOUR))
+    collector = Sampled("a", batch_size=9)
+    evaluator = Evaluator(config, {"toy/colour": Letters()}, collector, Judged(*[1.0] * 12))
+    evaluator("toy/colour")
+    evaluator("toy/colour")
+    seeds = [derive(4, "evaluate", "toy/colour", start) for start in (0, 2)]
+    assert [(len(prompts), s.seed, s.temperature) for prompts, s in collector.asked] == [
+        (2, seeds[0], 0.8),
+        (1, seeds[1], 0.8),
+    ] * 2, "nine at once are two prompts of four answers, and the second chunk has noise of its own"
+
+
+def test_answers_that_agree_are_one_each(tmp_path):
+    found, _ = figure(tmp_path, Judged(*[1.0] * 4, *[0.0] * 4, *[1.0] * 4), 3, Sampled("a"), FOUR)
+    assert (found.value, found.low, found.high) == (pytest.approx(2 / 3), *wilson(2, 3)), "three prompts, not twelve answers"
+
+
+def test_answers_that_fail_to_be_scored_are_left_out(tmp_path):
+    values = (1.0, None, 0.0, 0.0, *[None] * 4, 1.0, 1.0, 1.0, 1.0)
+    found, _ = figure(tmp_path, Judged(*values), 3, Sampled("a", "b", "c", "c"), (*FOUR, "judge.failure_limit=0.5"))
+    assert (found.value, found.n, found.extra["failed"]) == (pytest.approx((1 / 3 + 1) / 2), 2, 5.0)
+    # of the first prompt's three scored answers one is right: pass@2 = 1 - C(2, 2) / C(3, 2) = 2/3; only the last has four
+    assert found.extra["pass@2"] == pytest.approx((2 / 3 + 1) / 2) and found.extra["pass@4"] == 1.0
+    assert found.extra["majority@4"] == pytest.approx((0 + 1) / 2)
+    assert [(i.value, i.values) for i in found.items] == [
+        (pytest.approx(1 / 3), (1.0, None, 0.0, 0.0)),
+        (None, (None,) * 4),
+        (1.0, (1.0,) * 4),
+    ]
+    assert len(found.rows()) == 3 and found.rows()[1]["value"] is None
+
+
+def item(*values, answers=None):
+    return Item(id="", value=None, values=values, answers=answers or ("a",) * len(values))
+
+
+def test_what_succeeds_and_how_many_are_asked():
+    exact, graded = (VerifierSpec(id="v", target="t", low=-1.0, high=2.0, graded=graded) for graded in (False, True))
+    values = item(2.0, 1.9, 0.5, 0.49, -1.0, 0.0)
+    assert several([values], exact)["pass@1"] == pytest.approx(1 / 6), "the highest score"
+    assert several([values], graded)["pass@1"] == pytest.approx(3 / 6), "the middle of -1..2 and above"
+    assert [name for name in several([values], exact)] == ["pass@1", "pass@2", "pass@4", "pass@6", "majority@6"]
+    assert list(several([item(1.0, 1.0)], exact)) == ["pass@1", "pass@2", "majority@2"]
+
+
+def test_the_majority_of_nothing_but_blanks_is_a_blank():
+    spec = VerifierSpec(id="v", target="t")
+    assert several([item(0.25, 0.0, answers=("", ""))], spec)["majority@2"] == 0.25
+    assert several([item(0.25, 0.5, 0.0, answers=("", "a", ""))], spec)["majority@3"] == 0.5
+    assert several([item(0.0, 0.75, 1.0, answers=("b", "a", "a"))], spec)["majority@3"] == 0.75, "the first that gives it"
+
+
+def test_pass_at_k_is_the_share_of_choices_of_k_with_a_right_one():
+    for n in range(1, 7):
+        for c in range(n + 1):
+            right = [i < c for i in range(n)]
+            for k in range(1, n + 1):
+                choices = [any(choice) for choice in itertools.combinations(right, k)]
+                assert pass_at(k, n, c) == pytest.approx(statistics.fmean(choices), abs=1e-12)
+    assert pass_at(10, 200, 1) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"), [(None, r"read\(\) must give text, not None"), (1 / 3, r"read\(\) must give text, not 0\.33")]
+)
+def test_an_answer_that_is_no_text_is_the_tasks_fault(tmp_path, answer, told):
+    class Odd(Letters):
+        def read(self, completion):
+            return answer
+
+    evaluator = Evaluator(runs.toy_config(tmp_path), {"toy/colour": Odd()}, Collector(), Judged(*[1.0] * 4))
+    with pytest.raises(PluginError, match=f"task 'toy/colour': {told}"):
+        evaluator("toy/colour")
+
+
+# -- what the policy is shown -------------------------------------------------------------------------------------------
+
+
+class Pictures(Task):
+    def prompts(self, split, seed):
+        picture = Image.new("RGB", (30, 20), (250, 0, 0))
+        return [Prompt(id=f"{i}", messages=[{"role": "system", "content": "look"}, user("what?", picture)]) for i in range(3)]
+
+
+class Twice(Judged):
+    """Other scores at the second call."""
+
+    def run(self, verifier, cases):
+        self.asked.append(cases)
+        return [Score(v) for v in self.values[len(self.asked) - 1]]
+
+
+def test_blanked_pictures_are_a_second_pass_that_verifiers_do_not_see(tmp_path):
+    config = runs.toy_config(tmp_path, overrides=("evaluate.blank=true", "evaluate.n=3"))
+    judge, collector = Twice((1.0, 1.0, 0.0), (1.0, 0.0, 0.0)), Sampled("a")
+    found, scores = Evaluator(config, {"toy/colour": Pictures()}, collector, judge)("toy/colour")
+    assert (found.value, found.extra["blank"]) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
+    assert [s.value for s in scores] == [1.0, 1.0, 0.0] and [i.value for i in found.items] == [1.0, 1.0, 0.0]
+    (seen, first), (grey, second) = collector.asked
+    assert first == second, "the same noise"
+    assert {p.images[0].getpixel((0, 0)) for p in seen} == {(250, 0, 0)}
+    assert {(p.images[0].size, p.images[0].getcolors()[0]) for p in grey} == {((30, 20), (600, (128, 128, 128)))}
+    assert {p.text for p in grey} == {"look\nwhat?"} and [p.id for p in grey] == ["0", "1", "2"]
+    assert {c.media[0].getpixel((0, 0)) for cases in judge.asked for c in cases} == {(250, 0, 0)}
+
+
+def test_a_task_without_pictures_is_not_blanked(tmp_path):
+    collector = Sampled("a")
+    found, _ = figure(tmp_path, Judged(1.0, 1.0), 2, collector, ("evaluate.blank=true",))
+    assert "blank" not in found.extra and len(collector.asked) == 1
+
+
+def test_a_picture_on_disk_is_blanked_in_its_upright_size(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by a quarter
+    Image.new("RGB", (8, 4)).save(tmp_path / "a.jpg", exif=exif)
+    assert blanked(Prompt(messages=[user("x", tmp_path / "a.jpg")])).images[0].size == (4, 8)
+
+
+def test_prompts_are_shown_changed_and_judged_as_they_were_posed(tmp_path):
+    def shown(prompt):
+        return Prompt(id=prompt.id, messages=[user(f"{prompt.text} good")])
+
+    config, judge, collector = runs.toy_config(tmp_path, overrides=("evaluate.n=2",)), Twice((1.0, 0.0)), Sampled("a")
+    found, _ = Evaluator(config, {"toy/colour": Letters()}, collector, judge, shown=shown)("toy/colour")
+    assert [p.text for p in collector.asked[0][0]] == ["x good", "x good"]
+    assert [(c.answer, c.rollout.prompt.text) for c in judge.asked[0]] == [("3", "x"), ("6", "x")]
+    assert found.extra["answers"] == 3.0
+
+
+def test_entries_of_one_task_have_their_own_figures(tmp_path, monkeypatch):
+    registry = plugins.registry()
+    spec = replace(registry.get("tasks", "toy/colour"), metric="toy/letters")
+    get = type(registry).get
+    monkeypatch.setattr(type(registry), "get", lambda self, kind, id: spec if kind == "tasks" else get(self, kind, id))
+    tasks = [
+        {"id": "toy/colour", "name": "plain", "max_tokens": 3},
+        {"id": "toy/colour", "name": "told", "max_tokens": 50, "prompt": "{text} think", "verifiers": {"toy/exact": [0.0, 1.0]}},
+    ]
+    config = runs.toy_config(tmp_path, tasks=tasks, overrides=("evaluate.n=2",))
+    collector, judge = Sampled("a"), Judged(1.0, 0.0)
+    evaluator = Evaluator(config, {"plain": Letters(), "told": Letters()}, collector, judge)
+    assert [evaluator(label)[0].task for label in ("plain", "told")] == ["plain", "told"]
+    assert [verifier for verifier, _ in judge.asked] == ["toy/letters", "toy/exact"], "the task's, and the one that replaced it"
+    (plain, first), (told, second) = collector.asked
+    assert (first.max_tokens, second.max_tokens) == (3, 6), "never more than generate.max_tokens"
+    assert [p.id for p in plain] == [p.id for p in told], "the same prompts"
+    assert ({p.text for p in plain}, {p.text for p in told}) == ({"x"}, {"x think"})
+    assert {p.task for p in told} == {"told"} and first.seed != second.seed
+
+
+# -- mmrl eval ----------------------------------------------------------------------------------------------------------
+
+FIGURE = Evaluation(
+    task="t",
+    split="test",
+    metric="accuracy",
+    value=0.5,
+    low=0.1,
+    high=0.9,
+    n=2,
+    extra={
+        "base": 0.25,
+        "truncated_share": 0.0,
+        "failed": 2.0,
+        "pass@1": 0.5,
+        "pass@2": 0.625,
+        "majority@2": 0.75,
+        "blank": 0.125,
+    },
+    items=(Item(id="", value=0.0, values=(), answers=()),) * 3,
+)
+RUN_FILE = 'name = "x"\npolicy.model = "tiny:qwen2_5_vl"\ntasks = [{id = "toy/colour"}]\nstages = [{kind = "sft", steps = 1}]\n'
+
+
+@pytest.fixture
+def evaluated(tmp_path, monkeypatch):
+    """Runs `mmrl eval` in a folder with a run file, and keeps what was to be evaluated."""
+    from mmrl import start
+
+    asked = []
+    monkeypatch.setattr(start, "evaluate_only", lambda *arguments: asked.append(arguments) or [FIGURE])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.toml").write_text(RUN_FILE)
+
+    def call(*arguments):
+        asked.clear()
+        return CliRunner().invoke(main, ["eval", *arguments]), asked
+
+    return call
+
+
+def test_eval_asks_as_it_is_told(evaluated):
+    done, asked = evaluated("x.toml", "--samples", "2", "--temperature", "0.7", "-n", "4")
+    settings, folder = asked[0][0].evaluate, asked[0][1]
+    assert (settings.samples, settings.temperature, settings.n, folder) == (2, 0.7, 4, None)
+    assert done.stdout.splitlines() == [
+        "tiny:qwen2_5_vl, as the run file names it",
+        "answers to each prompt: 2, sampled at temperature 0.7",
+        "t  test  accuracy 0.500 (0.100 to 0.900), n=2",
+        "  4 prompts were asked for, and the split has 3",
+        "  pass@1 0.500  pass@2 0.625  majority@2 0.750",
+        "  base 0.250",
+        "  truncated_share 0.000",
+        "  failed 2.000",
+        "  blank 0.125 (with every picture blanked)",
+    ]
+    assert "sampled" not in evaluated("x.toml", "-n", "3")[0].stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ("--checkpoint", "best"),
+            "--checkpoint best is of a run folder, and x.toml is a run file: leave it out, or give runs/NAME",
+        ),
+        (("--samples", "4"), "samples = 4 greedy answers would be the same: set temperature, such as 1.0"),
+        (("--samples", "0"), "0 is not in the range x>=1"),
+        (("--temperature", "-1"), "-1.0 is not in the range x>=0"),
+    ],
+)
+def test_eval_refuses(evaluated, arguments, told):
+    done, asked = evaluated("x.toml", *arguments)
+    assert done.exit_code == 2 and done.stderr.startswith("mmrl: ") and told in done.stderr, done.stderr
+    assert len(done.stderr.splitlines()) == 1 and not asked
+
+
+def test_eval_reads_a_checkpoints_state_once(evaluated, tmp_path, monkeypatch):
+    from mmrl import checkpoint
+    from mmrl.config import as_data
+    from mmrl.record import RunFolder
+
+    folder = RunFolder.create(tmp_path / "runs" / "x", as_data(runs.toy_config(tmp_path)), 0)
+    for step in (2, 4):
+        folder.checkpoint_dir(step).mkdir()
+    read = []
+    for best, expected in ((2, (folder.path, "2")), (0, (None, "None"))):
+        monkeypatch.setattr(checkpoint, "state", lambda path, best=best: read.append(path.name) or {"best_step": best})
+        read.clear()
+        _, asked = evaluated(str(folder.path))
+        assert asked[0][1:] == expected and read == ["step-000004"]

@@ -106,14 +106,18 @@ def test_whitening_counts_units_and_not_tokens():
 def test_step_filter_equals_its_definition():
     kept = total = 0
     for rewards, values, bootstrap, units in batches(1):
-        expected = np.where(np.isnan(rewards).any(1, keepdims=True), np.nan, np.zeros(units.shape))
+        expected, targets = np.zeros(units.shape), np.full(units.shape, np.nan)
+        expected[np.isnan(rewards).any(1)] = np.nan
         for n, places, r, v in unit_rows(rewards, values, bootstrap, units):
             for u, p in enumerate(places):
                 to_go = sum(0.7**k * x for k, x in enumerate(r[u:]))
+                targets[n, p[0]] = float(to_go > 0)
                 expected[n, p] = float(np.clip(v[u + 1] - v[u] - 0.05 + r[u] + to_go, 0, 1) > 0)
-        found = step_filter(*map(torch.tensor, (rewards, values, bootstrap, units)), gamma=0.7)
-        assert found.dtype == torch.float32
-        np.testing.assert_array_equal(found.numpy(), expected)
+        for have, want in zip(
+            step_filter(*map(torch.tensor, (rewards, values, bootstrap, units)), gamma=0.7), (expected, targets), strict=True
+        ):
+            assert have.dtype == torch.float32
+            np.testing.assert_array_equal(have.numpy(), want)
         kept, total = kept + np.nansum(expected), total + (units >= 0).sum()
     assert 0.2 < kept / total < 0.8
 

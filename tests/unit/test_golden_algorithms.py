@@ -49,7 +49,7 @@ def step_filter(v, next_v, reward, mc_return):
     """A step and the next; the rows' returns are those of a reward here and none later."""
     assert mc_return == reward
     rewards, values = torch.tensor([[reward, 0.0]]), torch.tensor([[v, next_v]], dtype=torch.float64)
-    return advantage.step_filter(rewards, values, torch.zeros(1), torch.tensor([[0, 1]]))[0, 0]
+    return advantage.step_filter(rewards, values, torch.zeros(1), torch.tensor([[0, 1]]))[0][0, 0]
 
 
 def temporal(acc, format, shuffled_acc, lengths):

@@ -5,13 +5,15 @@ import math
 import pytest
 import torch
 
-from mmrl.metrics import rl_metrics, zero_spread_share
+from mmrl.metrics import rl_metrics, top_share, zero_spread_share
 from mmrl.types import Prompt, Rollout, Score, Status, Turn, user
 
 
-def rollout(group, tokens=1, task="a/one", status=Status.FINISHED):
-    turn = Turn(observed_ids=(), token_ids=(7,) * tokens, logprobs=(0.0,) * tokens, text="")
-    return Rollout(prompt=Prompt(messages=[user("x")], task=task), group=group, turns=(turn,), status=status)
+def rollout(group, *tokens, task="a/one", status=Status.FINISHED, text="", answer=None):
+    """A rollout with a turn for each number of tokens; by default one turn of one token."""
+    turns = tuple(Turn(observed_ids=(), token_ids=(7,) * n, logprobs=(0.0,) * n, text=text) for n in tokens or (1,))
+    prompt = Prompt(messages=[user("x")], task=task, answer=answer)
+    return Rollout(prompt=prompt, group=group, turns=turns, status=status)
 
 
 def test_the_figures_of_a_step():
@@ -21,8 +23,8 @@ def test_the_figures_of_a_step():
         rollout(0, 2),
         rollout(1, 3),
         rollout(1, 4),
-        rollout(2, 5, "b/two", status=cut),
-        rollout(2, 9, "b/two", status=cut),
+        rollout(2, 5, task="b/two", status=cut),
+        rollout(2, 9, task="b/two", status=cut),
     ]
     scores = [
         Score(1.0, {"v": 1.0, "w": 0.5}),
@@ -41,7 +43,14 @@ def test_the_figures_of_a_step():
             "reward/v": 0.5,
             "reward/w": 0.5,
             "task/a/one/reward": 0.5,
+            "task/a/one/length": 2.5,
+            "task/a/one/zero_spread_share": 0.5,
+            "task/a/one/reward/v": 0.5,
+            "task/a/one/reward/w": 0.5,
             "task/b/two/reward": 0.75,
+            "task/b/two/length": 7.0,
+            "task/b/two/zero_spread_share": 1.0,
+            "task/b/two/reward/u": 0.5,
             "length/mean": 4.0,
             "length/max": 9.0,
             "length/truncated_share": 1 / 3,
@@ -64,3 +73,42 @@ def test_a_group_taught_something_when_any_of_its_completions_did():
     assert share(0.0, 1.0, -1.0, torch.nan, 0.5, 0.0) == pytest.approx(1 / 3)
     assert share(torch.nan, 0.0, 0.0, torch.nan, torch.nan, 0.0) == 1.0
     assert share(0.0, 1.0, 0.0, 1.0, 0.0, 1.0) == 0.0
+
+
+def test_advantages_of_tokens_count_by_rollout():
+    nan = torch.nan
+    rollouts = [rollout(g) for g in (0, 0, 1, 1, 2, 2)]
+    of_tokens = torch.tensor([[0.0, 0.0], [0.0, 0.5], [nan, nan], [0.0, 0.0], [nan, nan], [nan, nan]])
+    assert zero_spread_share(rollouts, of_tokens) == pytest.approx(2 / 3)
+    metrics = rl_metrics(rollouts[:4], [Score(1.0)] * 4, of_tokens[:4])
+    assert metrics["zero_spread_share"] == metrics["task/a/one/zero_spread_share"] == 0.5
+
+
+def test_a_conversation_is_as_long_as_its_turns_together():
+    rollouts = [rollout(0, 3, 4, 5), rollout(0, 2)]
+    found = rl_metrics(rollouts, [Score(1.0), Score(0.0)], torch.tensor([1.0, -1.0]))
+    assert (found["length/mean"], found["length/max"], found["task/a/one/length"], found["turns/mean"]) == (7.0, 12.0, 7.0, 2.0)
+
+
+def test_turns_are_no_figure_where_all_have_one():
+    assert "turns/mean" not in rl_metrics([rollout(0)] * 2, [Score(1.0)] * 2, torch.zeros(2))
+
+
+def groups(*votes):
+    """Rollouts of a group for each (answer, texts)."""
+    return [rollout(i, text=text, answer=answer) for i, (answer, texts) in enumerate(votes) for text in texts]
+
+
+def test_each_group_has_one_vote_for_its_most_frequent_text():
+    rollouts = groups(("a", "xxy"), ("b", "xyx"), ("c", "yyx"), ("a", "xzx"))
+    assert top_share(rollouts) == 0.75, "x in three of four groups; among the completions it is in 7 of 12"
+    assert rl_metrics(rollouts, [Score(1.0)] * 12, torch.zeros(12))["answers/top_share"] == 0.75
+    assert top_share(groups(("a", "pp"), ("b", "qq"), ("c", "rr"), ("d", "ss"), ("e", "tq"))) == 0.2, "equal: the first counts"
+
+
+def test_few_groups_say_nothing_about_collapse_and_equal_answers_are_no_collapse():
+    assert top_share(groups(("a", "xx"), ("b", "xx"), ("c", "xx"))) == 0.0
+    assert top_share(groups(("a", "xx"), ("b", "xx"), ("c", "xx"), ("d", "xx"))) == 1.0
+    assert top_share(groups(*[("a", "xx")] * 5)) is None
+    assert top_share(groups(*[([1, 2], "xx")] * 3, ([1, 3], "xx"))) == 1.0, "an answer may be anything"
+    assert "answers/top_share" not in rl_metrics(groups(*[("a", "x")] * 5), [Score(1.0)] * 5, torch.zeros(5))

@@ -62,7 +62,7 @@ class Stub:
 @pytest.fixture
 def stub(monkeypatch):
     found = Stub()
-    monkeypatch.setitem(sys.modules, "mmrl.start", SimpleNamespace(train=found.train))
+    monkeypatch.setitem(sys.modules, "mmrl.start", SimpleNamespace(train=found.train, resolved=lambda config: config))
     monkeypatch.setattr("mmrl.cli.terminal.quiet", lambda: None)
     monkeypatch.setattr("mmrl.manifest.manifest", lambda seed: {})
     return found
@@ -186,6 +186,7 @@ def test_the_seed_decides_the_random_mixtures_only(mix, tmp_path):
         return [list(p["shares"].values()) for p in json.loads(mix("--json", "--out", str(tmp_path / out), *args)[1])["pilots"]]
 
     a, b, c = shares("a"), shares("b", "--seed", "0"), shares("c", "--seed", "1")
+    assert shares("d", "--set", "seed=1") == c and shares("e", "--set", "seed=1", "--seed", "0") == a
     assert a == b and a[:3] == c[:3] and a[3:] != c[3:]
 
 
@@ -218,8 +219,11 @@ def test_pilots_with_other_settings_are_neither_used_nor_removed(mix, stub, tmp_
     code, _, err = mix("--pilots", "3", "--set", "stages.1.learning_rate=1e-4")
     assert code == 2 and stub.trained == [] and len(err.splitlines()) == 1
     path = tmp_path / "runs" / "two-mix" / "two-mix-01"
-    assert f"mmrl: {path} is a pilot with other settings (stages.1.learning_rate = 1e-05, now 0.0001): set them back" in err
+    assert f"mmrl: {path} was made with other settings: stages.1.learning_rate = 1e-05, now 0.0001; set them back" in err
+    assert err.endswith("or give another --out\n")
     assert (path / "summary.json").exists()
+    code, out, _ = mix("--pilots", "3", "--set", "judge.processes=2")
+    assert code == 0 and stub.trained == [] and "recommended" in out, "what doesn't change what was learned may differ"
 
 
 def test_other_things_in_the_way_are_named(mix, stub, tmp_path):
@@ -250,3 +254,36 @@ def test_a_pilot_that_fails_is_named(mix, stub):
     sys.modules["mmrl.start"].train = broken
     code, _, err = mix()
     assert code == 2 and lines(err) == ["mmrl: pilot two-mix-01: the judge is out"]
+
+
+@pytest.mark.slow
+def test_a_search_for_real(tmp_path, monkeypatch):
+    """Three pilots of two steps of an algorithm that has settings of its own; then all are found again."""
+    from runs import TOY, rows
+
+    monkeypatch.setenv("MMRL_PLUGINS", "")
+    (tmp_path / "run.toml").write_text(f"""
+name = "colours"
+runs = "{tmp_path}"
+policy = {{ model = "tiny:qwen2_5_vl:hidden=32,layers=1" }}
+tasks = [{{ id = "toy/colour" }}, {{ id = "toy/colour", name = "two", options = {{ colours = 2 }} }}]
+stages = [{{ kind = "rl", steps = 2, algorithm = "dapo", prompts_per_step = 2, group_size = 2 }}]
+generate = {{ max_tokens = 4 }}
+evaluate = {{ n = 2 }}
+train = {{ threads = 1 }}
+""")
+    outputs = []
+    for _ in "ab":
+        args = ["--plugin", TOY, "mix", str(tmp_path / "run.toml"), "--pilots", "3", "--steps", "2", "--json"]
+        done = CliRunner().invoke(main, args)
+        assert done.exit_code == 0, done.output
+        outputs.append(json.loads(done.stdout))
+    assert outputs[0] == outputs[1] and done.stderr.count(" found ") == 3
+    for pilot, expected in zip(outputs[0]["pilots"], ({"toy/colour", "two"}, {"toy/colour"}, {"two"}), strict=True):
+        folder = tmp_path / "colours-mix" / pilot["name"]
+        found = load_config(folder / "config.toml")
+        assert found.stages[0].dynamic_sampling == 3, "dapo's own"
+        assert set(found.weights(found.stages[0])) == expected and set(pilot["tasks"]) == {"toy/colour", "two"}
+        assert len([row for row in rows(folder) if "metrics" in row]) == 2
+        last = json.loads((folder / "summary.json").read_text())["last"]
+        assert pilot["value"] == sum(f["value"] for f in last.values()) / 2

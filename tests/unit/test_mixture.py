@@ -85,11 +85,15 @@ def bowl(w, top, height=0.7):
     return height - ((w - np.array(top)) ** 2).sum(1)
 
 
-@pytest.mark.parametrize("top", [(0.62, 0.38), (0.2, 0.5, 0.3), (0.0, 0.7, 0.3), (1.0, 0.0, 0.0), (0.1, 0.2, 0.3, 0.4)], ids=str)
+@pytest.mark.parametrize(
+    "top",
+    [(0.62, 0.38), (0.2, 0.5, 0.3), (0.0, 0.7, 0.3), (1.0, 0.0, 0.0), (0.1, 0.2, 0.3, 0.4), (0.3, 0.2, 0.2, 0.15, 0.1, 0.05)],
+    ids=str,
+)
 def test_a_known_quadratics_optimum_is_recovered(top):
-    w = shares(seed_mixtures("abcd"[: len(top)], enough(len(top)), seed=1))
+    w = shares(seed_mixtures("abcdef"[: len(top)], enough(len(top)), seed=1))
     surrogate = fit(w, bowl(w, top)[:, None])
-    new = shares(seed_mixtures("abcd"[: len(top)], 60, seed=2))
+    new = shares(seed_mixtures("abcdef"[: len(top)], 60, seed=2))
     assert surrogate(new)[:, 0] == pytest.approx(bowl(new, top), abs=1e-4)
     assert best(surrogate, w, seed=0) == pytest.approx(top, abs=0.0101)
     found = recommend(w, bowl(w, top)[:, None], seed=0)
@@ -197,6 +201,12 @@ def test_a_pilot_is_the_run_file_with_another_mixture_and_fewer_steps():
     assert after["evaluate"] == before["evaluate"] | {"every": 0}
     after["stages"][1], after["evaluate"] = before["stages"][1], before["evaluate"]
     assert after | {"name": "two", "runs": "runs"} == before
+
+
+def test_a_key_that_the_run_file_leaves_to_the_algorithm_stays_unset():
+    found = pilot(config(), 1, Mixture("uniform", (0.5, 0.5)), 8, "runs")
+    assert found.stages[1].model_fields_set == {"kind", "steps", "learning_rate", "tasks"}
+    assert pilot(config(evaluate={}), 1, Mixture("uniform", (0.5, 0.5)), 8, "runs").evaluate.model_fields_set == {"every"}
 
 
 def test_a_task_of_weight_0_stays_to_be_evaluated():

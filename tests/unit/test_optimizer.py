@@ -303,6 +303,25 @@ def test_without_a_decay_there_is_no_mean():
         assert p.item() == pytest.approx(3.9) and not any("ema" in k for k in optimizer.state())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_stage_that_ends_leaves_its_means(dtype):
+    """As a checkpoint holds them, so that the next stage begins alike after a resume."""
+    p, v = weights(4.0, dtype=dtype), weights(4.0)
+    optimizer = Optimizer([("w", p)], sft(optimizer="sgd", beta1=0.0, learning_rate=1.0, ema=0.75), [("value.w", v)])
+    for step in range(2):
+        go(optimizer, {p: [1.0], v: [1.0]}, step)
+    with optimizer.averaged():
+        saved = p.detach().clone()
+    optimizer.adopt()
+    assert torch.equal(p, saved) and p.item() == torch.tensor(3.3125, dtype=dtype).item()
+    assert v.item() == pytest.approx(4 - 2e-4), "a critic has no mean"
+    without = weights(4.0)
+    optimizer = Optimizer([("w", without)], sft())
+    go(optimizer, {without: [1.0]})
+    optimizer.adopt()
+    assert without.item() == pytest.approx(3.9)
+
+
 # -- resuming -----------------------------------------------------------------------------------------------------------
 
 
@@ -339,6 +358,7 @@ def test_a_resumed_optimizer_goes_on_bit_for_bit(rule, ema, dtype, tmp_path):
     one = make(whole)
     steps(one, whole, 0, 3)
     save_file(one.state(), tmp_path / "o.safetensors")
+    trained = [p.detach().clone() for p in whole]
     with one.averaged():
         saved = [p.detach().clone() for p in whole]
     steps(one, whole, 3, 6)
@@ -346,6 +366,7 @@ def test_a_resumed_optimizer_goes_on_bit_for_bit(rule, ema, dtype, tmp_path):
     two = make(resumed)
     tensors = load_file(tmp_path / "o.safetensors")
     two.load_state(tensors)
+    assert all(torch.equal(a, b) for a, b in zip(trained, resumed, strict=True))
     kept = {k: t.clone() for k, t in tensors.items()}
     steps(two, resumed, 3, 6)
     assert all(torch.equal(a, b) for a, b in zip(whole, resumed, strict=True))

@@ -52,7 +52,9 @@ def test_the_part_of_a_name(name, part):
 
 def test_patterns_are_of_whole_names_and_mind_case():
     name = "model.language_model.layers.0.self_attn.q_proj.weight"
-    assert matches("*.layers.0.*", name) and matches("*q_proj*", name) and matches(name, name) and matches("*.layers.[01].*", name)
+    assert (
+        matches("*.layers.0.*", name) and matches("*q_proj*", name) and matches(name, name) and matches("*.layers.[01].*", name)
+    )
     assert not any(matches(p, name) for p in ("*.layers.1.*", "layers.0", "*.Q_PROJ.*", "q_proj", "lang*"))
 
 

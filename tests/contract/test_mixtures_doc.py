@@ -1,0 +1,74 @@
+"""docs/mixtures.md: its examples are valid, and say what the page says of them."""
+
+import json
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from mmrl import config as configs
+from mmrl.cli.mix import command
+from mmrl.data.source import DECAY, FLOOR
+from mmrl.mixture import enough
+from mmrl.schema import RlStage, TaskConfig
+
+PAGE = (Path(__file__).parents[2] / "docs" / "mixtures.md").read_text("utf-8")
+BLOCKS = [tomllib.loads(text) for text in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)]
+WHOLE, OWN, STAGES = BLOCKS
+
+
+def test_the_examples_are_valid():
+    """The first is a whole run file; the others replace a part of it."""
+    first, own, stages = (configs.parse_config({**WHOLE, **block}) for block in BLOCKS)
+    assert first.weights(first.stages[0]) == {"classification/digits": 3, "birds": 1}, "three prompts of four are digits"
+    assert [(t.label, t.group_size, t.max_tokens) for t in own.tasks] == [("thinking", 16, 128), ("at once", None, 8)]
+    assert own.tasks[0].prompt == "{text} Think first."
+    assert own.tasks[0].verifiers == {"classification/answer": 1.0, "classification/format": (0.5, 0.1)}
+    assert [s.order for s in stages.stages] == ["easy-first", "shuffled"]
+    assert [stages.weights(s) for s in stages.stages] == [
+        {"classification/digits": 1},
+        {"classification/digits": 0.3, "birds": 0.7},
+    ]
+    assert (stages.stages[1].adapt, stages.stages[1].replay, stages.stages[1].replay_size) == ("variance", 0.25, 128)
+
+
+def test_the_commands_are_valid():
+    lines = [line for line in re.findall(r"^mmrl mix (.*)$", PAGE, re.MULTILINE)]
+    assert len(lines) == 2
+    for line in lines:
+        context = command.make_context("mix", shlex.split(line, comments=True), help_option_names=["-h", "--help"])
+        assert context.params["run_file"] == Path("two.toml")
+
+
+def test_the_numbers_are_those_of_the_code():
+    assert re.search(r"Three tasks need (\d+) pilots, four (\d+), five (\d+)\.", PAGE).groups() == tuple(
+        str(enough(m)) for m in (3, 4, 5)
+    )
+    assert f"multiplied by {FLOOR} + " in PAGE and DECAY == 0.9, "a decay of 0.9 is a mean over about ten"
+
+
+@pytest.mark.parametrize(
+    "key", ["order", "adapt", "replay", "replay_size", "prompt", "group_size", "max_tokens", "weight", "name"]
+)
+def test_the_keys_of_the_page_exist(key):
+    known = RlStage.model_fields | TaskConfig.model_fields
+    assert key in known and re.search(rf"\b{key}\b", PAGE)
+
+
+def test_the_page_names_every_key_of_mix_json(tmp_path):
+    from mmrl.cli.mix import _as_json
+    from mmrl.mixture import pilot, recommend, searched, seed_mixtures
+
+    config = configs.parse_config(WHOLE)
+    at, labels = searched(config)
+    mixtures = seed_mixtures(labels, 3, 0)
+    figures = [{"birds": {"metric": "accuracy", "value": v, "low": v, "high": v, "n": 1}} for v in (0.1, 0.2, 0.3)]
+    found = recommend([m.shares for m in mixtures], [[0.1], [0.2], [0.3]], 0)
+    runs = [pilot(config, i, m, 5, "runs") for i, m in enumerate(mixtures)]
+    data = _as_json(config, at, 5, 0, runs, mixtures, labels, figures, found)
+    json.dumps(data)
+    told = PAGE[PAGE.index("`mix.json` beside them") :]
+    keys = [*data, *data["pilots"][0], *data["pilots"][0]["tasks"]["birds"], *data["surrogate"], *data["recommended"]]
+    assert [key for key in keys if f"`{key}`" not in told] == []

@@ -1,0 +1,304 @@
+"""`mmrl compare`, and the rows of `evaluations/` that it reads."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from mmrl import UserError, files
+from mmrl.cli import main
+from mmrl.intervals import mean_interval, wilson
+from mmrl.record import RunFolder, read_items, read_run
+from runs import figure
+
+
+def item(id: str, value: float | None, task: str = "t/a", **more: object) -> dict[str, object]:
+    return {"task": task, "split": "test", "verifier": "t/exact", "id": id, "value": value, "values": [value], **more}
+
+
+def make(path: Path, values: str, seed: int = 0, algorithm: str = "grpo", step: int = 4, **more: object) -> RunFolder:
+    """A run whose prompts 0, 1, 2 ... scored these digits at its last step."""
+    config = {"name": path.name, "seed": seed, "runs": "runs", "stages": [{"kind": "rl", "algorithm": algorithm}]}
+    run = RunFolder.create(path, config, seed)
+    run.items(step, [item(str(i), float(v), **more) for i, v in enumerate(values)])
+    return run
+
+
+@pytest.fixture
+def mmrl(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MMRL_PLUGINS", "")
+
+    def call(*arguments: str):
+        done = CliRunner().invoke(main, ["compare", *arguments])
+        assert done.exit_code == 0, done.stderr
+        return done.stdout
+
+    return call
+
+
+@pytest.fixture
+def refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MMRL_PLUGINS", "")
+
+    def call(*arguments: str):
+        done = CliRunner().invoke(main, ["compare", *arguments])
+        assert done.exit_code == 2 and not done.stdout and len(done.stderr.splitlines()) == 1
+        return done.stderr.strip().removeprefix("mmrl: ")
+
+    return call
+
+
+# -- the rows -----------------------------------------------------------------------------------------------------------
+
+
+def test_items_are_written_whole_and_replaced(tmp_path):
+    run = RunFolder.create(tmp_path / "run", {}, 0)
+    assert not (run.path / "evaluations").exists() and read_run(run.path).item_files == []
+    run.items(12, [item("a", 1.0), item("b", None)])
+    run.items(0, [item("a", 0.5)])
+    run.items(12, [item("a", 0.0), item("b", None)])
+    assert read_run(run.path).item_files == [run.path / "evaluations" / f"step-{n}.jsonl" for n in ("000000", "000012")]
+    assert read_items(run.path / "evaluations" / "step-000012.jsonl") == [
+        {"step": 12, **item("a", 0.0)},
+        {"step": 12, **item("b", None)},
+    ]
+    assert sorted(p.name for p in (run.path / "evaluations").iterdir()) == ["step-000000.jsonl", "step-000012.jsonl"]
+
+
+def test_rewind_forgets_later_evaluations(tmp_path):
+    run = RunFolder.create(tmp_path / "run", {}, 0)
+    for step in (0, 5, 10):
+        run.items(step, [item("a", 1.0)])
+    run.rewind(5)
+    assert [path.name for path in read_run(run.path).item_files] == ["step-000000.jsonl", "step-000005.jsonl"]
+    run.rewind(-1)
+    assert read_run(run.path).item_files == []
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    run = RunFolder.create(tmp_path / "run", {}, 0)
+    (run.path / "evaluations").write_text("")
+    with pytest.raises(UserError, match=r"cannot write .*evaluations"):
+        run.items(1, [item("a", 1.0)])
+
+
+@pytest.mark.parametrize("damage", [{"id": None}, {"task": 3}, {"value": "1"}, {"values": 1.0}, {"split": None}])
+def test_a_damaged_item_is_named(tmp_path, damage):
+    path = tmp_path / "step-000001.jsonl"
+    path.write_bytes(b"".join(files.line({"step": 1, **row}) for row in (item("a", 1.0), {**item("b", 0.0), **damage})))
+    with pytest.raises(UserError, match=r"step-000001\.jsonl line 2 is not an item of an evaluation"):
+        read_items(path)
+
+
+# -- two runs -----------------------------------------------------------------------------------------------------------
+
+
+def test_two_runs_are_compared_prompt_by_prompt(mmrl, tmp_path):
+    make(tmp_path / "runs" / "a", "0000011111")
+    make(tmp_path / "runs" / "b", "1111101111", algorithm="dapo")
+    # 5 wins, 1 loss: p = 2 (1 + 6) / 64; Wilson's of 5 and 9 of 10; Agresti and Min: 4/12 -+ 1.96 sqrt(7 - 16/12) / 12
+    assert mmrl("runs/a", "runs/b").splitlines() == [
+        "A  runs/a  step 4, seed 0",
+        "B  runs/b  step 4, seed 0",
+        "",
+        "t/a  test  t/exact, 10 prompts in common",
+        "  A        0.500  (0.237 to 0.763)",
+        "  B        0.900  (0.596 to 0.982)",
+        "  B - A   +0.400  (-0.055 to +0.722)  p = 0.219, McNemar's exact test",
+        "  no difference is shown: 5 prompts better, 1 worse, 4 alike",
+        "",
+        "note: the runs differ in stages.0.algorithm (grpo, dapo)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"), [("1" * 8, "B is better: 8 prompts better, 0 worse, 0 alike"), ("0" * 8, "no difference")]
+)
+def test_the_verdict(mmrl, tmp_path, values, verdict):
+    make(tmp_path / "a", "0" * 8)
+    make(tmp_path / "b", values)
+    assert f"\n  {verdict}" in mmrl("a", "b")
+    assert ("B is worse: 0 prompts better, 8 worse, 0 alike" in mmrl("b", "a")) == (values == "1" * 8)
+
+
+def test_json_of_two(mmrl, tmp_path):
+    for name, last in (("a", 0.25), ("b", 0.75)):
+        run = make(tmp_path / name, "", seed=3)
+        run.items(4, [item("x", 0.5), item("y", last), item("z", None), item(name, 1.0)])
+    found = json.loads(mmrl("a", "b", "--json"))
+    assert found["runs"] == [{"path": name, "name": name, "seed": 3, "step": 4} for name in "ab"]
+    (task,) = found["tasks"]
+    assert {key: task[key] for key in ("task", "split", "verifier", "n", "groups")} == {
+        "task": "t/a",
+        "split": "test",
+        "verifier": "t/exact",
+        "n": 2,
+        "groups": [],
+    }
+    assert [v["value"] for v in task["values"]] == [0.375, 0.625]
+    assert (task["values"][0]["low"], task["values"][0]["high"]) == mean_interval([0.5, 0.25])
+    pair = task["paired"]
+    assert (pair["difference"], pair["wins"], pair["losses"], pair["ties"], pair["p"]) == (0.25, 1, 0, 1, 1.0)
+    assert pair["test"] == "exact sign-flip test" and pair["n"] == 2
+
+
+def test_one_graded_prompt_has_no_interval(mmrl, tmp_path):
+    for name in "ab":
+        make(tmp_path / name, "").items(4, [item("x", 0.5)])
+    assert "  A        0.500  (unknown)" in mmrl("a", "b").splitlines()
+    assert json.loads(mmrl("a", "b", "--json"))["tasks"][0]["paired"]["low"] is None
+
+
+def test_which_evaluation(mmrl, refused, tmp_path):
+    for name in "ab":
+        run = make(tmp_path / name, "1100", step=8)
+        for step, values in ((0, "0000"), (4, "1110"), (6, "1110")):
+            run.items(step, [item(str(i), float(v)) for i, v in enumerate(values)])
+        for step, value in ((0, 0.0), (4, 0.75), (6, 0.75), (8, 0.5)):
+            run.evaluation(step, "rl", figure("t/a", value))
+            run.evaluation(step, "rl", figure("t/b", 0.5))
+
+    def measured(*arguments: str) -> list[tuple[int, float]]:
+        found = json.loads(mmrl("a", "b", "--json", *arguments))
+        return [(run["step"], value["value"]) for run, value in zip(found["runs"], found["tasks"][0]["values"], strict=True)]
+
+    assert measured() == measured("--step", "last") == [(8, 0.5)] * 2
+    assert measured("--step", "best") == [(4, 0.75)] * 2, "the first of the two that are equally good"
+    assert measured("--step", "0") == [(0, 0.0)] * 2
+    RunFolder(tmp_path / "b").summary({"best_step": 6})
+    assert measured("--step", "best") == [(4, 0.75), (6, 0.75)], "what the run kept"
+    best = mmrl("a", "b", "--step", "best")
+    assert "note: the best evaluation was chosen by these very prompts, so that its value is too high on average" in best
+    assert refused("a", "b", "--step", "5") == "a has no evaluation '5' to compare: give last, best or one of 0, 4, 6, 8"
+    assert refused("a", "b", "--step", "first").startswith("a has no evaluation 'first'")
+    RunFolder(tmp_path / "b").summary({"best_step": None})
+    assert refused("a", "b", "--step", "best").startswith("b has no best evaluation to compare: give last, best or one of")
+
+
+def test_what_a_reader_must_know(mmrl, tmp_path):
+    make(tmp_path / "a", "110").items(
+        4, [item("0", 1.0), item("1", 0.0), item("2", 0.0), item("0", 1.0, "t/b"), item("0", 1.0, "t/c")]
+    )
+    make(tmp_path / "b", "", seed=1, step=6).items(
+        6, [item("1", 0.0), item("2", 0.0), item("0", 1.0, "t/b"), item("0", 1.0, "t/d")]
+    )
+    assert [line for line in mmrl("a", "b").splitlines() if line.startswith("note")] == [
+        "note: the seeds differ: a task that draws its held-out prompts from the seed posed others under the same ids",
+        "note: the runs are at different steps: a at 4, b at 6",
+        "note: left out, because not every run has it: t/c, t/d",
+        "note: t/a: 2 of up to 3 scored prompts are common to all runs; the others don't count",
+        "note: each p is of one task alone: of twenty tasks without a difference, one shows p < 0.05",
+    ]
+
+
+# -- what is refused ----------------------------------------------------------------------------------------------------
+
+
+def test_runs_that_can_not_be_compared(refused, tmp_path):
+    for name, more in {"a": {}, "b": {"task": "t/b"}, "v": {"verifier": "t/other"}, "s": {"split": "dev"}}.items():
+        make(tmp_path / name, "110", **more)
+    make(tmp_path / "i", "").items(4, [item("other", 1.0)])
+    make(tmp_path / "twice", "").items(4, [item("", 1.0), item("", 0.0)])
+    make(tmp_path / "failed", "").items(4, [item("0", None)])
+    RunFolder.create(tmp_path / "none", {}, 0)
+    assert refused("a") == "mmrl compare a: give two different run folders or more"
+    assert refused("a", "./a") == "mmrl compare a a: give two different run folders or more"
+    assert refused("a", "nowhere").startswith("nowhere is not a folder")
+    assert refused("a", "b") == "the runs have no task in common: a has t/a; b has t/b: compare runs of the same tasks"
+    assert refused("a", "v") == (
+        "task 't/a' was evaluated with verifier 't/exact' by a and 't/other' by v: figures of different verifiers can't be "
+        "compared; evaluate both with one"
+    )
+    assert refused("a", "a/../s").startswith("task 't/a' was evaluated with split 'test' by a and 'dev' by")
+    assert refused("a", "i").startswith("task 't/a': the runs have no prompt in common: compare runs with the same task options")
+    assert refused("a", "none").startswith("none has no evaluations/: evaluate.n was 0")
+    assert refused("a", "failed") == "failed: nothing was scored at step 4: choose another --step"
+    assert refused("a", "b", "--split", "dev") == "a was not evaluated on split 'dev', only on test: leave --split out"
+    assert refused("twice", "a").startswith("twice: several prompts of task 't/a' have the id ''")
+
+
+def test_one_split_of_several(mmrl, tmp_path):
+    for name in "ab":
+        make(tmp_path / name, "").items(4, [item("0", 1.0, "t/a"), item("0", 0.0, "t/a", split="dev")])
+    found = json.loads(mmrl("a", "b", "--split", "dev", "--json"))["tasks"]
+    assert [(t["split"], t["n"], t["values"][0]["value"]) for t in found] == [("dev", 1, 0.0)]
+
+
+# -- more runs ----------------------------------------------------------------------------------------------------------
+
+
+def test_seeds_are_put_together(mmrl, tmp_path):
+    for seed, values in enumerate(("1100000000", "1111000000", "1111110000")):
+        make(tmp_path / f"grpo-s{seed}", values, seed)
+    make(tmp_path / "dapo", "1111111100", 0, "dapo")
+    found = json.loads(mmrl("grpo-s0", "dapo", "grpo-s1", "grpo-s2", "--json"))["tasks"][0]
+    assert [v["value"] for v in found["values"]] == [0.2, 0.8, 0.4, 0.6] and found["paired"] is None
+    assert (found["values"][1]["low"], found["values"][1]["high"]) == wilson(8, 10)
+    (group,) = found["groups"]
+    # mean 0.4, standard deviation 0.2, t of 2 degrees of freedom: 0.4 -+ 4.302653 * 0.2 / sqrt(3)
+    assert (group["low"], group["high"]) == pytest.approx((0.0, 0.4 + 0.496828), abs=1e-6), "and never below 0"
+    assert (group["name"], group["runs"], group["seeds"]) == ("grpo", [0, 2, 3], [0, 1, 2])
+    assert (group["mean"], group["lowest"], group["highest"]) == (pytest.approx(0.4), 0.2, 0.6)
+
+    shown = mmrl("grpo-s0", "dapo", "grpo-s1", "grpo-s2")
+    lines = [" ".join(line.split()) for line in shown.splitlines() if line.strip()]
+    assert lines[0] == "t/a test t/exact, 10 prompts in common"
+    assert lines[3] == "grpo-s0 0 4 0.200 0.057 to 0.510"
+    assert lines[7] == "grpo 3 seeds 0.400 0.000 to 0.897 0.200 to 0.600"
+    assert lines[-1] == "note: the runs differ in stages.0.algorithm"
+    assert max(map(len, shown.splitlines())) <= 100
+
+
+def test_only_shares_of_right_answers_stay_between_0_and_1(mmrl, tmp_path):
+    for name in "abc":
+        rows = [
+            item("x", 0.0, values=[0.0, 0.0]),
+            item("y", 0.5, values=[0.0, 1.0]),
+            item("x", 0.0, "t/b"),
+            item("y", 0.5, "t/b"),
+        ]
+        make(tmp_path / name, "").items(4, rows)
+    shares, grades = (task["values"][0] for task in json.loads(mmrl("a", "b", "c", "--json"))["tasks"])
+    # mean 0.25, t of 1 degree of freedom times the standard error 0.25: 0.25 -+ 3.176551
+    assert (shares["low"], shares["high"]) == (0.0, 1.0)
+    assert (grades["low"], grades["high"]) == pytest.approx((0.25 - 3.176551, 0.25 + 3.176551), abs=1e-6)
+
+
+def test_only_prompts_that_every_run_answered_count(mmrl, tmp_path):
+    for i, name in enumerate("abc"):
+        make(tmp_path / name, "").items(4, [item("x", 1.0), item("y", 0.0), item(name, 1.0), *([item("z", 1.0)] if i else [])])
+    found = json.loads(mmrl("a", "b", "c", "--json"))["tasks"][0]
+    assert found["n"] == 2 and [v["value"] for v in found["values"]] == [0.5, 0.5, 0.5]
+
+
+def test_a_seed_counts_once_and_settings_that_teach_nothing_do_not_part(mmrl, tmp_path):
+    for name, seed in (("a", 0), ("again", 0), ("b", 1)):
+        make(tmp_path / name, "10", seed)
+    config = tmp_path / "b" / "config.toml"
+    config.write_text(config.read_text().replace('"runs"', '"elsewhere"') + "\n[record]\nrollouts = 3\n")
+    (group,) = json.loads(mmrl("a", "again", "b", "--json"))["tasks"][0]["groups"]
+    assert (group["runs"], group["seeds"], group["name"]) == ([0, 2], [0, 1], "a")
+    assert "note: the runs differ" not in mmrl("a", "again", "b")
+
+
+# -- what it costs ------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_heavy_is_imported(tmp_path):
+    make(tmp_path / "a", "0110")
+    for name in "bc":
+        shutil.copytree(tmp_path / "a", tmp_path / name)
+    program = "from mmrl.cli import main; import sys; main(sys.argv[1:], standalone_mode=False); print(*sorted(sys.modules))"
+    for runs in ("ab", "abc"):
+        command = [sys.executable, "-c", program, "compare", *(str(tmp_path / name) for name in runs)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert not {"torch", "numpy", "scipy", "transformers", "pydantic", "PIL"} & set(done.stdout.splitlines()[-1].split())

@@ -1,0 +1,314 @@
+"""Adapters: what gets one, that the model is itself without them, that sampler and learner agree with them, and files."""
+
+import copy
+import json
+import math
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import vlm_cases as cases
+from mmrl.errors import UserError
+from mmrl.generate.local import LocalGenerator, Sampling
+from mmrl.optimizer import Optimizer
+from mmrl.pack import pack
+from mmrl.policies.lora import adapters_off, is_adapter, merged, targets
+from mmrl.policies.vlm import VLM
+from mmrl.schema import LoraConfig, PolicyConfig, SftStage
+from mmrl.types import Credit
+
+TINY = "tiny:{}:hidden=64,layers=2"
+ALL = ["vision", "projector", "language"]
+
+
+def policy(family="qwen2_5_vl", dtype="float32", source=None, seed=0, **lora):
+    config = PolicyConfig(model=TINY.format(family), dtype=dtype, lora=LoraConfig(**{"rank": 4, "alpha": 16.0, **lora}))
+    return VLM(config, source=source, seed=seed)
+
+
+def batch(vlm, shared=True):
+    """Completions of two prompts with pictures, with advantages that differ."""
+    rollouts = cases.rollouts(vlm, [cases.prompt(1), cases.prompt(2)])
+    return pack(rollouts, Credit(advantages=torch.linspace(-1.0, 1.0, 8)), vlm, shared_prefix=shared, budget=10_000)
+
+
+def optimizer_of(vlm, **settings):
+    stage = SftStage(kind="sft", steps=10, **{"learning_rate": 0.01, "max_grad_norm": math.inf, "weight_decay": 0.1, **settings})
+    return Optimizer(list(vlm.parameters()), stage)
+
+
+def train(vlm, optimizer, first=0, last=3):
+    made = batch(vlm)
+    for step in range(first, last):
+        for micro in made.micro:
+            logprobs, _ = vlm.logprobs(micro, 0.8)
+            (-(logprobs * micro.advantages_L).sum()).backward()
+            optimizer.gather()
+        assert optimizer.step(step)["grad_norm"] > 0
+    return vlm
+
+
+def scores(vlm, shared=True):
+    with torch.no_grad():
+        return torch.cat([vlm.logprobs(m, 0.8)[0] for m in batch(vlm, shared).micro])
+
+
+def base_weights(vlm):
+    return {n.replace(".base_layer", ""): p for n, p in vlm.model.named_parameters() if not is_adapter(n)}
+
+
+# -- which layers -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", cases.FAMILIES)
+def test_the_layers_of_each_part(family):
+    model = cases.policy(family).model
+    language, vision, projector = ({t for t in targets(model, [p])} for p in ("language", "vision", "projector"))
+    assert len(language) == 2 * 7, "two layers of q, k, v, o, gate, up, down"
+    assert "model.visual.blocks.1.attn.qkv" in vision and not any("merger" in n for n in vision)
+    assert {
+        "model.visual.merger.mlp.0",
+        "model.visual.merger.mlp.2",
+    } <= projector or "model.visual.merger.linear_fc1" in projector
+    assert len(projector) == (4 if family == "qwen3_vl" else 2), "deepstack has a merger of its own"
+    assert targets(model, ["*.q_proj"]) == [f"model.language_model.layers.{i}.self_attn.q_proj" for i in (0, 1)]
+    everything = targets(model, ["*"])
+    assert set(everything) == language | vision | projector and "lm_head" not in everything, "it is the embeddings'"
+    assert targets(model, ["*.patch_embed.proj"]) == [], "a convolution"
+
+
+def test_a_head_of_its_own_may_have_one(tmp_path):
+    assert targets(VLM(PolicyConfig(model=cases.llava(tmp_path / "llava"))).model, ["head"]) == ["lm_head"]
+
+
+def test_adapters_have_the_rank_and_the_scale_that_were_asked_for():
+    vlm = policy(match=["*.q_proj"], rank=3, alpha=6.0)
+    assert [tuple(p.shape) for _, p in vlm.parameters()] == [(3, 64), (64, 3)] * 2
+    layer = vlm.model.get_submodule("model.language_model.layers.0.self_attn.q_proj")
+    noise = torch.Generator().manual_seed(0)
+    x = torch.randn(5, 64, generator=noise)
+    a, b = layer.lora_A["default"].weight, layer.lora_B["default"].weight
+    with torch.no_grad():
+        b.copy_(torch.randn(b.shape, generator=noise))
+        expected = layer.base_layer(x) + 6.0 / 3 * (x @ a.T @ b.T)
+    assert torch.allclose(layer(x), expected, atol=1e-5)
+
+
+def test_only_adapters_are_trained():
+    vlm = policy(match=ALL)
+    names = {n for n, _ in vlm.parameters()}
+    assert names == {n for n, p in vlm.model.named_parameters() if p.requires_grad} and all(map(is_adapter, names))
+    assert [n for n, _ in vlm.parameters()] == [n for n, _ in vlm.model.named_parameters() if is_adapter(n)]
+    with torch.no_grad():
+        next(p for _, p in vlm.parameters()).requires_grad_(False)
+    assert {n for n, _ in vlm.parameters()} == names, "whatever needs a gradient at the moment"
+
+
+def test_the_seed_makes_the_adapters_and_no_global_generator_is_touched():
+    before = torch.get_rng_state()
+    one, two, other = policy(seed=1), policy(seed=1), policy(seed=2)
+    assert torch.equal(before, torch.get_rng_state())
+    same = [torch.equal(p, q) for (_, p), (_, q) in zip(one.parameters(), two.parameters(), strict=True)]
+    assert all(same) and len(same) == 28
+    for (name, p), (_, q) in zip(one.parameters(), other.parameters(), strict=True):
+        assert torch.equal(p, q) == ("lora_B" in name)
+        assert ("lora_B" in name) == (not p.any())
+
+
+def test_no_layer_to_adapt():
+    with pytest.raises(UserError, match=r"policy\.lora\.match = \['head'\] matches no linear layer"):
+        policy(match=["head"])
+
+
+# -- what they compute --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", cases.FAMILIES)
+def test_new_adapters_change_nothing_and_switched_off_ones_never(family, dtype):
+    plain = VLM(PolicyConfig(model=TINY.format(family), dtype=dtype))
+    vlm = policy(family, dtype, match=ALL)
+    assert torch.equal(scores(vlm), scores(plain)), "so the KL of the first step is 0"
+    frozen = {n: p.clone() for n, p in base_weights(vlm).items()}
+    train(vlm, optimizer_of(vlm))
+    moved = (scores(vlm) - scores(plain)).abs().max()
+    assert moved > 0.01
+    with adapters_off(vlm.model):
+        assert torch.equal(scores(vlm), scores(plain))
+    assert (scores(vlm) - scores(plain)).abs().max() == moved, "they are on again"
+    assert all(torch.equal(p, frozen[n]) and torch.equal(p, dict(plain.parameters())[n]) for n, p in base_weights(vlm).items())
+    assert all(p.dtype == torch.float32 for _, p in vlm.parameters())
+    assert vlm.model.dtype == getattr(torch, dtype)
+
+
+def test_switching_off_leaves_gradients_and_freezing_alone_and_ends_with_an_error():
+    vlm = policy()
+    (_, still), *_, (_, free) = vlm.parameters()
+    still.requires_grad_(False)
+    micro = batch(vlm).micro[0]
+    logprobs, _ = vlm.logprobs(micro, 1.0)
+    with pytest.raises(ZeroDivisionError), torch.no_grad(), adapters_off(vlm.model):
+        vlm.logprobs(micro, 1.0)
+        raise ZeroDivisionError
+    logprobs.sum().backward()
+    assert free.requires_grad and free.grad.any() and not still.requires_grad and still.grad is None
+    train(vlm, optimizer_of(vlm))
+    on = scores(vlm)
+    with adapters_off(vlm.model):
+        off = scores(vlm)
+    assert not torch.equal(on, off)
+
+
+@pytest.mark.parametrize("family", cases.FAMILIES)
+def test_sampler_and_learner_agree_after_updates_packed_or_not(family):
+    vlm = policy(family, match=ALL)
+    train(vlm, optimizer_of(vlm))
+    prompts = [cases.prompt(1), cases.prompt(2)]
+    inputs = [vlm.encode(p) for p in prompts]
+    groups = LocalGenerator(vlm).generate(inputs, 3, Sampling(max_tokens=8, temperature=0.8, seed=0))
+    rollouts = cases.as_rollouts(prompts, inputs, groups)
+    sampled = torch.tensor([x for r in rollouts for x in r.turns[0].logprobs])
+    for shared in (True, False):
+        made = pack(rollouts, Credit(advantages=torch.ones(6)), vlm, shared_prefix=shared, budget=10_000)
+        found = torch.zeros_like(sampled)
+        start = torch.tensor([0, *(r.length for r in rollouts)]).cumsum(0)
+        for micro in made.micro:
+            with torch.no_grad():
+                logprobs, _ = vlm.logprobs(micro, 0.8)
+            for n in micro.rollout_L.unique().tolist():
+                found[start[n] : start[n + 1]] = logprobs[micro.rollout_L == n]
+        assert (found - sampled).abs().max() < 1e-5
+
+
+def test_the_gradient_reaches_adapters_of_every_part():
+    vlm = policy(match=ALL)
+    train(vlm, optimizer_of(vlm), last=2)  # the first step moves B alone, as A's gradient is B's multiple
+    fresh = policy(match=ALL)
+    moved = {n: not torch.equal(p, q) for (n, p), (_, q) in zip(vlm.parameters(), fresh.parameters(), strict=True)}
+    assert all(moved.values())
+
+
+# -- files --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_saved_adapters_load_again_bit_for_bit_and_training_goes_on(dtype, tmp_path):
+    vlm = policy(dtype=dtype, match=ALL, seed=3)
+    optimizer = optimizer_of(vlm)
+    train(vlm, optimizer)
+    vlm.save(tmp_path / "p")
+    state = {k: v.clone() for k, v in optimizer.state().items()}
+    again = policy(dtype=dtype, match=ALL, seed=3, source=tmp_path / "p")
+    assert torch.equal(scores(vlm), scores(again))
+    resumed = optimizer_of(again)
+    resumed.load_state(state)
+    train(vlm, optimizer, 3, 5)
+    train(again, resumed, 3, 5)
+    assert all(torch.equal(p, q) for (_, p), (_, q) in zip(vlm.parameters(), again.parameters(), strict=True))
+    files = {f.name for f in (tmp_path / "p").iterdir()}
+    assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= files and "model.safetensors" not in files
+
+
+def test_the_same_adapters_make_the_same_files(tmp_path):
+    for name in "ab":
+        policy(match=ALL).save(tmp_path / name)
+    for path in sorted((tmp_path / "a").iterdir()):
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
+
+
+def test_the_folder_is_one_that_peft_loads(tmp_path):
+    import peft
+
+    vlm = policy(match=ALL)
+    train(vlm, optimizer_of(vlm))
+    vlm.save(tmp_path / "p")
+    plain = VLM(PolicyConfig(model=TINY.format("qwen2_5_vl")))
+    loaded = peft.PeftModel.from_pretrained(copy.deepcopy(plain.model), str(tmp_path / "p")).base_model.model
+    theirs = {n: p for n, p in loaded.named_parameters() if is_adapter(n)}
+    ours = dict(vlm.parameters())
+    assert theirs.keys() == ours.keys() and all(torch.equal(theirs[n], ours[n]) for n in ours)
+    settings = json.loads((tmp_path / "p" / "adapter_config.json").read_text())
+    assert settings["base_model_name_or_path"] == "tiny:qwen2_5_vl:hidden=64,layers=2,seed=0"
+    assert (settings["r"], settings["lora_alpha"], settings["lora_dropout"]) == (4, 16.0, 0.0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", cases.FAMILIES)
+def test_merged_weights_compute_the_same_without_adapters(family, dtype, tmp_path):
+    vlm = policy(family, dtype, match=ALL, seed=5)
+    train(vlm, optimizer_of(vlm))
+    before = {n: p.clone() for n, p in vlm.model.named_parameters()}
+    whole = merged(vlm.model)
+    assert all(torch.equal(p, before[n]) for n, p in vlm.model.named_parameters()), "the policy is left as it is"
+    plain = VLM(PolicyConfig(model=TINY.format(family), dtype=dtype), seed=5)
+    assert {n: p.dtype for n, p in whole.named_parameters()} == {n: p.dtype for n, p in plain.parameters()}
+    layer = vlm.model.get_submodule("model.language_model.layers.1.mlp.up_proj")
+    delta = 4.0 * layer.lora_B["default"].weight @ layer.lora_A["default"].weight
+    expected = (layer.base_layer.weight.float() + delta).to(whole.dtype)
+    assert torch.equal(whole.get_submodule("model.language_model.layers.1.mlp.up_proj").weight, expected)
+    vlm.save(tmp_path / "adapters")
+    whole.save_pretrained(tmp_path / "whole")
+    vlm.processor.save_pretrained(tmp_path / "whole")
+    near = 1e-5 if dtype == "float32" else 0.05
+    by_folder = {}
+    for folder in ("adapters", "whole"):
+        VLM.check(PolicyConfig(model=str(tmp_path / folder)))
+        by_folder[folder] = VLM(PolicyConfig(model=str(tmp_path / folder), dtype=dtype))  # another seed: the file names its base
+        assert (scores(by_folder[folder]) - scores(vlm)).abs().max() < near
+        assert all(p.requires_grad and not is_adapter(n) for n, p in by_folder[folder].parameters())
+    assert torch.equal(scores(by_folder["adapters"]), scores(by_folder["whole"]))
+
+
+def test_new_adapters_on_a_model_that_was_saved_as_adapters(tmp_path):
+    first = policy(seed=5)
+    train(first, optimizer_of(first))
+    first.save(tmp_path / "first")
+    config = PolicyConfig(model=str(tmp_path / "first"), lora=LoraConfig(rank=2))
+    second = VLM(config, seed=6)
+    assert (scores(second) - scores(first)).abs().max() < 1e-5
+    train(second, optimizer_of(second))
+    second.save(tmp_path / "second")
+    assert torch.equal(scores(VLM(config, seed=6, source=tmp_path / "second")), scores(second))
+    assert (scores(VLM(PolicyConfig(model=str(tmp_path / "second")))) - scores(second)).abs().max() < 1e-5
+
+
+def test_folders_that_hold_other_adapters_or_none(tmp_path):
+    policy(rank=4).save(tmp_path / "p")
+    with pytest.raises(UserError, match=r"its adapters are not those that policy\.lora asks for"):
+        policy(rank=8, source=tmp_path / "p")
+    with pytest.raises(UserError, match=r"its adapters are not those that policy\.lora asks for"):
+        policy(match=["vision"], source=tmp_path / "p")
+    with pytest.raises(UserError, match="holds no adapters that can be read"):
+        policy(source=tmp_path)
+    (tmp_path / "p" / "adapter_model.safetensors").write_bytes(b"x")
+    with pytest.raises(UserError, match="holds no adapters that can be read") as caught:
+        policy(source=tmp_path / "p")
+    assert "\n" not in str(caught.value)
+    (tmp_path / "p" / "adapter_config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"adapter_config\.json can't be read"):
+        VLM(PolicyConfig(model=str(tmp_path / "p")))
+
+
+def test_the_file_holds_adapters_and_nothing_else(tmp_path):
+    policy(match=["*.q_proj"]).save(tmp_path / "p")
+    names = load_file(tmp_path / "p" / "adapter_model.safetensors").keys()
+    layer = "base_model.model.model.language_model.layers.{}.self_attn.q_proj.lora_{}.weight"
+    assert names == {layer.format(i, x) for i in (0, 1) for x in "AB"}
+
+
+def test_another_family_has_adapters_too(tmp_path):
+    name = cases.llava(tmp_path / "llava")
+    config = PolicyConfig(model=name, lora=LoraConfig(match=["vision", "projector", "head"]))
+    vlm, plain = VLM(config), VLM(PolicyConfig(model=name))
+    made = batch(vlm, shared=False)
+    optimizer = optimizer_of(vlm)
+    for step in range(2):
+        for micro in made.micro:
+            vlm.logprobs(micro, 1.0)[0].sum().backward()
+        optimizer.step(step)
+    assert {n.split(".lora_")[0] for n, _ in vlm.parameters()} >= {"lm_head", "model.multi_modal_projector.linear_1"}
+    with adapters_off(vlm.model):
+        assert torch.equal(scores(vlm, shared=False), scores(plain, shared=False))
+    vlm.save(tmp_path / "p")
+    assert torch.equal(scores(VLM(config, source=tmp_path / "p"), shared=False), scores(vlm, shared=False))

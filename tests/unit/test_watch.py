@@ -1,0 +1,353 @@
+"""Each alarm: silent below its threshold, told at it, once; stop stops; a replay leaves the watch as the run had it."""
+
+from __future__ import annotations
+
+import json
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mmrl.errors import UserError
+from mmrl.files import line
+from mmrl.schema import Alarm, GenerateConfig, JudgeConfig, LimitsConfig
+from mmrl.watch import Watch
+
+OFF = dict.fromkeys(LimitsConfig.model_fields, Alarm())
+
+
+def only(alarm: str, **levels: float) -> LimitsConfig:
+    """One alarm, all others off."""
+    return LimitsConfig(**{**OFF, alarm: Alarm(**levels)})
+
+
+def feed(watch: Watch, key: str, *values: float | None, stage: int = 0, start: int = 1, **others: float) -> list[tuple[int, str]]:
+    """(step, sentence) of what steps with these values said; None is a step without that metric."""
+    told = []
+    for step, value in enumerate(values, start):
+        metrics = others if value is None else {key: value, **others}
+        told += [(step, text) for text in watch.step(stage, step, metrics)]
+    return told
+
+
+def figures(*given: tuple[str, float] | tuple[str, float, float]) -> list[Any]:
+    """Evaluations from (task, value) or (task, value, value on blank pictures)."""
+    return [SimpleNamespace(task=g[0], value=g[1], extra={"blank": g[2]} if len(g) == 3 else {}) for g in given]
+
+
+# -- steps ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("alarm", "key"), [("answer_collapse", "answers/top_share"), ("clip_share", "clip_share")])
+def test_a_share_is_compared_as_the_mean_of_five_steps(alarm: str, key: str) -> None:
+    watch = Watch(only(alarm, warn=0.5))
+    assert feed(watch, key, 1.0, 1.0, 1.0, 1.0) == [], "four are too few"
+    assert [step for step, _ in feed(Watch(only(alarm, warn=0.5)), key, 0, 0, 0, 1, 1, 1 / 4, 1 / 4)] == [7], "2.5 of 5"
+    assert feed(Watch(only(alarm, warn=0.5)), key, 0, 0, 0, 1, 1, 1 / 4, 0.24) == []
+    assert feed(Watch(only(alarm, warn=0.25)), key, 0, 0, 0, 0, 1, 0, 0, 0, 0) == [], "one odd step"
+
+
+def test_clipping_and_collapse_say_what_where_and_what_to_do() -> None:
+    ((_, clipped),) = feed(Watch(only("clip_share", warn=0.5)), "clip_share", *[0.75] * 5)
+    assert clipped.startswith("the loss's bounds cut off the gradient of 75% of the tokens: lower learning_rate")
+    assert clipped.endswith("(limits.clip_share.warn = 0.5)")
+    ((_, same),) = feed(Watch(only("answer_collapse", warn=0.9)), "answers/top_share", *[0.95] * 5)
+    assert same.startswith("95% of the prompts get the same text although their answers differ: ")
+    assert same.endswith("(limits.answer_collapse.warn = 0.9)")
+
+
+def test_length_is_compared_with_the_first_five_steps() -> None:
+    watch = Watch(only("length_growth", warn=4.0))
+    first = [8, 12, 10, 10, 10]
+    assert feed(watch, "length/mean", *first, 40, 40, 40, 40, 39.9) == []
+    ((step, text),) = feed(watch, "length/mean", 41, 40, 500, start=11)  # (40 + 40 + 40 + 39.9 + 41) / 5 = 40.18
+    assert step == 11
+    assert text.startswith("completions are 4.02 times as long as in the stage's first steps (40 tokens, then 10): ")
+    exactly = feed(Watch(only("length_growth", warn=4.0)), "length/mean", *first, 40, 40, 40, 40, 40)
+    assert [step for step, _ in exactly] == [10]
+
+
+def test_a_stage_is_not_compared_with_its_own_first_steps() -> None:
+    assert feed(Watch(only("length_growth", warn=1.0)), "length/mean", 10, 10, 10, 10, 10) == []
+    assert [s for s, _ in feed(Watch(only("length_growth", warn=1.0)), "length/mean", *[10] * 6)] == [6]
+    assert feed(Watch(only("length_growth", warn=1.0)), "length/mean", *[0.0] * 9) == [], "nothing grows from nothing"
+
+
+def test_entropy_that_is_gone_skips_steps_that_measured_none() -> None:
+    watch = Watch(only("entropy_fall", warn=0.75))
+    values = [1.0, None, 1.0, 1.0, 1.0, 1.0, 0.25, 0.25, None, 0.25, 0.25, 0.26]
+    assert feed(watch, "entropy", *values) == [], "(0.25 + 0.25 + 0.25 + 0.25 + 0.26) / 5 is more than a quarter"
+    ((step, text),) = feed(watch, "entropy", 0.24, 0.1, start=13)
+    assert step == 13
+    assert text.startswith("75% of the first steps' entropy is gone (0.25 nats a token, then 1): ")
+
+
+def test_the_gap_is_told_from_the_first_step_and_left_to_the_learner_to_stop() -> None:
+    limits = only("logprob_gap", warn=0.02, stop=0.1)
+    assert feed(Watch(limits), "logprob_gap", 0.019) == []
+    ((step, text),) = feed(Watch(limits), "logprob_gap", 0.02, 0.5)
+    assert step == 1 and text.startswith("sampler and learner disagree by 0.02 nats a token: check policy.dtype")
+    assert text.endswith("(limits.logprob_gap.warn = 0.02)")
+    assert feed(Watch(limits), "logprob_gap", *[0.01] * 4, 0.059) == [], "the mean of five is below"
+    assert [s for s, _ in feed(Watch(limits), "logprob_gap", *[0.01] * 5, 0.06)] == [6]
+    assert feed(Watch(only("logprob_gap", stop=0.1)), "logprob_gap", 5.0) == []
+
+
+def test_failed_scores_are_told_from_half_the_limit_on() -> None:
+    def told(*shares: float, limit: float = 0.1) -> list[tuple[int, str]]:
+        return feed(Watch(LimitsConfig(**OFF), JudgeConfig(failure_limit=limit)), "judge/failed_share", *shares)
+
+    assert told(0.0, 0.049) == [] and told(0.0, 0.0, limit=0.0) == []
+    ((step, text),) = told(0.05, 0.09)
+    assert step == 1
+    assert text == (
+        "5% of the scores failed, and more than judge.failure_limit = 0.1 of a step's stop the run: "
+        "see errors.jsonl, then mend the verifier or raise judge.deadline_s"
+    )
+    assert [s for s, _ in told(0.1, limit=0.2)] == [1]
+
+
+def test_ten_steps_that_taught_nothing_say_why() -> None:
+    watch = Watch(LimitsConfig(), generate=GenerateConfig(max_tokens=8))
+    cause = {"reward/mean": 0.25, "length/truncated_share": 0.75}
+    assert feed(watch, "zero_spread_share", *[1.0] * 9, **cause) == []
+    ((step, text),) = feed(watch, "zero_spread_share", 1.0, 1.0, start=10, **cause)
+    assert step == 10
+    assert text == (
+        "10 steps in a row taught nothing: every completion of a prompt scored the same (reward 0.25 on average), and 75% were "
+        "cut off at generate.max_tokens = 8: look at the rollouts in the report; a warm start (an sft stage), an easier task or "
+        "other verifiers may help (limits.zero_spread.warn = 0.95)"
+    )
+    ((_, short),) = feed(Watch(LimitsConfig()), "zero_spread_share", *[1.0] * 10, **{"length/truncated_share": 0.5})
+    assert ": every completion of a prompt scored the same: look at" in short, "no reward and few cut off: neither is mentioned"
+
+
+def test_nearly_nothing_taught_is_told_at_its_threshold() -> None:
+    limits = only("zero_spread", warn=0.95)
+    assert feed(Watch(limits), "zero_spread_share", *[1.0] * 9, 0.49) == []
+    ((step, text),) = feed(Watch(limits), "zero_spread_share", *[1.0] * 9, 0.5)
+    assert step == 10 and text.startswith("95% of 10 steps' groups taught nothing: every completion")
+    assert feed(Watch(limits), "zero_spread_share", *([1.0] * 8 + [0.0]) * 3) == [], "a step with spread begins it again"
+
+
+def test_an_alarm_is_told_once_a_stage() -> None:
+    watch = Watch(only("clip_share", warn=0.5))
+    assert [s for s, _ in feed(watch, "clip_share", *[1.0] * 20)] == [5]
+    assert [s for s, _ in feed(watch, "clip_share", *[1.0] * 20, stage=1, start=21)] == [25]
+
+
+def test_a_new_stage_has_first_steps_of_its_own() -> None:
+    watch = Watch(only("length_growth", warn=2.0))
+    assert feed(watch, "length/mean", *[10] * 6) == []
+    assert feed(watch, "length/mean", *[30] * 9, stage=1, start=7) == []
+    assert [s for s, _ in feed(watch, "length/mean", *[60] * 5, stage=1, start=16)] == [20]
+
+
+def test_other_stages_and_numbers_that_are_not_finite_raise_no_alarm() -> None:
+    watch = Watch(LimitsConfig())
+    assert feed(watch, "loss", *[1e9] * 30, grad_norm=1e9) == []
+    assert feed(watch, "clip_share", *[math.nan] * 9, math.inf, stage=1) == []
+
+
+@pytest.mark.parametrize(
+    ("alarm", "key", "values", "stop"),
+    [
+        ("answer_collapse", "answers/top_share", [0.5] * 5, 0.5),
+        ("clip_share", "clip_share", [0.5] * 5, 0.5),
+        ("length_growth", "length/mean", [1.0] * 5 + [2.0] * 5, 2.0),
+        ("entropy_fall", "entropy", [1.0] * 5 + [0.5] * 5, 0.5),
+        ("zero_spread", "zero_spread_share", [0.5] * 10, 0.5),
+    ],
+)
+def test_a_stop_ends_the_run_at_its_threshold(alarm: str, key: str, values: list[float], stop: float) -> None:
+    assert feed(Watch(only(alarm, stop=stop + 0.001)), key, *values) == []
+    watch = Watch(only(alarm, warn=stop, stop=stop))
+    assert feed(watch, key, *values[:-1]) == []
+    with pytest.raises(UserError) as stopped:
+        watch.step(0, len(values), {key: values[-1]})
+    message = str(stopped.value)
+    assert message.startswith(f"step {len(values)}: ") and "\n" not in message
+    assert message.endswith(f"; or raise limits.{alarm}.stop = {stop:g}, and go on with --resume")
+
+
+# -- evaluations ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_figure_that_needs_no_picture_is_told() -> None:
+    watch = Watch(only("blind", warn=0.75))
+    assert watch.evaluated(0, figures(("a", 0.8, 0.59), ("b", 0.0, 0.0), ("c", 0.8), ("d", -1.0, -1.0))) == []
+    (text,) = watch.evaluated(10, figures(("a", 0.8, 0.6), ("b", 0.0, 0.5)))
+    assert text.startswith("a: with blank pictures the figure is 0.6, 75% of the 0.8 with them: ")
+    assert text.endswith("(limits.blind.warn = 0.75)")
+    assert watch.evaluated(20, figures(("a", 0.8, 0.8))) == [], "told once"
+    assert len(watch.evaluated(30, figures(("b", 0.5, 0.5)))) == 1, "but of each task"
+    with pytest.raises(UserError, match=r"^step 7: a: with blank pictures .* limits\.blind\.stop = 0\.75"):
+        Watch(only("blind", stop=0.75)).evaluated(7, figures(("a", 0.8, 0.6)))
+
+
+def hacked(fall: float, part: float, **levels: float) -> list[str]:
+    """Ten steps that pay 0.5, the best figure, ten steps that pay `part`, and the figure `fall` lower."""
+    watch = Watch(only("reward_hacking", **levels))
+    feed(watch, "reward/a/exact", *[0.5] * 10)
+    assert watch.evaluated(10, figures(("a", 0.8))) == []
+    feed(watch, "reward/a/exact", *[part] * 10, start=11)
+    return watch.evaluated(20, figures(("a", 0.8 - fall)))
+
+
+def test_a_reward_that_rises_while_the_figure_falls_is_told() -> None:
+    (text,) = hacked(0.05, 0.75, warn=0.05)
+    assert text.startswith("a: the held-out figure fell from 0.8 (step 10) to 0.75 while a/exact rose from 0.5 to 0.75: ")
+    assert text.endswith("(limits.reward_hacking.warn = 0.05)")
+    assert hacked(0.049, 0.75, warn=0.05) == []
+    assert hacked(0.3, 0.5, warn=0.05) == [] and hacked(0.3, 0.25, warn=0.05) == [], "nothing pays more than it did"
+    assert hacked(-0.1, 0.75, warn=0.05) == [], "both rise: that is learning"
+    with pytest.raises(UserError, match=r"^step 20: a: the held-out figure fell .* limits\.reward_hacking\.stop = 0\.05"):
+        hacked(0.05, 0.75, stop=0.05)
+
+
+def test_the_mean_of_a_part_is_over_ten_steps() -> None:
+    watch = Watch(only("reward_hacking", warn=0.1))
+    feed(watch, "reward/v", *[9.0] * 5, *[0.5] * 10)
+    watch.evaluated(15, figures(("a", 0.8)))
+    feed(watch, "reward/v", *[0.5] * 9, start=16)
+    assert watch.evaluated(24, figures(("a", 0.5))) == []
+    feed(watch, "reward/v", 0.6, start=25)
+    (text,) = watch.evaluated(25, figures(("a", 0.5)))
+    assert "v rose from 0.5 to 0.51: " in text
+
+
+def test_a_figure_that_was_best_before_the_first_step_is_compared_with_the_first_steps() -> None:
+    watch = Watch(only("reward_hacking", warn=0.1))
+    watch.evaluated(0, figures(("a", 0.8)))
+    feed(watch, "reward/v", *[0.25] * 5, *[0.75] * 10)
+    (text,) = watch.evaluated(15, figures(("a", 0.5)))
+    assert "fell from 0.8 (step 0) to 0.5 while v rose from 0.25 to 0.75: " in text
+
+
+def test_of_equal_figures_the_first_is_the_best_as_in_the_summary() -> None:
+    watch = Watch(only("reward_hacking", warn=0.1))
+    for start, part in ((1, 0.25), (11, 0.5)):
+        feed(watch, "reward/v", *[part] * 10, start=start)
+        watch.evaluated(start + 9, figures(("a", 0.8)))
+    feed(watch, "reward/v", *[0.5] * 10, start=21)
+    (text,) = watch.evaluated(30, figures(("a", 0.5)))
+    assert "fell from 0.8 (step 10) to 0.5 while v rose from 0.25 to 0.5: " in text
+
+
+def test_tasks_are_held_against_their_own_rewards() -> None:
+    watch = Watch(only("reward_hacking", warn=0.1))
+    low = {"task/a/reward/v": 0.1, "task/b/reward/v": 0.1, "reward/v": 0.1, "reward/mean": 0.1}
+    for step in range(1, 11):
+        watch.step(0, step, low)
+    watch.evaluated(10, figures(("a", 0.8), ("b", 0.8)))
+    for step in range(11, 21):
+        watch.step(0, step, {**low, "task/b/reward/v": 0.9, "reward/v": 0.5, "reward/mean": 0.9})
+    (text,) = watch.evaluated(20, figures(("a", 0.5), ("b", 0.5)))
+    assert text.startswith("b: ") and "v rose from 0.1 to 0.9" in text
+
+
+def test_the_mean_reward_is_no_part() -> None:
+    watch = Watch(only("reward_hacking", warn=0.1))
+    feed(watch, "reward/mean", *[0.1] * 10, **{"reward/std": 0.1})
+    watch.evaluated(10, figures(("a", 0.8)))
+    feed(watch, "reward/mean", *[0.9] * 10, start=11, **{"reward/std": 0.9})
+    assert watch.evaluated(20, figures(("a", 0.5))) == []
+
+
+def test_a_stage_is_held_against_the_figure_it_began_with() -> None:
+    watch = Watch(only("reward_hacking", warn=0.1))
+    feed(watch, "reward/v", *[0.5] * 10)
+    watch.evaluated(10, figures(("a", 0.9)))
+    watch.evaluated(10, figures(("a", 0.6)))
+    feed(watch, "reward/v", *[0.25] * 5, *[0.75] * 10, stage=1, start=11)
+    assert watch.evaluated(25, figures(("a", 0.55))) == [], "0.9 was another stage's"
+    (text,) = watch.evaluated(26, figures(("a", 0.5)))
+    assert "fell from 0.6 (step 10) to 0.5 while v rose from 0.25 to 0.75" in text
+
+
+# -- resume ---------------------------------------------------------------------------------------------------------------
+
+STAGES = [4, 30, 26]
+"""Steps of each stage."""
+
+
+def events() -> list[tuple[int, dict[str, float] | list[Any]]]:
+    """(step, metrics or figures) of a run in which everything goes wrong, twice."""
+    found: list[tuple[int, dict[str, float] | list[Any]]] = [(step, {"loss": 1.0}) for step in range(1, 5)]
+    found.append((4, figures(("a", 0.9, 0.1), ("b", 0.5, 0.1))))
+    for step in range(5, 61):
+        since = (step - 5) % 30
+        bad = since > 12
+        metrics = {
+            "length/mean": 90.0 + since if bad else 9.0,
+            "clip_share": 0.9 if bad else 0.1,
+            "answers/top_share": math.nan if step % 7 == 0 else 1.0 if bad else 0.2,
+            "zero_spread_share": 1.0 if since > 8 else 0.1,
+            "reward/mean": 0.5,
+            "task/a/reward/v": 0.3 + since / 100,
+            "reward/v": 0.1,
+            "logprob_gap": 0.03 if bad else 0.001,
+            "judge/failed_share": 0.06 if since == 20 else 0.0,
+        }
+        found.append((step, metrics | ({} if step % 5 == 0 else {"entropy": 0.001 if bad else 0.5})))
+        if step % 10 == 0:
+            found.append((step, figures(("a", 0.9 - since / 60, 0.2 + since / 60), ("b", 0.5, 0.1))))
+    return found
+
+
+def stage_of(step: int) -> int:
+    return 0 if step <= 4 else 1 if step <= 34 else 2
+
+
+def go(watch: Watch, given: list[tuple[int, Any]]) -> list[tuple[int, str]]:
+    told = []
+    for step, what in given:
+        texts = watch.evaluated(step, what) if isinstance(what, list) else watch.step(stage_of(step), step, what)
+        told += [(step, text) for text in texts]
+    return told
+
+
+def rows(given: list[tuple[int, Any]]) -> list[dict[str, Any]]:
+    """What `metrics.jsonl` holds of it, read back."""
+    found: list[dict[str, Any]] = []
+    for step, what in given:
+        if isinstance(what, list):
+            found += [{"step": step, "stage": "rl", "time": 1.0, "eval": dict(vars(f))} for f in what]
+        else:
+            found.append({"step": step, "stage": "rl", "time": 1.0, "metrics": what})
+    return [json.loads(line(row)) for row in found]
+
+
+def test_a_resumed_run_is_told_exactly_what_it_would_have_been() -> None:
+    given = events()
+    whole = go(Watch(LimitsConfig()), given)
+    alarms = [(stage_of(step), text.rpartition("limits.")[2].partition(".")[0]) for step, text in whole]
+    names = {
+        "logprob_gap",
+        "answer_collapse",
+        "length_growth",
+        "entropy_fall",
+        "clip_share",
+        "zero_spread",
+        "blind",
+        "reward_hacking",
+    }
+    assert {name for stage, name in alarms if stage == 1} >= names, "every alarm goes off"
+    assert [stage for stage, name in alarms if name == "zero_spread"] == [1, 2]
+    for cut in range(len(given)):
+        watch = Watch(LimitsConfig())
+        watch.replay(rows(given[:cut]), STAGES)
+        told = go(Watch(LimitsConfig()), given[:cut]) + go(watch, given[cut:])
+        assert told == whole, f"resumed before {given[cut]}"
+
+
+def test_a_replay_stops_nothing() -> None:
+    limits = only("clip_share", stop=0.5)
+    watch = Watch(limits)
+    watch.replay(rows([(step, {"clip_share": 0.9}) for step in range(5, 15)]), STAGES)
+    with pytest.raises(UserError, match=r"limits\.clip_share\.stop = 0\.5"):
+        watch.step(1, 15, {"clip_share": 0.9})
+    higher = Watch(only("clip_share", stop=0.95))
+    higher.replay(rows([(step, {"clip_share": 0.9}) for step in range(5, 15)]), STAGES)
+    assert higher.step(1, 15, {"clip_share": 0.9}) == []
