@@ -150,7 +150,5 @@ def smoke(config: RunConfig) -> RunConfig:
     data.setdefault("evaluate", {})["n"] = min(config.evaluate.n, 4)
     local = [t for t in config.record.trackers if t == "tensorboard"]
     data.setdefault("record", {})["trackers"] = local  # nothing leaves this machine
-        t for t in config.record.trackers if t == "tensorboard"
-    ]  # nothing leaves this machine
     data["name"] = f"{config.name}-smoke"
     return RunConfig.model_validate(data)

@@ -271,8 +271,8 @@ class Learner:
 
 def importance(old_L: torch.Tensor, sampler_L: torch.Tensor, own_L: torch.Tensor, mask: bool, cap: float) -> torch.Tensor:
     """The weight of each token, float32 [L]: its probability under the learner over that under the sampler, at most `cap`; with
-    `mask`, 0 where it exceeds that; 1 where the sampler didn't sample (Yao et al., Your Efficient RL Framework Secretly Brings You
-    Off-Policy RL Training)."""
+    `mask`, 0 where it exceeds that; 1 where the sampler didn't sample (Yao et al., Your Efficient RL Framework Secretly Brings
+    You Off-Policy RL Training)."""
     ratio_L = (old_L - sampler_L).where(own_L, 0.0).exp()
     return ratio_L.where(ratio_L <= cap, 0.0) if mask else ratio_L.clamp_max(cap)
 

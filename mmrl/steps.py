@@ -58,7 +58,7 @@ class Steps:
         )
 
     def begin(self) -> None:
-        """Make the learner. Apart from the rest, which may refuse to go on while the learner of the stage before is there to save."""
+        """Make the learner. Apart from the rest, which may refuse while the learner of the stage before is still there to save."""
         raise NotImplementedError
 
     def __call__(self) -> dict[str, float]:
