@@ -26,12 +26,13 @@ def relabelled(
     plain: Callable[[Group], Prompt],
     seed: int,
 ) -> tuple[list[Rollout], Credit]:
-    """The rollouts as answers to prompts that say how good each was, every one with the weight 1.
+    """The rollouts as answers to prompts that say how good each was, every one with the weight 1: to be imitated.
 
     The `top` share by advantage is called positive, the rest negative; `drop` of the rollouts hear neither. Failed ones stay out.
     plain: a group's prompt without a condition. What was sampled was sampled as positive.
     """
-    advantages_N = credit.advantages if credit.advantages.ndim == 1 else credit.advantages.nanmean(1)
+    lengths_N = torch.tensor([max(r.length, 1) for r in gathered.rollouts])
+    advantages_N = credit.advantages if credit.advantages.ndim == 1 else credit.advantages.sum(1) / lengths_N
     labels = labels_of(advantages_N.tolist(), config, seed)
     answers: list[Rollout] = []
     shown: dict[tuple[int, str], tuple[int, Prompt, PromptInputs]] = {}
@@ -46,8 +47,10 @@ def relabelled(
 
 
 def labels_of(advantages: Sequence[float], config: ConditionConfig, seed: int) -> list[str]:
-    """The condition of each rollout, "" for none."""
+    """The condition of each rollout, "" for none. What ties with the last of the `top` is positive too, and the worst never is:
+    so nothing is in a step in which all failed."""
     chance = random.Random(seed)
     valid = sorted((a for a in advantages if a == a), reverse=True)
-    bound = valid[max(1, round(config.top * len(valid))) - 1] if valid else 0.0
-    return ["" if chance.random() < config.drop else config.positive if a >= bound else config.negative for a in advantages]
+    bound, worst = (valid[max(1, round(config.top * len(valid))) - 1], valid[-1]) if valid else (0.0, 0.0)
+    good = [a >= bound and a > worst for a in advantages]
+    return ["" if chance.random() < config.drop else config.positive if g else config.negative for g in good]

@@ -6,10 +6,11 @@ The keys are in `mmrl.schema`. Everything here is plain data and costs no heavy 
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import tomllib
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def parse_config(data: Mapping[str, Any], overrides: Sequence[str] = (), where: 
     try:
         return RunConfig.model_validate(tree)
     except ValidationError as err:
-        raise UserError(f"{where}: {_explain(err)}") from None
+        raise UserError(f"{where}: {explain(err)}") from None
 
 
 def _copy(tree: Any) -> Any:
@@ -90,7 +91,7 @@ def _index(node: list[Any], part: str, text: str) -> int:
     return int(part)
 
 
-def _explain(err: ValidationError) -> str:
+def explain(err: ValidationError) -> str:
     """The first fault in one line: where it is, what was expected, what was found."""
     fault = err.errors()[0]
     loc = fault["loc"]  # the third of a stage is its kind, which pydantic puts in
@@ -127,6 +128,26 @@ def _section(annotation: Any) -> Any:
     return found.pop() if len(found) == 1 else None
 
 
+RANGES: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(("clip_low", "gamma", "lam"), (0.0, 1.0)),
+    **dict.fromkeys(("clip_high", "dual_clip", "epsilon", "positive", "negative"), (0.0, math.inf)),
+    **dict.fromkeys(("beta", "limit", "max_weight"), (1e-6, math.inf)),
+    "bound": (1.0, math.inf),
+}
+"""Between what a setting of the core's own algorithms may be, where its type alone doesn't say."""
+
+
+def check_ranges(where: str, settings: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Refuse settings of these names outside their `RANGES`. They are numbers already."""
+    for name in names:
+        low, high = RANGES.get(name, (-math.inf, math.inf))
+        if name in settings and not low <= settings[name] <= high:
+            limits = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+            raise UserError(f"{where}.{name} = {settings[name]!r} must be {limits}")
+    if 0 < settings.get("dual_clip", 0.0) <= 1 and "dual_clip" in names:
+        raise UserError(f"{where}.dual_clip = {settings['dual_clip']!r} must be above 1, or 0 to switch it off")
+
+
 def as_data(config: RunConfig) -> dict[str, Any]:
     """The resolved config as plain data, without unset values: what `config.toml` in the run folder holds."""
     return config.model_dump(mode="json", exclude_none=True)
@@ -137,15 +158,15 @@ def smoke(config: RunConfig) -> RunConfig:
     data = config.model_dump(mode="json", exclude_unset=True)  # an algorithm's own defaults may still fill in
     if not config.policy.model.startswith("tiny:"):
         data["policy"] |= {"model": "tiny:qwen2_5_vl", "dtype": "float32", "trust_remote_code": False}
-    data["policy"] |= {"device": "cpu", "max_pixels": min(config.policy.max_pixels or 12544, 12544)}
-    data["policy"]["min_pixels"] = min(config.policy.min_pixels or 3136, 3136)
-    smaller = {"steps": 2, "batch_size": 4, "prompts_per_step": 2, "group_size": 4, "epochs": 2, "warmup_steps": 0}
+    largest = min(config.policy.max_pixels or 12544, 12544)
+    data["policy"] |= {"device": "cpu", "max_pixels": largest, "min_pixels": min(config.policy.min_pixels or 3136, 3136, largest)}
+    smaller = {"steps": 2, "batch_size": 4, "prompts_per_step": 2, "minibatches": 2, "group_size": 4, "epochs": 2}
     for stage, full in zip(data["stages"], config.stages, strict=True):
         if "teacher" in stage and not stage["teacher"].startswith("tiny:"):
             stage["teacher"] = data["policy"]["model"]
-        stage.update({k: min(getattr(full, k), v) for k, v in smaller.items() if hasattr(full, k)})
+        stage.update({k: min(getattr(full, k), v) for k, v in smaller.items() if hasattr(full, k)} | {"warmup_steps": 0})
     for task in data["tasks"]:
-        task.update({"group_size": min(task["group_size"], 4)} if task.get("group_size") else {})
+        task.update({k: min(task[k], most) for k, most in (("group_size", 4), ("max_tokens", 16)) if task.get(k)})
     data.setdefault("generate", {})["max_tokens"] = min(config.generate.max_tokens, 16)
     data.setdefault("evaluate", {})["n"] = min(config.evaluate.n, 4)
     local = [t for t in config.record.trackers if t == "tensorboard"]

@@ -20,7 +20,7 @@ from mmrl.interfaces import Task
 from mmrl.judge import Judge, cases_of
 from mmrl.policies.vlm import PromptInputs
 from mmrl.schema import RlStage
-from mmrl.targets import calling
+from mmrl.targets import PluginError, calling
 from mmrl.types import Prompt, Rollout, Score, replace
 
 Taken = tuple[Place, Prompt, PromptInputs]
@@ -36,11 +36,16 @@ class Group:
     inputs: PromptInputs
     rollouts: list[Rollout]
     scores: list[Score]
+    alone: list[float] = field(default_factory=list)
+    """The rewards without any help, by hints or the gold completion."""
+    neutral: int | None = None
+    """Which of the rollouts counts nothing, if any: the gold completion beside a sampled one that is as good."""
 
     @property
     def rewards(self) -> list[float]:
-        """Of the rollouts whose score didn't fail."""
-        return [s.value for s in self.scores if s.value is not None]
+        """Of the rollouts whose score didn't fail, those of their worlds included."""
+        both = zip(self.rollouts, self.scores, strict=True)
+        return [s.value + sum(t.reward for t in r.turns) for r, s in both if s.value is not None]
 
     @property
     def spread(self) -> float:
@@ -60,6 +65,8 @@ class Gathered:
     """Numbered by `Rollout.group`, from 0."""
     sampled: list[Group]
     """These and the ones that were left out."""
+    spent: list[Group] = field(default_factory=list)
+    """Sampled and scored besides: what hinted groups took the place of, and hints that didn't help."""
     counts: dict[str, float] = field(default_factory=dict)
     """Metrics of the rules at work."""
     idle: bool = False
@@ -72,6 +79,11 @@ class Gathered:
     @property
     def scores(self) -> list[Score]:
         return [s for g in self.groups for s in g.scores]
+
+    @property
+    def neutral(self) -> list[bool]:
+        """Of each rollout, whether it counts nothing."""
+        return [k == g.neutral for g in self.groups for k in range(len(g.rollouts))]
 
 
 class Gatherer:
@@ -97,25 +109,28 @@ class Gatherer:
         self.take, self.encode, self.sampling = take, encode, sampling
         self.weights, self.group_size, self.version = weights, group_size, version
         self.calls = 0
+        self.spent: list[Group] = []
 
     def __call__(self, clock: Callable[[str], Any]) -> Gathered:
         """The groups of one step. clock: context managers that time `generate` and `judge`."""
-        stage, self.calls, self.clock = self.stage, 0, clock
+        stage, self.calls, self.spent, self.clock = self.stage, 0, [], clock
+        of_prompt = 2 if stage.labels == "co-reward" else 1  # the rephrased prompts come on top of prompts_per_step
+        wanted = stage.prompts_per_step * of_prompt
         sampled: list[Group] = []
         kept: list[Group] = []
         hinted = 0
         for _ in range(1 + stage.dynamic_sampling):
-            missing = stage.prompts_per_step - len(kept)
-            fresh = self.sample(self.take(math.ceil(missing * stage.oversample)))
+            missing = math.ceil((wanted - len(kept)) / of_prompt)
+            fresh = self.sample(self.take(math.ceil(round(missing * stage.oversample, 6))))  # 10 x 1.1 is 11
             if stage.hints != "none":
                 hinted += self.rescue(fresh)
             sampled += fresh
             kept += [g for g in fresh if self.keeps(g)]
-            if len(kept) >= stage.prompts_per_step:
+            if len(kept) >= wanted:
                 break
         if stage.oversample > 1:
             kept = sorted(kept, key=lambda g: -g.spread)  # stable: of equals, the first sampled
-        kept = kept[: stage.prompts_per_step]
+        kept = kept[:wanted]
         if stage.ground_truth != "never":
             self.add_ground_truth(kept)
         idle = not kept
@@ -130,7 +145,7 @@ class Gatherer:
             }
         if stage.hints != "none":
             counts["sampling/hinted"] = float(hinted)
-        return Gathered(groups=kept, sampled=sampled, counts=counts, idle=idle)
+        return Gathered(groups=kept, sampled=sampled, spent=self.spent, counts=counts, idle=idle)
 
     @property
     def _selects(self) -> bool:
@@ -157,24 +172,19 @@ class Gatherer:
             for group in groups:
                 self._vote(group)
         self._shorten(groups)
+        for group in groups:
+            group.alone = group.rewards
         return groups
 
     def _complete(self, taken: Sequence[Taken]) -> list[Group]:
-        """Sampled, not yet scored. Prompts that are sampled alike go together."""
-        alike: dict[tuple[int, Sampling], list[int]] = {}
+        """Sampled, not yet scored."""
         calls, self.calls = self.calls, self.calls + 1
-        for i, (_, prompt, _) in enumerate(taken):
-            alike.setdefault((self.group_size(prompt.task), self.sampling(prompt.task, calls)), []).append(i)
-        groups: dict[int, Group] = {}
         with self.clock("generate"):
-            for (size, sampling), chosen in alike.items():
-                prompts, inputs = [taken[i][1] for i in chosen], [taken[i][2] for i in chosen]
-                rollouts = self.collector.collect(prompts, inputs, size, sampling, version=self.version())
-                for k, i in enumerate(chosen):
-                    place, prompt, encoded = taken[i]
-                    mine = rollouts[k * size : (k + 1) * size]
-                    groups[i] = Group(place=place, prompt=prompt, inputs=encoded, rollouts=mine, scores=[])
-        return [groups[i] for i in range(len(taken))]
+            found = collected(self.collector, taken, self.group_size, lambda task: self.sampling(task, calls), self.version())
+        return [
+            Group(place=place, prompt=prompt, inputs=encoded, rollouts=rollouts, scores=[])
+            for (place, prompt, encoded), rollouts in zip(taken, found, strict=True)
+        ]
 
     def _score(self, groups: Sequence[Group], without: Sequence[str] = ()) -> None:
         """Ask the verifiers, except some."""
@@ -214,14 +224,20 @@ class Gatherer:
         return others
 
     def _answers(self, group: Group) -> list[str]:
-        with calling(f"task {group.prompt.task!r}: read()"):
-            return [self.tasks[group.prompt.task].read(r.completion) for r in group.rollouts]
+        what = f"task {group.prompt.task!r}: read()"
+        with calling(what):
+            answers = [self.tasks[group.prompt.task].read(r.completion) for r in group.rollouts]
+        for answer in answers:
+            _check(answer, str, f"{what} must give text")
+        return answers
 
     def _rephrased(self, group: Group) -> Taken:
-        with calling(f"task {group.prompt.task!r}: rephrase()"):
+        what = f"task {group.prompt.task!r}: rephrase()"
+        with calling(what):
             found = self.tasks[group.prompt.task].rephrase(group.prompt)
         if found is None:
             raise UserError(f'task {group.prompt.task!r} doesn\'t rephrase its prompts, which labels = "co-reward" needs')
+        _check(found, Prompt, f"{what} must give a mmrl.Prompt")
         prompt = replace(found, task=group.prompt.task)
         return group.place, prompt, self.encode(prompt)
 
@@ -240,15 +256,23 @@ class Gatherer:
                 break
             tried = self.sample([self._hinted(groups[i], share) for i in lost])
             for i, hinted in zip(list(lost), tried, strict=True):
-                if hinted.successes(self.stage.success):
-                    groups[i] = hinted if self.stage.hints == "ghpo" else self._joined(groups[i], hinted)
-                    lost.remove(i)
-                    helped += 1
+                if not hinted.successes(self.stage.success):
+                    self.spent.append(hinted)
+                    continue
+                if self.stage.hints == "ghpo":
+                    self.spent.append(groups[i])
+                    hinted.alone, groups[i] = groups[i].alone, hinted
+                else:
+                    groups[i] = self._joined(groups[i], hinted)
+                lost.remove(i)
+                helped += 1
         return helped
 
     def _hinted(self, group: Group, share: float) -> Taken:
-        with calling(f"task {group.prompt.task!r}: hint()"):
+        what = f"task {group.prompt.task!r}: hint()"
+        with calling(what):
             hint = self.tasks[group.prompt.task].hint(group.prompt, share)
+        _check(hint, str, f"{what} must give text")
         prompt = with_text(group.prompt, HINT + hint)
         return group.place, prompt, self.encode(prompt)
 
@@ -260,11 +284,12 @@ class Gatherer:
             inputs=group.inputs,
             rollouts=[*group.rollouts, *(moved(r, group.prompt, group.inputs) for r in hinted.rollouts)],
             scores=[*group.scores, *hinted.scores],
+            alone=group.alone,
         )
 
     def add_ground_truth(self, groups: Sequence[Group]) -> None:
         """The gold completion as one more rollout (ViSurf, section 3.3): in the task's own format, not rewarded by the verifiers
-        that `ground_truth_without` names, and with the group's mean reward, so no advantage, where a sampled one is as good."""
+        that `ground_truth_without` names, and with the group's mean reward and no advantage where a sampled one is as good."""
         always = self.stage.ground_truth == "always"
         chosen = [g for g in groups if always or not g.successes(self.stage.success)]
         gold = [gold_of(self.tasks[g.prompt.task], g.prompt) for g in chosen]
@@ -277,8 +302,39 @@ class Gatherer:
         for group, extra in zip(chosen, added, strict=True):
             score = extra.scores[0]
             if group.rewards and score.value is not None and max(group.rewards) >= score.value:
-                score = replace(score, value=statistics.fmean(group.rewards))
+                score, group.neutral = replace(score, value=statistics.fmean(group.rewards)), len(group.rollouts)
             group.rollouts, group.scores = [*group.rollouts, *extra.rollouts], [*group.scores, score]
+
+
+def collected(
+    collector: TurnCollector,
+    taken: Sequence[Taken],
+    size: Callable[[str], int],
+    sampling: Callable[[str], Sampling],
+    version: int = 0,
+) -> list[list[Rollout]]:
+    """The rollouts of each prompt, its number as their group. size, sampling: of a task; prompts that are sampled alike go
+    together."""
+    alike: dict[tuple[int, Sampling], list[int]] = {}
+    for i, (_, prompt, _) in enumerate(taken):
+        alike.setdefault((size(prompt.task), sampling(prompt.task)), []).append(i)
+    found: dict[int, list[Rollout]] = {}
+    for (n, how), chosen in alike.items():
+        prompts, inputs = [taken[i][1] for i in chosen], [taken[i][2] for i in chosen]
+        rollouts = collector.collect(prompts, inputs, n, how, version=version)
+        for k, i in enumerate(chosen):
+            found[i] = [replace(r, group=i) for r in rollouts[k * n : (k + 1) * n]]
+    return [found[i] for i in range(len(taken))]
+
+
+def is_gold(rollout: Rollout) -> bool:
+    """Nobody sampled it."""
+    return any(math.isnan(p) for t in rollout.turns for p in t.logprobs)
+
+
+def _check(found: Any, kind: type, what: str) -> None:
+    if not isinstance(found, kind):
+        raise PluginError(f"{what}, not {found!r:.60}")
 
 
 def adjusted(score: Score, part: str, amount: float) -> Score:
@@ -295,7 +351,9 @@ def moved(rollout: Rollout, prompt: Prompt, inputs: PromptInputs) -> Rollout:
 def with_text(prompt: Prompt, text: str) -> Prompt:
     """The prompt with a text at the end of its last user message."""
     messages = list(prompt.messages)
-    last = max(i for i, m in enumerate(messages) if m["role"] == "user")
+    last = max((i for i, m in enumerate(messages) if m["role"] == "user"), default=-1)
+    if last < 0:
+        raise PluginError(f"task {prompt.task!r}: prompt {prompt.id!r} has no user message that a text could be added to")
     content = messages[last]["content"]
     added = content + text if isinstance(content, str) else [*content, {"type": "text", "text": text}]
     messages[last] = {**messages[last], "content": added}
@@ -303,8 +361,8 @@ def with_text(prompt: Prompt, text: str) -> Prompt:
 
 
 def outcomes(groups: Sequence[Group], success: float) -> list[Outcome]:
-    """What came of the groups, for the source of prompts."""
+    """What came of the groups, for the source of prompts: a prompt that was only answered with help has failed."""
     return [
-        Outcome(g.place, tuple(g.rewards), spread=g.spread > 0, failed=bool(g.rewards) and not g.successes(success))
+        Outcome(g.place, tuple(g.alone), spread=g.spread > 0, failed=bool(g.alone) and not any(r >= success for r in g.alone))
         for g in groups
     ]

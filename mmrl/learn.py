@@ -100,7 +100,7 @@ class Learner:
                 if demonstrations:
                     figures |= self._imitate(demonstrations)
                 passed.append(figures | self.optimizer.step(step, only_critic=warming))
-            metrics |= {k: sum(p[k] for p in passed if k in p) / sum(k in p for p in passed) for p in passed for k in p}
+            metrics |= _means(passed)
         return metrics
 
     def _counted(self, batch: Batch) -> Batch:
@@ -275,6 +275,15 @@ def importance(old_L: torch.Tensor, sampler_L: torch.Tensor, own_L: torch.Tensor
     You Off-Policy RL Training)."""
     ratio_L = (old_L - sampler_L).where(own_L, 0.0).exp()
     return ratio_L.where(ratio_L <= cap, 0.0) if mask else ratio_L.clamp_max(cap)
+
+
+def _means(passed: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of each figure, over the mini-batches that have it."""
+    found: dict[str, list[float]] = {}
+    for figures in passed:
+        for name, value in figures.items():
+            found.setdefault(name, []).append(value)
+    return {name: sum(values) / len(values) for name, values in found.items()}
 
 
 def _sum(values: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from mmrl.errors import UserError
 from mmrl.policies.vlm import VLM, PromptInputs, concatenate
 from mmrl.types import Batch, Credit, MicroBatch, Rollout
 
@@ -55,7 +56,7 @@ def _check(rollout: Rollout, policy: VLM) -> None:
             raise ValueError(f"{where} holds a vision id: the sampler must suppress them")
     for turn in rollout.turns[1:]:
         if not policy.banned.isdisjoint(turn.observed_ids):
-            raise ValueError(f"{where}: a picture in a later turn can't be packed yet")
+            raise UserError(f"{where}: a picture in a later turn can't be trained on yet: let its world show pictures at first")
 
 
 def _tokens(rollout: Rollout) -> tuple[list[int], list[bool]]:

@@ -14,6 +14,7 @@ from mmrl.data.source import Indexable, gold_of, prompt_at
 from mmrl.errors import UserError
 from mmrl.interfaces import Task
 from mmrl.judge import Judge, cases_of
+from mmrl.schema import TaskConfig
 from mmrl.targets import PluginError
 from mmrl.types import Rollout
 
@@ -28,14 +29,15 @@ def doubts(
     collector: TurnCollector,
     judge: Judge,
     max_tokens: Mapping[str, int],
-    templates: Mapping[str, str],
+    entries: Mapping[str, TaskConfig],
 ) -> Iterator[str]:
     """What speaks against a run, a sentence each. All by task."""
     for task, items in prompts.items():
-        rollouts = list(_gold(tasks[task], task, items, collector, templates.get(task, "")))
+        rollouts = list(_gold(tasks[task], task, items, collector, entries[task].prompt))
         shortest = min((len(r.turns[-1].token_ids) for r in rollouts), default=0)
         if shortest > max_tokens[task]:
-            yield f"{task}: max_tokens = {max_tokens[task]} cuts off even gold completions, of {shortest} tokens: raise it"
+            key = f"tasks {task!r} max_tokens" if entries[task].max_tokens else "generate.max_tokens"
+            yield f"{task}: {key} = {max_tokens[task]} cuts off even gold completions, of {shortest} tokens: raise it"
         for name in verifiers[task]:
             high = plugins.registry().get("verifiers", name).high
             scored = zip(judge.run(name, cases_of(rollouts)), rollouts, strict=True)
@@ -45,7 +47,7 @@ def doubts(
                 yield (
                     f"{task}: {name} gives {value:g}, not {high:g}, to the gold completion {completion!r:.80} "
                     f"(and to {len(low)} of {len(rollouts)} tried): "
-                    f"does it read what the task asks for, see `mmrl list tasks {task}`?"
+                    f"does it read what the task asks for, see `mmrl list tasks {entries[task].id}`?"
                 )
 
 

@@ -159,9 +159,8 @@ class Run:
     def rehearse(self) -> None:
         """Say what stands against learning anything, before time is spent on it."""
         verifiers = {t: list(dict.fromkeys([*self.weights[t], metric_of(self.config, t)])) for t in self.tasks}
-        templates = {t: entry.prompt for t, entry in self.entries.items()}
         limits = {t: self.sampling(t, 0).max_tokens for t in self.tasks}
-        for what in doubts(self.tasks, self.steps.source.prompts, verifiers, self.collector, self.judge, limits, templates):
+        for what in doubts(self.tasks, self.steps.source.prompts, verifiers, self.collector, self.judge, limits, self.entries):
             self.warn("gold completions", what)
 
     def look(self, stage: Training) -> None:

@@ -9,7 +9,7 @@ import math
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -18,6 +18,19 @@ Weight = Annotated[float, Field(ge=0)]
 Limit = Annotated[float, Field(gt=0, allow_inf_nan=True)]
 Threshold = Annotated[float, Field(ge=0, allow_inf_nan=True)]
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def _without_nan(value: Any) -> Any:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    for item in inner:
+        _without_nan(item)
+    if isinstance(value, float) and math.isnan(value):
+        raise ValueError("nan is no number to work with: give another")
+    return value
+
+
+Free = Annotated[dict[str, Any], AfterValidator(_without_nan)]
+"""Keyword arguments of something that a plugin brings."""
 
 
 class Section(BaseModel):
@@ -79,7 +92,7 @@ class TaskConfig(Section):
     """What figures and curves call it; the id when unset. A task that is listed twice needs two names."""
     weight: Weight = 1.0
     """Share of the prompts, relative to the other tasks; 0 only evaluates it."""
-    options: dict[str, Any] = {}
+    options: Free = {}
     """Keyword arguments of the task."""
     verifiers: dict[str, float | tuple[float, float]] = {}
     """Verifier id -> weight in the reward; replaces the task's own. `[a, b]` goes from a to b over each stage."""
@@ -236,6 +249,15 @@ class ConditionConfig(Section):
     drop: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Share of the prompts that get neither, so that the policy also learns the unconditioned answer."""
 
+    @model_validator(mode="after")
+    def _texts_tell_good_from_bad(self) -> ConditionConfig:
+        for key in ("positive", "negative"):
+            if not getattr(self, key).strip():
+                raise ValueError(f"condition.{key} is blank, so a prompt with it tells nothing: give a text")
+        if self.positive.strip() == self.negative.strip():
+            raise ValueError(f"condition.positive and negative are both {self.positive!r}: give two different texts")
+        return self
+
 
 class RlStage(Training):
     """`[[stages]] kind = "rl"`: sample, score, reinforce."""
@@ -248,7 +270,7 @@ class RlStage(Training):
     """Completions sampled for each prompt."""
     algorithm: str = "grpo"
     """See `mmrl list algorithms`."""
-    settings: dict[str, Any] = {}
+    settings: Free = {}
     """Settings of the algorithm's advantage and loss, and `normalise` and `constant`; see `mmrl list algorithms ID`."""
     epochs: Positive = 1
     """Passes over each step's completions; from the second on the ratio is clipped."""
@@ -333,15 +355,25 @@ class RlStage(Training):
                 f"success_low = success_high = {self.success_low:g} leaves only groups without spread, which teach nothing: "
                 "widen the range"
             )
+        if self.hints != "none" and not self.hint_shares:
+            raise ValueError(f'hints = "{self.hints}" and hint_shares = [], so none is ever shown: give shares, such as [0.5]')
+        if self.labels != "task":
+            for key, off in (("hints", "none"), ("ground_truth", "never")):
+                if (found := getattr(self, key)) != off:
+                    raise ValueError(
+                        f'{key} = "{found}" shows the gold completion and labels = "{self.labels}" does without it: drop one'
+                    )
+        if self.minibatches > self.prompts_per_step:
+            raise ValueError(
+                f"minibatches = {self.minibatches} is above prompts_per_step = {self.prompts_per_step}, whose groups stay whole: "
+                "lower it"
+            )
         return self
 
     @model_validator(mode="after")
     def _kl_has_what_it_needs(self) -> RlStage:
         if self.kl and self.reference == "none":
             raise ValueError(f'kl = {self.kl:g} needs something to compare with: drop reference = "none" or set kl = 0')
-        for key in ("kl_target", "reference_every"):
-            if getattr(self, key) and not self.kl:
-                raise ValueError(f"{key} is set and kl = 0, so there is no penalty: set kl, or drop {key}")
         if self.reference_every and self.reference == "adapter":
             raise ValueError(
                 'reference = "adapter" is the model without its adapters, which never moves: drop it or reference_every'
@@ -466,6 +498,12 @@ class Alarm(Section):
     stop: Threshold | None = None
     """From here on the run stops."""
 
+    @model_validator(mode="after")
+    def _warns_first(self) -> Alarm:
+        if self.warn is not None and self.stop is not None and self.warn > self.stop:
+            raise ValueError(f"warn = {self.warn:g} is above stop = {self.stop:g}, so nobody would be warned: lower it")
+        return self
+
 
 class LimitsConfig(Section):
     """`[limits]`: what is said, and what stops a run, when its numbers can no longer be trusted. Each is
@@ -534,6 +572,12 @@ class RunConfig(Section):
         for i, stage in enumerate(self.stages):
             if unknown := [name for name in stage.tasks if name not in labels]:
                 raise ValueError(f"stages.{i}.tasks names {unknown[0]!r}, which is none of [[tasks]]: {', '.join(labels)}")
+        for task in self.tasks:
+            if task.max_tokens and task.max_tokens > self.generate.max_tokens:
+                raise ValueError(
+                    f"task {task.label!r} has max_tokens = {task.max_tokens}, above generate.max_tokens = "
+                    f"{self.generate.max_tokens}: raise that"
+                )
         return self
 
     @model_validator(mode="after")

@@ -17,9 +17,9 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from mmrl import checkpoint, plugins
-from mmrl.algorithms.presets import load_algorithm, with_defaults
+from mmrl.algorithms.presets import load_algorithm, settings_of, with_defaults
 from mmrl.collect.turns import TurnCollector
-from mmrl.config import as_data
+from mmrl.config import as_data, check_ranges, explain
 from mmrl.data.seeds import derive
 from mmrl.data.source import easy_first, prompts_of
 from mmrl.errors import UserError
@@ -167,7 +167,10 @@ def check_position(run: Run, path: Path) -> None:
 def resolved(config: RunConfig) -> RunConfig:
     """The run file with what its algorithms have by default."""
     stages = [with_defaults(s) if isinstance(s, RlStage) else s for s in config.stages]
-    return RunConfig.model_validate(config.model_copy(update={"stages": stages}).model_dump(exclude_unset=True))
+    try:
+        return RunConfig.model_validate(config.model_copy(update={"stages": stages}).model_dump(exclude_unset=True))
+    except ValidationError as error:
+        raise UserError(f"the run file with the defaults of its algorithms: {explain(error)}") from None
 
 
 def check_config(config: RunConfig) -> dict[str, Task]:
@@ -196,6 +199,10 @@ def check_stage(config: RunConfig, number: int, stage: RlStage) -> None:
     """Refuse an rl stage whose algorithm can't do what its keys ask."""
     algorithm = load_algorithm(stage.algorithm, stage.settings, config.generate.max_tokens)
     where, extra = f"stages.{number}", 1 if stage.ground_truth == "always" else 0
+    for function in (algorithm.advantage, algorithm.loss):
+        own = getattr(function, "func", function)
+        if own.__module__.startswith("mmrl."):  # a plugin's settings mean what it says
+            check_ranges(f"{where}.settings", stage.settings, settings_of(own))
     if algorithm.compares:
         for entry in config.tasks:
             size = entry.group_size or stage.group_size
@@ -206,6 +213,17 @@ def check_stage(config: RunConfig, number: int, stage: RlStage) -> None:
         raise UserError(
             f"{where}.critic is given and {stage.algorithm} has no use for one: drop it, or take an algorithm like ppo"
         )
+    if stage.condition and algorithm.has_critic:
+        raise UserError(
+            f"{where}.condition imitates completions, which never trains the critic of {stage.algorithm}: take another algorithm"
+        )
+    if stage.credit != "token" and "units_NT" not in algorithm.needs:
+        raise UserError(
+            f'{where}.credit = "{stage.credit}" says what a critic\'s values belong to; {stage.algorithm} has no critic: drop it'
+        )
+    for key in ("kl_target", "reference_every"):  # here, as the penalty may be the algorithm's
+        if getattr(stage, key) and not stage.kl:
+            raise UserError(f"{where}.{key} is set and kl = 0, so there is no penalty: set kl, or drop {key}")
     if "teacher_logprobs_NT" in algorithm.needs:
         raise UserError(f'{where}: {stage.algorithm} needs a teacher, which an rl stage hasn\'t: write kind = "distill"')
     if stage.reference == "adapter" and config.policy.lora is None:
@@ -232,10 +250,14 @@ def check_model(config: RunConfig) -> None:
     registry = plugins.registry()
     if check := getattr(registry.target(registry.get("policies", config.policy.kind)), "check", None):
         check(config.policy)
-        for stage in config.stages:
+        for number, stage in enumerate(config.stages):
             if isinstance(stage, DistillStage):
-                check(config.policy.model_copy(update={"model": stage.teacher}))
-                check_teacher(config.policy, stage.teacher)
+                try:
+                    check(config.policy.model_copy(update={"model": stage.teacher}))
+                    check_teacher(config.policy, stage.teacher)
+                except UserError as error:
+                    told = str(error).removeprefix("policy.model").lstrip(": ")
+                    raise UserError(f"stages.{number}.teacher: {told}") from error
     check_parts(config, critics=[i for i, s in enumerate(config.stages) if isinstance(s, RlStage) and s.critic])
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from mmrl.algorithms.kl import adapted
+from mmrl.algorithms.loss import negative_log_likelihood
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.algorithms.signals import Signals
 from mmrl.collect.turns import TurnCollector
@@ -16,7 +18,7 @@ from mmrl.condition import relabelled, shown_as
 from mmrl.data.seeds import derive
 from mmrl.data.source import Source, gold_of, prompts_of
 from mmrl.errors import UserError
-from mmrl.gather import Gathered, Gatherer, Taken, outcomes
+from mmrl.gather import Gathered, Gatherer, Taken, collected, is_gold, outcomes
 from mmrl.generate.local import LocalGenerator, Sampling
 from mmrl.judge import cases_of
 from mmrl.learn import Demonstrations, Learner
@@ -58,7 +60,7 @@ class Steps:
         )
 
     def begin(self) -> None:
-        """Make the learner. Apart from the rest, which may refuse while the learner of the stage before is still there to save."""
+        """Make the learner. Apart from the rest, which may refuse while the learner of the stage before can still be saved."""
         raise NotImplementedError
 
     def __call__(self) -> dict[str, float]:
@@ -181,10 +183,11 @@ class RlSteps(Steps):
         run, stage, config = self.run, self.stage, self.config
         adapters = config.policy.lora is not None and stage.reference != "frozen"
         limit = config.limits.logprob_gap.stop
+        imitates = replace(self.algorithm, loss=negative_log_likelihood)  # RECAP learns by supervision alone
         self.learner = Learner(
             run.policy,
             stage,
-            self.algorithm,
+            imitates if stage.condition else self.algorithm,
             temperature=config.generate.temperature,
             reference=Reference(run.policy, adapters) if stage.kl else None,
             critic=Critic(run.policy, stage.critic, derive(config.seed, "critic", run.at.stage)) if stage.critic else None,
@@ -197,12 +200,14 @@ class RlSteps(Steps):
         if demonstrations and demonstrations.weight == 1:
             return self.adapt(self.update([], demonstrations=demonstrations))
         gathered = self.gatherer(self.run.clock)
-        self.run.report_failures(gathered.sampled)
+        self.run.report_failures([*gathered.sampled, *gathered.spent])
         credit = self.credit(gathered)
         self.keep(gathered, credit)
         update = self.update(self.batches(gathered, credit), kl=self.kl, demonstrations=demonstrations)
         self.source.learned(outcomes(gathered.sampled, self.stage.success))
-        return rl_metrics(gathered.rollouts, gathered.scores, credit.advantages) | gathered.counts | self.adapt(update)
+        own = [n for n, r in enumerate(gathered.rollouts) if not is_gold(r)]
+        rollouts, scores = [gathered.rollouts[n] for n in own], [gathered.scores[n] for n in own]
+        return rl_metrics(rollouts, scores, credit.advantages[own]) | gathered.counts | self.adapt(update)
 
     # -- credit -----------------------------------------------------------------------------------------------------------
 
@@ -210,7 +215,7 @@ class RlSteps(Steps):
         """What each rollout, or each of its tokens, deserves."""
         rollouts, scores = gathered.rollouts, gathered.scores
         if gathered.idle:
-            return Credit(advantages=torch.zeros(len(rollouts)))
+            return Credit(advantages=torch.full((len(rollouts),), torch.nan))
         signals = Signals(
             rollouts,
             scores,
@@ -222,6 +227,7 @@ class RlSteps(Steps):
             past=lambda r: self.source.past(gathered.groups[r.group].place),
         )
         credit = self.algorithm.credit(signals)
+        credit.advantages[torch.tensor(gathered.neutral)] = 0.0
         if self.stage.overlong == "mask":
             cut_off = torch.tensor([r.status.is_truncated for r in rollouts])
             credit.advantages[cut_off] = torch.nan
@@ -230,10 +236,10 @@ class RlSteps(Steps):
     def greedy(self, gathered: Gathered) -> torch.Tensor:
         """The reward of the greedy completion of each rollout's prompt, float32 [N]; NaN where its score failed."""
         groups, run = gathered.groups, self.run
-        sampling = [self.run.sampling(g.prompt.task, 0, temperature=0.0) for g in groups]
+        taken = [(g.place, g.prompt, g.inputs) for g in groups]
         with run.clock("generate"):
-            longest = max(sampling, key=lambda s: s.max_tokens)
-            answers = run.collector.collect([g.prompt for g in groups], [g.inputs for g in groups], 1, longest)
+            found = collected(run.collector, taken, lambda task: 1, lambda task: run.sampling(task, 0, temperature=0.0))
+        answers = [r for rollouts in found for r in rollouts]
         with run.clock("judge"):
             scores = run.judge.score(cases_of(answers), [self.weights(g.prompt.task) for g in groups])
         rewards = [torch.nan if s.value is None else s.value for s in scores]
@@ -346,15 +352,18 @@ class DistillSteps(Steps):
     def __call__(self) -> dict[str, float]:
         run, taken = self.run, self.take(self.stage.prompts_per_step)
         with run.clock("generate"):
-            prompts, inputs = [p for _, p, _ in taken], [i for _, _, i in taken]
-            rollouts = self.collector.collect(prompts, inputs, self.stage.group_size, self.sampling("", 0), version=run.at.step)
+            size = lambda task: run.entries[task].group_size or self.stage.group_size  # noqa: E731
+            found = collected(self.collector, taken, size, lambda task: self.sampling(task, 0), run.at.step)
+        rollouts = [r for group in found for r in group]
+        lengths = [r.length for r in rollouts]
+        metrics = {"length/mean": sum(lengths) / len(rollouts)}
         credit = ones(rollouts)
         if self.algorithm:
             rl = RlStage(kind="rl", steps=1)  # what of an rl stage a signal looks at: no penalty in the reward
             signals = Signals(rollouts, [Score(0.0)] * len(rollouts), rl, measure=lambda names: self.measure(rollouts, names))
             credit = self.algorithm.credit(signals)
-        metrics = self.update([self.pack(rollouts, credit)])
-        return {"length/mean": sum(r.length for r in rollouts) / len(rollouts)} | metrics
+            metrics["divergence"] = -credit.advantages.sum().item() / sum(lengths)  # as the sampled tokens estimate it
+        return metrics | self.update([self.pack(rollouts, credit)])
 
 
 def ones(rollouts: Sequence[Rollout]) -> Credit:

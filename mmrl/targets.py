@@ -25,9 +25,10 @@ class PluginError(UserError):
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """ " Did you mean 'x'?" or nothing."""
-    match = difflib.get_close_matches(word, list(known), n=1)
-    return f" Did you mean {match[0]!r}?" if match else ""
+    """ " Did you mean 'x'?" or nothing. Of equally close ones, that with the same letters in another order."""
+    matches = difflib.get_close_matches(word, list(known), n=3)
+    closest = max(matches, key=lambda m: (difflib.SequenceMatcher(None, m, word).ratio(), sorted(m) == sorted(word)), default="")
+    return f" Did you mean {closest!r}?" if closest else ""
 
 
 def load_target(target: str, what: str) -> Any:

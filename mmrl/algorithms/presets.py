@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
+from pydantic import ValidationError
 
 from mmrl import plugins
 from mmrl.algorithms.loss import LossFunction
@@ -47,16 +49,24 @@ class Algorithm:
     def credit(self, signals: Signals) -> Credit:
         """float32 advantages [N] or [N, T]; NaN where the score failed, which keeps the rollout out of the update."""
         signals.expect(frozenset(self.needs))
+        inputs = [signals[name] for name in self.needs]
         with calling(f"algorithm {self.id!r}: its advantage"):
-            found = self.advantage(*(signals[name] for name in self.needs))
-        advantages, returns = found if isinstance(found, tuple) else (found, None)
-        n = len(signals.lengths_N)
-        if not isinstance(advantages, torch.Tensor) or advantages.shape[:1] != (n,) or advantages.ndim > 2:
-            raise PluginError(
-                f"algorithm {self.id!r}: its advantage must give a tensor [N] or [N, T] for N = {n}, not {found!r:.60}"
-            )
-        values = None if returns is None else signals.values_NT.float()
-        return Credit(advantages=advantages.float(), values_NT=values, returns_NT=None if returns is None else returns.float())
+            found = self.advantage(*inputs)
+        n, t = signals.mask_NT.shape
+        if isinstance(found, tuple):
+            self._check(found, [(n, t)], f"a pair of tensors [N, T], credit and the critic's targets, for N = {n}, T = {t}", 2)
+            if not self.has_critic:
+                raise PluginError(f"algorithm {self.id!r}: its advantage gives targets to a critic and doesn't ask for values_NT")
+            advantages, returns = (f.float() for f in found)
+            return Credit(advantages=advantages, values_NT=signals.values_NT.float(), returns_NT=returns)
+        self._check([found], [(n,), (n, t)], f"a tensor [N] or [N, T] for N = {n}, T = {t}")
+        return Credit(advantages=found.float())
+
+    def _check(self, found: Sequence[Any], shapes: list[tuple[int, ...]], wanted: str, number: int = 1) -> None:
+        """PluginError unless these are so many tensors of one of the shapes."""
+        if len(found) != number or not all(isinstance(f, torch.Tensor) and tuple(f.shape) in shapes for f in found):
+            have = ", ".join(f"a tensor {list(f.shape)}" if isinstance(f, torch.Tensor) else f"{f!r:.60}" for f in found)
+            raise PluginError(f"algorithm {self.id!r}: its advantage must give {wanted}, not {have}")
 
 
 def load_algorithm(id: str, settings: Mapping[str, Any], max_tokens: int = 1) -> Algorithm:
@@ -80,11 +90,13 @@ def load_algorithm(id: str, settings: Mapping[str, Any], max_tokens: int = 1) ->
     for function in (advantage, loss):
         mine = {k: v for k, v in merged.items() if k in settings_of(function)}
         check_options(what, function, mine, skip=len(signals_of(function)))
+        for k, v in mine.items():
+            _check_kind(what, k, v, settings_of(function)[k])
         parts.append(mine)
     if own["normalise"] not in get_args(Normalise):
         raise UserError(f"{what}: normalise = {own['normalise']!r} is not one of {', '.join(get_args(Normalise))}")
     constant = max_tokens if own["constant"] is None else own["constant"]
-    if isinstance(constant, bool) or not isinstance(constant, int | float) or not constant > 0:
+    if isinstance(constant, bool) or not isinstance(constant, int | float) or not 0 < constant < math.inf:
         raise UserError(f"{what}: constant = {constant!r} must be a number above 0")
     needs = signals_of(advantage)
     for name in needs:
@@ -98,6 +110,15 @@ def load_algorithm(id: str, settings: Mapping[str, Any], max_tokens: int = 1) ->
         normalise=own["normalise"],
         constant=float(constant),
     )
+
+
+def _check_kind(what: str, name: str, value: Any, default: Any) -> None:
+    """Refuse a word where a number belongs, and the like: the default says what belongs there."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    if isinstance(default, bool) and not isinstance(value, bool):
+        raise UserError(f"{what}: {name} = {value!r} must be true or false")
+    if isinstance(default, int | float) and not isinstance(default, bool) and not is_number:
+        raise UserError(f"{what}: {name} = {value!r} must be a number")
 
 
 def signals_of(function: Callable[..., Any]) -> tuple[str, ...]:
@@ -117,7 +138,13 @@ def with_defaults(stage: RlStage) -> RlStage:
     data = stage.model_dump(exclude_unset=True)
     added = {k: v for k, v in spec.stage.items() if k not in data}
     if stage.critic is None and "values_NT" in signals_of(plugins.registry().target(spec)):
-        added["critic"] = CriticConfig()
-    if unknown := [k for k in added if k not in RlStage.model_fields]:
-        raise PluginError(f"algorithm {spec.id!r}: its stage sets {unknown[0]!r}, which is no key of an rl stage")
-    return RlStage.model_validate({**data, **added})
+        added.setdefault("critic", CriticConfig())
+    what, known = f"algorithm {spec.id!r}", RlStage.model_fields
+    if unknown := [k for k in added if k not in known]:
+        raise PluginError(f"{what}: its stage sets {unknown[0]!r}, which is no key of an rl stage.{suggest(unknown[0], known)}")
+    try:
+        return RlStage.model_validate({**data, **added})
+    except ValidationError as error:
+        fault, given = error.errors()[0], ", ".join(f"{k} = {v!r}" for k, v in added.items())
+        where = "".join(f"{part}: " for part in fault["loc"])
+        raise UserError(f"{what} brings {given}: {where}{fault['msg'].removeprefix('Value error, ')}") from error

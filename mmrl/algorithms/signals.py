@@ -114,8 +114,8 @@ class Signals:
             for turn in rollout.turns:
                 size, steps = len(turn.token_ids), turn.action_rewards or (turn.reward,)
                 for k, reward in enumerate(steps, 1):
-                    if size:
-                        rewards_NT[n, end + max(size * k // len(steps), 1) - 1] += reward
+                    if rollout.length:  # what is paid where nothing was sampled goes to the token before it
+                        rewards_NT[n, max(end - (-size * k // len(steps)) - 1, 0)] += reward
                 end += size
             if end:
                 rewards_NT[n, end - 1] += torch.nan if score.value is None else score.value

@@ -26,7 +26,7 @@ COMMANDS = {
     "eval": "Evaluate a run file's policy or a run's checkpoint.",
     "mix": "Find the mixture of tasks to train on.",
     "compare": "Compare runs on the held-out prompts that all of them answered.",
-    "list": "List tasks, verifiers, simulators, policies and algorithms.",
+    "list": "List what a run file can name, such as tasks and algorithms.",
     "plugins": "List plugins, and why one does not load.",
     "preview": "Show what the model will see of a task.",
     "score": "Score completions from stdin with a verifier.",

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
 
 from mmrl.cli.complete import ids
 from mmrl.contract import KINDS, SINGULAR
-from mmrl.specs import AlgorithmSpec, Spec, TaskSpec, VerifierSpec
+from mmrl.specs import AlgorithmSpec, Spec, TaskSpec, TrackerSpec, VerifierSpec
+
+DETAILS = {
+    "tasks": "verifiers",
+    "verifiers": "values",
+    "simulators": "target",
+    "policies": "target",
+    "algorithms": "paper",
+    "trackers": "needs",
+}
+"""Kind -> what stands beside the summary in its table."""
 
 
 @click.command()
@@ -18,9 +30,9 @@ from mmrl.specs import AlgorithmSpec, Spec, TaskSpec, VerifierSpec
 @click.argument("id", required=False, shell_complete=ids())
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a list of objects.")
 def command(kind: str | None, id: str | None, as_json: bool) -> None:
-    """List tasks, verifiers, simulators, policies and algorithms, or one KIND of them.
+    """List tasks, verifiers, simulators, policies, algorithms and trackers, or one KIND of them.
 
-    With an ID, say all about that one, its options among it; only this imports what the id stands for.
+    With an ID, say all about that one, its options or settings among it; only this imports what the id stands for.
     """
     from mmrl import plugins
 
@@ -34,47 +46,73 @@ def command(kind: str | None, id: str | None, as_json: bool) -> None:
         click.echo(json.dumps(rows, indent=2, default=list))
         return
 
-    from mmrl.cli.table import escape, print_table
-
     for k in kinds:
         if specs := registry.specs(k):
-            cells = [[escape(text) for text in (s.id, s.summary, _details(s))] for s in specs.values()]
-            print_table(k, ["id", "what it is", "details"], cells)
+            _table(k, ["id", "what it is", DETAILS[k]], [[s.id, s.summary, _details(s)] for s in specs.values()])
         elif kind:
             click.echo(f"There are no {kind} yet: see `mmrl plugins` for what is installed.")
     if any(registry.specs(k) for k in kinds):
-        click.echo(f"`mmrl list {kind or 'tasks'} ID` says all about one, its options among it.")
+        said = "settings" if kind == "algorithms" else "options"
+        click.echo(f"`mmrl list {kind or 'tasks'} ID` says all about one, its {said} among it.")
     if failed := [p for p in registry.plugins if p.error]:
         click.echo(f"mmrl: not loaded: {', '.join(p.name for p in failed)}; `mmrl plugins` says why", err=True)
 
 
 def _one(registry: Any, kind: str, id: str, as_json: bool) -> None:
     """One spec in full."""
-    from mmrl.cli.options import first_line, options_of
+    from mmrl.cli.options import first_line, options_of, settings_of, signals_of
+    from mmrl.targets import load_target
 
     spec = registry.get(kind, id)
     target = registry.target(spec)
-    options = options_of(kind, spec, target)
     row = _row(registry, kind, spec)
     row["summary"] = row["summary"] or first_line(target)
+    more: dict[str, Any] = {}
+    if isinstance(spec, AlgorithmSpec):
+        options = settings_of(spec, target, load_target(spec.loss, f"loss of algorithm {spec.id!r}"))
+        more["needs"] = signals_of(target)
+    else:
+        options = options_of(kind, spec, target)
     if as_json:
-        click.echo(json.dumps([row | {"accepts": [dataclasses.asdict(o) for o in options]}], indent=2, default=str))
+        click.echo(json.dumps([row | {"accepts": [dataclasses.asdict(o) for o in options]} | more], indent=2, default=str))
         return
-
-    from mmrl.cli.table import escape, print_table
 
     click.echo(f"{row.pop('kind')} {row.pop('id')}: {row.pop('summary') or 'it has no summary'}\n")
     row.pop("options")  # the table's defaults
     if isinstance(spec, TaskSpec):
         row["verifiers"] = _details(spec)
+    if isinstance(spec, AlgorithmSpec):
+        divisor = "generate.max_tokens" if spec.constant is None else spec.constant
+        normalise = f"constant, {_text(divisor)}" if spec.normalise == "constant" else spec.normalise
+        row = {"plugin": row["plugin"], "paper": spec.paper, "advantage": spec.target, "loss": spec.loss, "normalise": normalise}
     for name, value in row.items():
         click.echo(f"  {name:<13} {_text(value)}")
     click.echo()
+    if isinstance(spec, AlgorithmSpec):
+        _table("needs", ["signal", "what it is"], more["needs"].items())
     if options:
-        cells = [[o.name, o.type, "required" if o.required else _text(o.default), o.meaning] for o in options]
-        print_table("options", ["name", "type", "default", "what it is"], [[escape(text) for text in c] for c in cells])
+        cells = [[o.name, _type(o.type), "required" if o.required else _text(o.default), o.meaning] for o in options]
+        title = "settings, in stages.settings" if isinstance(spec, AlgorithmSpec) else "options"
+        _table(title, ["name", "type", "default", "what it is"], cells)
     else:
         click.echo("It has no options.")
+    if isinstance(spec, AlgorithmSpec) and spec.stage:
+        from mmrl.schema import RlStage
+
+        keys = {name: field.description or "" for name, field in RlStage.model_fields.items()}
+        cells = [[name, _text(value), keys.get(name, "no key of an rl stage")] for name, value in spec.stage.items()]
+        _table("its stage has, unless the run file says otherwise", ["key", "value", "what it is"], cells)
+
+
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    from mmrl.cli.table import escape, print_table
+
+    print_table(title, columns, [[escape(text) for text in row] for row in rows])
+
+
+def _type(annotation: str) -> str:
+    """An annotation for people: the choices of a Literal, side by side."""
+    return re.sub(r"Literal\[([^\[\]]*)\]", lambda m: m[1].replace(", ", " | "), annotation)
 
 
 def _text(value: Any) -> str:
@@ -96,9 +134,11 @@ def _row(registry: Any, kind: str, spec: Spec) -> dict[str, Any]:
 
 
 def _details(spec: Spec) -> str:
-    """What one wants to know beside the summary, by kind."""
+    """What one wants to know beside the summary, see `DETAILS`."""
     if isinstance(spec, TaskSpec):
         return ", ".join(name if weight == 1 else f"{weight:g} x {name}" for name, weight in spec.verifiers.items())
     if isinstance(spec, VerifierSpec):
         return f"{spec.low:g} to {spec.high:g}"
+    if isinstance(spec, TrackerSpec):
+        return ", ".join(spec.needs)
     return spec.paper if isinstance(spec, AlgorithmSpec) else spec.target

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from mmrl.specs import Spec
+from mmrl.specs import AlgorithmSpec, Spec
 
-SKIP = {"verifiers": 1, "policies": 1, "algorithms": 2}
-"""Kind -> the positional arguments that are the engine's: a case; a config; rewards and groups."""
+SKIP = {"verifiers": 1, "policies": 1}
+"""Kind -> the positional arguments that are the engine's: a case; a config. Those of an algorithm are signals, whatever their
+number: see `settings_of`."""
 ENGINE = {"policies": ("device", "seed", "source")}
 """Kind -> the keyword arguments that are the engine's."""
 
@@ -52,6 +53,43 @@ def options_of(kind: str, spec: Spec, target: Callable[..., Any]) -> list[Option
         for p in named
     ]
     return sorted(found, key=lambda option: not option.required)
+
+
+def settings_of(spec: AlgorithmSpec, advantage: Callable[..., Any], loss: Callable[..., Any]) -> list[Option]:
+    """What `stages.settings` may give an algorithm: keyword-only parameters of its advantage and of its loss, and how losses are
+    averaged. A name that both have stands here once, and goes to both."""
+    found: dict[str, Option] = {}
+    for function in (advantage, loss):
+        own = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        meanings = _meanings(function, [p.name for p in own])
+        for p in own:
+            found.setdefault(
+                p.name,
+                Option(
+                    name=p.name,
+                    type=_type(p),
+                    default=spec.options.get(p.name, _default(function, p)),
+                    required=p.default is p.empty and p.name not in spec.options,
+                    meaning=meanings.get(p.name, ""),
+                ),
+            )
+    meanings = _under_attributes(AlgorithmSpec)
+    for name in ("normalise", "constant"):
+        found[name] = Option(
+            name=name,
+            type=AlgorithmSpec.__annotations__[name],
+            default=spec.options.get(name, getattr(spec, name)),
+            required=False,
+            meaning=_flow(meanings.get(name, "")),
+        )
+    return sorted(found.values(), key=lambda option: not option.required)
+
+
+def signals_of(advantage: Callable[..., Any]) -> dict[str, str]:
+    """The signals that an advantage asks for, in its order, with their meanings; "" for one that doesn't exist."""
+    from mmrl.algorithms import presets, signals  # imports torch
+
+    return {name: signals.SIGNALS.get(name, "") for name in presets.signals_of(advantage)}
 
 
 def first_line(target: Any) -> str:

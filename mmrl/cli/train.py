@@ -76,13 +76,19 @@ def _dry_run(config: Any) -> None:
     click.echo(tomli_w.dumps(as_data(config)), nl=False)
     splits = dict.fromkeys([*(stage.split for stage in config.stages), *([config.evaluate.split] if config.evaluate.n else [])])
     for name, task in tasks.items():
-        reward = " + ".join(verifier if w == 1 else f"{w:g} x {verifier}" for verifier, w in weights[name].items())
+        reward = " + ".join(_weighted(verifier, *w) for verifier, w in weights[name].items())
         counts = ", ".join(f"{len(prompts_of(name, task, split, config.seed))} {split}" for split in splits)
         click.echo(f"# {name}: {counts} prompts; reward {reward}; evaluated with {metric_of(config, name)}", err=True)
     path = Path(config.runs) / config.name
     if path.exists():
         click.echo(f"# {path} is there already: training needs --resume, --overwrite or another name", err=True)
     click.echo("# checked: keys, ids, options and splits. Not looked at: models on a hub, and pictures (mmrl check)", err=True)
+
+
+def _weighted(verifier: str, start: float, end: float) -> str:
+    if start == end:
+        return verifier if start == 1 else f"{start:g} x {verifier}"
+    return f"({start:g} to {end:g}) x {verifier}"
 
 
 def _stopped(run: Path, show: Any) -> None:

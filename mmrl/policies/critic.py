@@ -47,8 +47,9 @@ class Critic:
         """(values_L before each trained token, values_R after each rollout), float32. states_QH: the policy's, if shared."""
         if self.backbone is not None:
             states_QH = self.backbone.states(micro)
+        elif states_QH is not None and self.config.detach:
+            states_QH = states_QH.detach()
         assert states_QH is not None
-        states_QH = states_QH.detach() if self.config.detach else states_QH
         values_Q = self.head(states_QH.float())[:, 0]
         return values_Q[: len(micro.source_L)], values_Q[len(micro.source_L) :]
 

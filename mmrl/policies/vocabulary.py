@@ -21,8 +21,8 @@ def check_teacher(config: PolicyConfig, teacher: str) -> None:
         token = min({t for t in own.keys() | other.keys() if own.get(t) != other.get(t)})
         there, here = other.get(token, "none"), own.get(token, "none")
         raise UserError(
-            f"teacher {teacher!r} has another vocabulary than {config.model!r}: {token!r} is token {there} there and {here} here: "
-            "take a teacher with the same tokenizer"
+            f"teacher {teacher!r} has another vocabulary than {config.model!r}: {token!r} is token {there} there and {here} "
+            "here: take a teacher with the same tokenizer"
         )
 
 

@@ -28,7 +28,15 @@ SHOWN = {
         ("logprob_gap", "logprob gap"),
         ("time/step", "s/step"),
     ),
+    "distill": (
+        ("loss", "loss"),
+        ("length/mean", "length"),
+        ("entropy", "entropy"),
+        ("grad_norm", "gradient norm"),
+        ("time/step", "s/step"),
+    ),
 }
+"""Stage kind -> (metric, its label); the first is drawn as a line."""
 
 
 class Show:
@@ -55,7 +63,7 @@ class Show:
 
     def stage_started(self, number: int, count: int, stage: Any, done: int) -> None:
         self.title, self.kind, self.done, self.first, self.steps = (
-            f"stage {number + 1} of {count}: {stage.kind}",
+            f"stage {number + 1} of {count}: {stage.kind}" + (f", {stage.algorithm}" if stage.kind == "rl" else ""),
             stage.kind,
             done,
             done,

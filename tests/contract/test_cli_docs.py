@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
 import re
@@ -11,6 +12,8 @@ import click
 import pytest
 
 from mmrl.cli import COMMANDS, main
+from mmrl.cli.options import Option
+from mmrl.specs import AlgorithmSpec, TaskSpec, VerifierSpec
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 BLOCK = re.compile(r"<!-- help: ([\w ]+) -->\n```\n(.*?)```\n", re.DOTALL)
@@ -53,3 +56,11 @@ def test_every_command_has_a_section() -> None:
     page = PAGE.read_text("utf-8")
     for name in COMMANDS:
         assert re.search(rf"^## mmrl {name}\b", page, re.MULTILINE)
+
+
+def test_the_page_names_the_keys_of_a_listed_spec() -> None:
+    """Those of simulators and trackers are left to their specs."""
+    section = PAGE.read_text("utf-8").partition("\n## mmrl list\n")[2].partition("\n## ")[0]
+    keys = {f.name for spec in (TaskSpec, VerifierSpec, AlgorithmSpec) for f in dataclasses.fields(spec)}
+    keys |= {f.name for f in dataclasses.fields(Option)} | {"kind", "plugin", "accepts", "needs"}
+    assert [key for key in sorted(keys) if f"`{key}`" not in section] == []

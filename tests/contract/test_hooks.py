@@ -17,10 +17,14 @@ import torch
 import runs
 from mmrl import hookspecs
 from mmrl.algorithms.loss import LossInputs
+from mmrl.algorithms.presets import load_algorithm
+from mmrl.algorithms.signals import SIGNALS
 from mmrl.config import parse_config
 from mmrl.interfaces import Simulator, Tracker
 from mmrl.plugins import GROUP, Registry
 from mmrl.record import RunFolder
+from mmrl.specs import AlgorithmSpec
+from mmrl.start import resolved
 from mmrl.testing import check_plugin
 from mmrl.testing import tasks as task_checks
 from mmrl.testing import verifiers as verifier_checks
@@ -161,6 +165,27 @@ def test_the_examples_of_observers_run(site, tmp_path: Path, capsys: pytest.Capt
     assert capsys.readouterr().out == "x begins in runs/x\nstep 7 is good\nruns/x finished\n"
 
 
+def test_the_guide_has_the_table_of_signals() -> None:
+    """MMRL_UPDATE_DOCS=1 writes it anew."""
+    rows = [f"| `{name}` | {meaning} |" for name, meaning in SIGNALS.items()]
+    table = "\n".join(["", "| signal | what it is |", "|---|---|", *rows, ""])
+    page, path = GUIDE, ROOT / "docs" / "plugins.md"
+    begin, end = (re.search(rf"<!-- signals: {mark}.*-->\n?", page) for mark in ("begin", "end"))
+    assert begin and end
+    if os.environ.get("MMRL_UPDATE_DOCS"):
+        page = page[: begin.end()] + table + page[end.start() :]
+        path.write_text(page, "utf-8")
+        end = re.search(r"<!-- signals: end.*-->\n?", page)
+    assert end and page[begin.end() : end.start()] == table
+
+
+def test_the_guide_has_every_field_of_an_algorithm() -> None:
+    section = GUIDE.partition("### `mmrl_algorithms()")[2].partition("\n### ")[0]
+    for field in dataclasses.fields(AlgorithmSpec):
+        assert f"`{field.name}`" in section or f"`{field.name}=`" in section or f"{field.name}=" in section
+    assert str(AlgorithmSpec(id="a/b", target="c:d").loss) in section, "the guide names the loss that is the default"
+
+
 def test_the_guide_shows_what_a_loss_sees_and_what_a_simulator_does() -> None:
     for field in dataclasses.fields(LossInputs):
         assert f"\n| `{field.name}` | " in GUIDE
@@ -187,12 +212,14 @@ def test_the_example_of_an_algorithm_computes_what_it_says(rloo: Path, site) -> 
     nan = torch.nan
     rewards_N = torch.tensor([1.0, 0.0, 0.5, nan, 0.1, 0.1, 0.1, 1.0, nan], dtype=torch.float64)
     groups_N = torch.tensor([0, 0, 0, 0, 1, 1, 1, 2, 3])
+    lengths_N = torch.tensor([10, 20, 30, 40, 5, 5, 10, 7, 7])
     expected_N = [0.75, -0.75, 0.0, nan, 0.0, 0.0, 0.0, 0.0, nan]  # of 1: 1 - (0 + 0.5) / 2; one alone is compared with nobody
-    advantages_N = example.leave_one_out(rewards_N, groups_N)
+    advantages_N = example.leave_one_out(rewards_N, groups_N, lengths_N)
     assert advantages_N.dtype == torch.float32
     assert advantages_N.tolist() == pytest.approx(expected_N, abs=0, nan_ok=True)
-    halved_N = example.leave_one_out(rewards_N, groups_N, negative=0.5)
-    assert halved_N[:3].tolist() == [0.75, -0.375, 0.0]
+    # 0.9, -0.2 and 0.2 after the price of 1 for a hundred tokens; then 0.05, 0.05 and 0
+    priced_N = [0.9, -0.75, -0.15, nan, 0.025, 0.025, -0.05, 0.0, nan]
+    assert example.leave_one_out(rewards_N, groups_N, lengths_N, price=1.0).tolist() == pytest.approx(priced_N, nan_ok=True)
 
     ratio_L = torch.tensor([1.0, 2.0, 0.5, 1.25])
     logprobs_L = torch.tensor([-1.0, -2.0, -0.5, -4.0], requires_grad=True)
@@ -203,7 +230,7 @@ def test_the_example_of_an_algorithm_computes_what_it_says(rloo: Path, site) -> 
         rollout_L=torch.zeros(4, dtype=torch.int64),
         lengths_N=torch.tensor([4]),
     )
-    loss_L, clipped_L = example.cispo(inputs, 0.25, 0.5)  # weights 1, 1.5 for 2, 0.75 for 0.5, 1.25
+    loss_L, clipped_L = example.cispo(inputs, clip_low=0.25, clip_high=0.5)  # weights 1, 1.5 for 2, 0.75 for 0.5, 1.25
     loss_L.sum().backward()
     assert loss_L.tolist() == pytest.approx([1.0, 3.0, -0.75, 15.0])
     assert clipped_L.tolist() == [0.0, 1.0, 1.0, 0.0]
@@ -215,6 +242,9 @@ def test_the_example_of_an_algorithm_trains(rloo: Path, site, tmp_path: Path, mo
     monkeypatch.setenv("MMRL_PLUGIN_FILES", os.pathsep.join([runs.TOY, str(rloo)]))
     run_file = next(code for language, code in BLOCK.findall(GUIDE) if language == "toml" and "rloo/cispo" in code)
     (stage,) = tomllib.loads(run_file)["stages"]
+    algorithm = load_algorithm("rloo/cispo", stage["settings"])
+    assert algorithm.needs == ("rewards_N", "groups_N", "lengths_N") and algorithm.normalise == "token"
+    assert resolved(runs.toy_config(tmp_path, stages=[stage])).stages[0].dynamic_sampling == 2, "its stage's default"
     stage |= {"steps": 2, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-2}
     folder = runs.run(runs.toy_config(tmp_path, stages=[stage], evaluate={"n": 0}))
     shares = [row["metrics"]["clip_share"] for row in runs.rows(folder)]

@@ -4,62 +4,112 @@ MMRL_UPDATE_DOCS=1 writes the table anew.
 """
 
 import ast
+import json
 import os
 import re
 import tomllib
+import typing
 from pathlib import Path
 
 import pytest
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from mmrl import config as configs
+from mmrl import schema
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "run-files.md"
-SECTIONS = [
-    ("", configs.RunConfig),
-    ("[policy]", configs.PolicyConfig),
-    ("[[tasks]]", configs.TaskConfig),
-    ('[[stages]] kind = "sft"', configs.SftStage),
-    ('[[stages]] kind = "rl"', configs.RlStage),
-    ("[generate]", configs.GenerateConfig),
-    ("[evaluate]", configs.EvaluateConfig),
-    ("[judge]", configs.JudgeConfig),
-    ("[train]", configs.TrainConfig),
-    ("[checkpoint]", configs.CheckpointConfig),
-    ("[record]", configs.RecordConfig),
-    ("[limits]", configs.LimitsConfig),
+SECTIONS: list[tuple[str, type[schema.Section]]] = [
+    ("", schema.RunConfig),
+    ("[policy]", schema.PolicyConfig),
+    ("[policy.lora]", schema.LoraConfig),
+    ("[[tasks]]", schema.TaskConfig),
+    ("[[stages]]", schema.Training),
+    ('[[stages]] kind = "sft"', schema.SftStage),
+    ('[[stages]] kind = "rl"', schema.RlStage),
+    ('[[stages]] kind = "distill"', schema.DistillStage),
+    ("[[stages.parts]]", schema.PartConfig),
+    ("[stages.critic]", schema.CriticConfig),
+    ("[stages.imitation]", schema.ImitationConfig),
+    ("[stages.condition]", schema.ConditionConfig),
+    ("[generate]", schema.GenerateConfig),
+    ("[evaluate]", schema.EvaluateConfig),
+    ("[judge]", schema.JudgeConfig),
+    ("[train]", schema.TrainConfig),
+    ("[checkpoint]", schema.CheckpointConfig),
+    ("[record]", schema.RecordConfig),
+    ("[limits]", schema.LimitsConfig),
+    ("limits.NAME", schema.Alarm),
 ]
+INTRODUCTIONS = {
+    schema.Training: "Keys of every kind of stage. The kinds below list what they have besides, and where their default differs.",
+    schema.Alarm: "What each of `[limits]` may say, such as `blind = {warn = 0.8, stop = 1.0}`.",
+}
+GROUPS = {
+    "prompts_per_step": "What is sampled, and how it is learned from",
+    "kl": "The KL penalty",
+    "success": "Which completions are trained on",
+    "adapt": "Which prompts come",
+    "critic": "Sections of their own",
+}
+"""The first key of each part of the long table -> the part's title."""
+TOP = ("tasks", "stages", "policy")
+"""Keys that are documented as sections."""
+
+
+def keys(model: type[schema.Section]) -> dict[str, FieldInfo]:
+    """The rows of a section: a stage has those that are not every stage's, or have a default of their own."""
+    fields = dict(model.model_fields)
+    if model is schema.RunConfig:
+        return {k: f for k, f in fields.items() if k not in TOP and not isinstance(f.default, schema.Section)}
+    if issubclass(model, schema.Training):
+        del fields["kind"]
+        if model is not schema.Training:
+            common = schema.Training.model_fields
+            return {k: f for k, f in fields.items() if k not in common or f.default != common[k].default}
+    return fields
 
 
 def table() -> str:
-    lines = []
+    lines: list[str] = []
     for title, model in SECTIONS:
-        lines += ["", f"### `{title}`" if title else "### Top level", "", "| key | default | meaning |", "|---|---|---|"]
-        for name, field in model.model_fields.items():
-            if isinstance(field.default, configs.Section) or (
-                name in ("tasks", "stages", "policy", "kind") and title != "[policy]"
-            ):
-                continue
-            default = (
-                "required"
-                if field.default is PydanticUndefined
-                else "unset"
-                if field.default is None
-                else f"`{toml(field.default)}`"
+        lines += ["", f"### `{title}`" if title else "### Top level"]
+        if model in INTRODUCTIONS:
+            lines += ["", INTRODUCTIONS[model]]
+        head = ["", "| key | default | meaning |", "|---|---|---|"]
+        for i, (name, field) in enumerate(keys(model).items()):
+            if model is schema.RlStage and name in GROUPS:
+                lines += ["", f"#### {GROUPS[name]}", *head]
+            elif i == 0:
+                lines += head
+            lines.append(
+                f"| `{name}` | {default(field)} | {' '.join((field.description or '').split()).replace('|', chr(92) + '|')} |"
             )
-            lines.append(f"| `{name}` | {default} | {field.description or ''} |")
     return "\n".join([*lines, ""])
 
 
-def toml(value):
-    return (
-        {True: "true", False: "false"}[value]
-        if isinstance(value, bool)
-        else f'"{value}"'
-        if isinstance(value, str)
-        else str(value)
-    )
+def default(field: FieldInfo) -> str:
+    if field.default is PydanticUndefined:
+        return "required"
+    return "unset" if field.default is None else f"`{toml(field.default)}`"
+
+
+def toml(value: typing.Any) -> str:
+    if isinstance(value, schema.Section):
+        return "{" + ", ".join(f"{k} = {toml(v)}" for k, v in value if v is not None) + "}"
+    return json.dumps(value) if isinstance(value, bool | str | list) else str(value)
+
+
+def sections_in(annotation: typing.Any) -> set[type[schema.Section]]:
+    """Every section that a type may hold, at any depth."""
+    if isinstance(annotation, type) and issubclass(annotation, schema.Section):
+        return {annotation}.union(*(sections_in(f.annotation) for f in annotation.model_fields.values()))
+    return set[type[schema.Section]]().union(*(sections_in(a) for a in typing.get_args(annotation)))
+
+
+def test_every_section_is_documented():
+    assert sections_in(schema.RunConfig) | {schema.Training} == {model for _, model in SECTIONS}
 
 
 def test_the_table_of_keys_is_that_of_the_schema():
@@ -74,15 +124,34 @@ def test_the_table_of_keys_is_that_of_the_schema():
 
 @pytest.mark.parametrize("title, model", SECTIONS, ids=lambda v: str(v)[:20])
 def test_every_key_says_what_it_does(title, model):
-    sections = {"generate", "evaluate", "judge", "train", "checkpoint", "record", "limits"}
-    assert [n for n, f in model.model_fields.items() if not f.description and n not in sections] == []
+    named = {"generate", "evaluate", "judge", "train", "checkpoint", "record", "limits"} if model is schema.RunConfig else set()
+    assert [n for n, f in model.model_fields.items() if not f.description and n not in named] == []
 
 
 def test_the_examples_are_valid():
-    blocks = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    whole, tasks = blocks
-    assert configs.parse_config(tomllib.loads(whole)).stages[0].steps == 60
-    assert [t.weight for t in configs.parse_config({**tomllib.loads(whole), **tomllib.loads(tasks)}).tasks] == [3, 1]
+    blocks = [tomllib.loads(text) for text in re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)]
+    whole = blocks[0]
+    assert configs.parse_config(whole).stages[0].steps == 60
+    for block in blocks[1:]:
+        configs.parse_config({**whole, **block})
+    (tasks,) = [configs.parse_config({**whole, **b}).tasks for b in blocks[1:] if "tasks" in b]
+    assert [(t.label, t.weight) for t in tasks] == [("classification/digits", 3), ("birds", 1)]
+
+
+def test_links_lead_somewhere():
+    for page in ("run-files.md", "algorithms.md", "training.md", "plugins.md", "cli.md"):
+        text = (ROOT / "docs" / page).read_text()
+        for target, mark in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", text):
+            path = ROOT / "docs" / (target or page)
+            assert path.exists(), f"{page} links to {target}"
+            if mark:
+                headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+                assert mark in {anchor(h) for h in headings}, f"{page} links to {target}#{mark}"
+
+
+def anchor(heading: str) -> str:
+    """What GitHub makes of a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").rglob("*.toml")), ids=lambda p: p.name)
@@ -94,7 +163,9 @@ def test_every_key_is_read_somewhere():
     """A key that nothing reads would be a setting without effect."""
     read = set()
     for path in (ROOT / "mmrl").rglob("*.py"):
-        if path.name != "config.py":
+        if path.name != "schema.py":
             read |= {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
-    keys = {name for _, model in SECTIONS for name in model.model_fields}
-    assert keys - read == set()
+    names = {name for _, model in SECTIONS for name in model.model_fields}
+    alarms = ast.walk(ast.parse((ROOT / "mmrl" / "watch.py").read_text()))
+    read |= {node.value for node in alarms if isinstance(node, ast.Constant) and node.value in schema.LimitsConfig.model_fields}
+    assert names - read == set()

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 
 import mmrl.run
 import mmrl.start
@@ -47,7 +47,14 @@ def test_good_names_stay_good():
 
 
 @pytest.mark.parametrize(
-    "model", ["tiny:qwen2_5_vl:layers=²", "tiny:qwen2_5_vl:seed=99999999999", "tiny:qwen2_5_vl:hidden=99968", "./nowhere"]
+    "model",
+    [
+        "tiny:qwen2_5_vl:layers=²",
+        "tiny:qwen2_5_vl:seed=99999999999999999999",  # torch takes no more than 64 bits
+        "tiny:qwen2_5_vl:hidden=99968",
+        "tiny:qwen2_5_vl:layers=99999999999",
+        "./nowhere",
+    ],
 )
 def test_models_that_cannot_be(model):
     with pytest.raises(UserError, match=r"policy\.model"):
@@ -134,10 +141,10 @@ def test_a_run_folder_has_one_writer(tmp_path):
 def test_a_stop_in_the_first_step_of_a_stage_keeps_the_stage_before(tmp_path, monkeypatch, first):
     score = mmrl.run.Run.report_failures
 
-    def fail(self, scores, rollouts):
+    def fail(self, groups):
         if self.at.stage == 1:
             raise KeyboardInterrupt
-        score(self, scores, rollouts)
+        score(self, groups)
 
     config = runs.toy_config(tmp_path, stages=[first, RL], evaluate={"n": 0})
     with monkeypatch.context() as patch:
@@ -184,7 +191,9 @@ def test_the_best_may_be_what_the_run_began_with(tmp_path, monkeypatch):
         ("state.json", b'{"step": 1, "seconds": []}'),
         ("policy/tokenizer.json", b"{}"),
         ("state.json", b"{"),
-        ("reference.safetensors", b"cut"),
+        ("learner.safetensors", b"cut"),
+        ("learner.safetensors", save({})),  # whole, but without the reference
+        ("learner.safetensors", save({"other/w": torch.zeros(1)})),
     ],
 )
 def test_a_damaged_checkpoint_of_the_run_is_named(tmp_path, name, content):
@@ -224,7 +233,7 @@ def test_a_deleted_checkpoint_begins_again_and_a_damaged_one_is_named(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         runs.run(config, progress=runs.Silent(4))
     checkpoint = tmp_path / "toy" / "checkpoints" / "step-000004"
-    (checkpoint / "optimizer.safetensors").write_bytes(b"cut")
+    (checkpoint / "learner.safetensors").write_bytes(b"cut")
     with pytest.raises(UserError, match="step-000004 can't be read"):
         runs.run(config, resume=True)
     shutil.rmtree(tmp_path / "toy" / "checkpoints")

@@ -78,8 +78,8 @@ def test_bfloat16_weights_follow_float32_masters_through_a_resume(tmp_path):
     assert runs.trajectory(folder) == runs.trajectory(whole) and same_end(folder.path, whole.path)
     weights = load_file(whole.checkpoint_dir(4) / "policy" / "model.safetensors")
     masters = {
-        k.removesuffix("/master"): v
-        for k, v in load_file(whole.checkpoint_dir(4) / "optimizer.safetensors").items()
+        k.removeprefix("optimizer/").removesuffix("/master"): v
+        for k, v in load_file(whole.checkpoint_dir(4) / "learner.safetensors").items()
         if k.endswith("/master")
     }
     assert all(v.dtype == torch.bfloat16 for v in weights.values()) and len(masters) >= len(weights)

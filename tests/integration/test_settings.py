@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 import mmrl.run
 import mmrl.start
+import mmrl.steps
 import runs
 from mmrl.algorithms.advantage import group_relative
 from mmrl.cli.eval import command as eval_command
@@ -18,12 +19,14 @@ from mmrl.config import parse_config, smoke
 from mmrl.data.seeds import derive
 from mmrl.errors import UserError
 from mmrl.evaluate import Evaluation, Evaluator
+from mmrl.gather import Group
 from mmrl.generate.local import LocalGenerator
 from mmrl.learn import Learner
+from mmrl.optimizer import Optimizer
 from mmrl.record import RunFolder
 from mmrl.run import Run
 from mmrl.start import evaluate_only, load_policy
-from mmrl.types import Score
+from mmrl.types import Prompt, Score
 
 MORE = """
 from mmrl import AlgorithmSpec, Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
@@ -39,7 +42,7 @@ def mmrl_verifiers():
 @hookimpl
 def mmrl_algorithms():
     return [AlgorithmSpec(id="more/plain", target="mmrl.algorithms.advantage:group_relative", options={"scale": "batch"},
-                          loss="more:loss", normalise="sequence")]
+                          loss="more:loss", normalise="constant", constant=2.5)]
 
 class Shape(Task):
     def prompts(self, split, seed):
@@ -51,7 +54,7 @@ def length(case):
 def vowels(case):
     return sum(c in "aeiou" for c in case.completion) / (1 + len(case.completion))
 
-def loss(inputs, low, high):
+def loss(inputs):
     return -inputs.logprobs_L * inputs.advantages_L, 0 * inputs.logprobs_L
 """
 RL = {"kind": "rl", "steps": 2, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-3}
@@ -82,20 +85,20 @@ def learners(monkeypatch):
             super().__init__(*args, **options)
             made.append(self)
 
-    monkeypatch.setattr(mmrl.run, "Learner", Kept)
+    monkeypatch.setattr(mmrl.steps, "Learner", Kept)
     return made
 
 
 @pytest.fixture
 def packed(monkeypatch):
     """The arguments with which each step was packed."""
-    calls, pack = [], mmrl.run.pack
+    calls, pack = [], mmrl.steps.pack
 
-    def keep(rollouts, advantages_N, policy, **options):
-        calls.append(SimpleNamespace(rollouts=rollouts, advantages=advantages_N.tolist(), **options))
-        return pack(rollouts, advantages_N, policy, **options)
+    def keep(rollouts, credit, policy, **options):
+        calls.append(SimpleNamespace(rollouts=rollouts, advantages=credit.advantages.tolist(), **options))
+        return pack(rollouts, credit, policy, **options)
 
-    monkeypatch.setattr(mmrl.run, "pack", keep)
+    monkeypatch.setattr(mmrl.steps, "pack", keep)
     return calls
 
 
@@ -184,10 +187,12 @@ def test_each_stage_has_its_own_schedule(tmp_path):
 
 def test_the_algorithm_brings_advantage_loss_and_average_and_a_stage_changes_its_settings(tmp_path, more, learners):
     own = {**RL, "algorithm": "more/plain", "steps": 1}
-    stages = [{**RL, "steps": 1}, own, {**own, "settings": {"scale": "none"}}]
+    changed = {"scale": "none", "normalise": "sequence", "constant": 6.0}
+    stages = [{**RL, "steps": 1}, own, {**own, "settings": changed}]
     folder = runs.run(runs.toy_config(tmp_path, stages=stages, evaluate=NOTHING))
-    assert [made.normalise for made in learners] == ["token", "sequence", "sequence"]
-    assert [made.loss.__name__ for made in learners] == ["clipped_surrogate", "loss", "loss"]
+    assert [made.normalise for made in learners] == ["sequence", "constant", "sequence"]
+    assert [made.loss.func.__name__ for made in learners] == ["clipped_surrogate", "loss", "loss"]
+    assert [made.constant for made in learners] == [6.0, 2.5, 6.0], "generate.max_tokens, unless it says its own"
     groups = torch.tensor([0] * 4 + [1] * 4)
     for (step, rows), scale in zip(recorded(folder).items(), ("group", "batch", "none"), strict=True):
         rewards = torch.tensor([r["score"]["value"] for r in rows], dtype=torch.float64)
@@ -196,7 +201,13 @@ def test_the_algorithm_brings_advantage_loss_and_average_and_a_stage_changes_its
 
 
 def test_a_stage_hands_its_numbers_to_its_learner(tmp_path, learners):
-    numbers = {"clip_low": 0.1, "clip_high": 0.3, "epochs": 2, "weight_decay": 0.5, "max_grad_norm": 0.25, "kl": 0.1}
+    numbers = {
+        "epochs": 2,
+        "weight_decay": 0.5,
+        "max_grad_norm": 0.25,
+        "kl": 0.1,
+        "settings": {"clip_low": 0.1, "clip_high": 0.3},
+    }
     runs.run(
         runs.toy_config(
             tmp_path,
@@ -207,12 +218,20 @@ def test_a_stage_hands_its_numbers_to_its_learner(tmp_path, learners):
         )
     )
     sft, full, plain = learners
-    assert (sft.temperature, sft.normalise, sft.epochs, sft.kl, sft.reference) == (1.0, "token", 1, 0.0, None)
-    assert (full.clip, full.epochs, full.kl, full.gap_limit, full.temperature) == ((0.1, 0.3), 2, 0.1, 0.05, 0.7)
-    assert full.reference is not None and full.optimizer.param_groups[0]["weight_decay"] == 0.5
-    assert plain.reference is None and plain.clip == (0.2, 0.2) and plain.optimizer.param_groups[0]["weight_decay"] == 0.0
-    reference = dict(full.reference.parameters())
+    assert (sft.temperature, sft.normalise, sft.rl, sft.reference, sft.gap_limit) == (1.0, "token", None, None, torch.inf)
+    assert (full.loss.keywords, full.rl.epochs, full.rl.kl) == ({"clip_low": 0.1, "clip_high": 0.3}, 2, 0.1)
+    assert (full.gap_limit, full.temperature, full.stage.max_grad_norm) == (0.05, 0.7, 0.25)
+    assert full.reference is not None and full.optimizer.rule.param_groups[0]["weight_decay"] == 0.5
+    assert plain.reference is None and plain.loss.keywords == {"clip_low": 0.2, "clip_high": 0.2} and plain.rl.epochs == 1
+    assert plain.optimizer.rule.param_groups[0]["weight_decay"] == 0.0
+    reference = full.reference.state()
     assert any(not torch.equal(p, reference[name]) for name, p in full.policy.parameters())
+
+
+@pytest.mark.parametrize(("limits", "stop"), [({}, 0.1), ({"logprob_gap": {"warn": 0.01}}, torch.inf)])
+def test_the_gap_between_sampler_and_learner_stops_where_the_limits_say(tmp_path, learners, limits, stop):
+    runs.run(runs.toy_config(tmp_path, stages=[{**RL, "steps": 1}], evaluate=NOTHING, limits=limits))
+    assert learners[0].gap_limit == stop
 
 
 # -- generate and train -------------------------------------------------------------------------------------------------
@@ -367,14 +386,23 @@ def test_more_failures_than_the_limit_stop_a_run(tmp_path, limit, failed, stops)
         config=SimpleNamespace(judge=SimpleNamespace(failure_limit=limit)), folder=folder, at=SimpleNamespace(step=4)
     )
     scores = [Score(0.5)] * (10 - failed) + [Score(None, detail="no")] * failed
-    rollouts = [SimpleNamespace(prompt=SimpleNamespace(task="a/b", id=str(i))) for i in range(10)]
+    groups = [
+        Group(
+            place=("a/b", i),
+            prompt=Prompt(messages=[], task="a/b", id=str(i)),
+            inputs=None,
+            rollouts=[],
+            scores=scores[k : k + 2],
+        )
+        for i, k in enumerate(range(0, 10, 2))
+    ]
     if stops:
         with pytest.raises(UserError, match=rf"{failed} of 10 scores of step 5 failed.*judge\.failure_limit = {limit}.*: no"):
-            Run.report_failures(run, scores, rollouts)
+            Run.report_failures(run, groups)
     else:
-        Run.report_failures(run, scores, rollouts)
+        Run.report_failures(run, groups)
     errors = [json.loads(line) for line in (tmp_path / "errors.jsonl").read_text().splitlines()] if failed else []
-    first = {"step": 5, "where": f"a/b {10 - failed}", "what": "no"}
+    first = {"step": 5, "where": f"a/b {(10 - failed) // 2}", "what": "no"}
     assert len(errors) == min(failed, 8) and errors[:1] == [first][:failed]
 
 
@@ -407,14 +435,14 @@ def test_a_broken_picture_is_named_once_in_all_epochs(tmp_path):
 
 
 def test_an_update_that_was_broken_off_is_not_kept(tmp_path, monkeypatch):
-    step = Learner._step
+    step = Optimizer.step
 
-    def fail(self, rate):
+    def fail(self, number, **options):
         if self.steps == 3:  # the second of two passes of the second step
             raise UserError("no")
-        return step(self, rate)
+        return step(self, number, **options)
 
-    monkeypatch.setattr(Learner, "_step", fail)
+    monkeypatch.setattr(Optimizer, "step", fail)
     with pytest.raises(UserError, match="step 2: no"):
         runs.run(runs.toy_config(tmp_path, stages=[{**RL, "epochs": 2}], evaluate=NOTHING))
     assert list((tmp_path / "toy" / "checkpoints").iterdir()) == []
@@ -423,11 +451,11 @@ def test_an_update_that_was_broken_off_is_not_kept(tmp_path, monkeypatch):
 def test_an_interrupt_in_the_middle_of_an_update_keeps_nothing(tmp_path, monkeypatch):
     update = Learner.update
 
-    def interrupted(self, batch, step):
+    def interrupted(self, batches, step, **options):
         if step == 1:
-            self.steps += 1  # the weights are being stepped
+            self.optimizer.steps += 1  # the weights are being stepped
             raise KeyboardInterrupt
-        return update(self, batch, step)
+        return update(self, batches, step, **options)
 
     monkeypatch.setattr(Learner, "update", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -548,7 +576,7 @@ def test_the_switches_of_mmrl_eval(tmp_path, monkeypatch):
         return [Evaluation(task="a/b", split="test", metric="a/v", value=0.75, low=0.5, high=1.0, n=8, extra={"failed": 2.0})]
 
     monkeypatch.setattr("mmrl.start.evaluate_only", evaluate)
-    monkeypatch.setattr("mmrl.cli.eval._weights", lambda config, folder, which: f"the {which} weights")
+    monkeypatch.setattr("mmrl.cli.eval._weights", lambda config, folder, which: (f"the {which} weights", folder and 4))
     last = [tmp_path / "run", "-n", "7", "--split", "train", "--checkpoint", "last", "--set", "seed=9", "--set", "evaluate.n=3"]
     for asked_for, which, arguments in (
         (200, "best", [tmp_path / "run.toml"]),
@@ -560,10 +588,10 @@ def test_the_switches_of_mmrl_eval(tmp_path, monkeypatch):
         figure = ["a/b  test  a/v 0.750 (0.500 to 1.000), n=8", *few, "  failed 2.000"]
         assert done.stdout.splitlines() == [f"the {which} weights", *figure]
     assert asked == [
-        (None, "best", 200, "test", 0),
-        (tmp_path / "run", "best", 50, "valid", 0),
-        (tmp_path / "run", "last", 7, "train", 9),
-    ]
+        (None, "None", 200, "test", 0),
+        (tmp_path / "run", "4", 50, "valid", 0),
+        (tmp_path / "run", "4", 7, "train", 9),
+    ], "the step that was found, and without one the run file's own weights"
     done = CliRunner().invoke(eval_command, [str(tmp_path / "run"), "--json"], catch_exceptions=False)
     figure = json.loads(done.stdout)["a/b"]
     assert figure == {

@@ -55,6 +55,15 @@ def test_gold_completions_that_are_cut_off_or_score_low_are_named_before_the_fir
     assert [(row["step"], row["where"], row["what"]) for row in rows] == [(1, "gold completions", note) for note in notes]
 
 
+def test_a_task_with_a_name_and_a_limit_of_its_own_is_told_by_them(tmp_path):
+    tasks = [{"id": "toy/colour", "name": "short", "max_tokens": 2, "verifiers": {"toy/zero": 1.0}}, {"id": "toy/colour"}]
+    notes, _ = told(tmp_path, stages=[{**RL, "steps": 1}], tasks=tasks, generate={"max_tokens": 3})
+    assert [note.partition(": raise")[0] for note in notes if "max_tokens" in note] == [
+        "short: tasks 'short' max_tokens = 2 cuts off even gold completions, of 3 tokens"
+    ]
+    assert [note.rpartition(", see ")[2] for note in notes if "toy/zero" in note] == ["`mmrl list tasks toy/colour`?"]
+
+
 def test_a_run_that_learns_nothing_says_so_once(tmp_path):
     tasks = [{"id": "toy/colour", "verifiers": {"toy/exact": 1.0}}]
     notes, _ = told(tmp_path, stages=[RL, {**RL, "steps": 9}], tasks=tasks, generate={"max_tokens": 3})
@@ -66,8 +75,8 @@ def test_a_run_that_learns_nothing_says_so_once(tmp_path):
 
 
 def test_a_step_with_spread_begins_the_count_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("mmrl.run.IDLE_STEPS", 3)
-    monkeypatch.setattr("mmrl.run.rl_metrics", lambda *_: next(shares))
+    monkeypatch.setattr("mmrl.watch.LONG", 3)
+    monkeypatch.setattr("mmrl.steps.rl_metrics", lambda *_: next(shares))
     shares = iter({"zero_spread_share": s, "reward/mean": 1.0, "length/truncated_share": 0.0} for s in (1, 1, 0.5, 1, 1, 1, 1))
     notes, _ = told(tmp_path, stages=[{**RL, "steps": 7}])
     assert [note.partition(": look")[0] for note in notes] == [
@@ -120,11 +129,13 @@ def test_a_finished_run_says_how_to_evaluate_it_again(tmp_path):
 
 def test_a_dry_run_says_what_would_be_rewarded_and_loads_nothing(tmp_path):
     (tmp_path / "run.toml").write_text(RUN_FILE)
-    code, lines = mmrl(
-        tmp_path, "train", "run.toml", "--dry-run", "--set", "tasks.0.verifiers={'toy/letters' = 0.5, 'toy/exact' = 1}"
-    )
-    assert code == 0
-    assert "# toy/colour: 16 train, 16 test prompts; reward 0.5 x toy/letters + toy/exact; evaluated with toy/exact" in lines
+    for verifiers, reward in (
+        ("{'toy/letters' = 0.5, 'toy/exact' = 1}", "0.5 x toy/letters + toy/exact"),
+        ("{'toy/letters' = [0.5, 0], 'toy/exact' = [1, 1]}", "(0.5 to 0) x toy/letters + toy/exact"),
+    ):
+        code, lines = mmrl(tmp_path, "train", "run.toml", "--dry-run", "--set", f"tasks.0.verifiers={verifiers}")
+        assert code == 0
+        assert f"# toy/colour: 16 train, 16 test prompts; reward {reward}; evaluated with toy/exact" in lines
     for model, message in (
         ("./none", "is not a folder"),
         (".", "is a folder without config.json"),

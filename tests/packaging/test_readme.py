@@ -11,6 +11,7 @@ import pytest
 
 from mmrl.cli import COMMANDS
 from mmrl.config import load_config
+from mmrl.plugins import Registry
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "README.md").read_text()
@@ -99,3 +100,8 @@ def test_commands_exist():
         assert target in targets
     for command in re.findall(r"^mmrl ([a-z]+)", shell, re.MULTILINE) + re.findall(r"`mmrl ([a-z]+)", TEXT):
         assert command in COMMANDS
+
+
+def test_it_counts_the_algorithms_right():
+    (number,) = re.findall(r"\[(\d+) algorithms\]\(docs/algorithms\.md\)", TEXT)
+    assert int(number) == len(Registry(entry_points=[]).specs("algorithms"))

@@ -13,7 +13,7 @@ from mmrl.algorithms.loss import LossInputs, average, clipped_surrogate
 from mmrl.policies import tiny
 from mmrl.policies.vlm import VLM
 from mmrl.schema import PolicyConfig
-from mmrl.types import Prompt, Rollout, Status, Turn, user
+from mmrl.types import Credit, Prompt, Rollout, Status, Turn, user
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 
@@ -47,6 +47,11 @@ def rollouts(vlm: VLM, prompts, group: int = 4, longest: int = 9, seed: int = 0)
     return made
 
 
+def credit(*advantages: float) -> Credit:
+    """One advantage for each rollout."""
+    return Credit(advantages=torch.tensor(advantages))
+
+
 def as_rollouts(prompts, inputs, groups) -> list[Rollout]:
     """Sampled groups as rollouts."""
     return [
@@ -78,8 +83,8 @@ def logprobs_and_gradient(
                 rollout_L=micro.rollout_L,
                 lengths_N=batch.lengths_N,
             ),
-            0.2,
-            0.2,
+            clip_low=0.2,
+            clip_high=0.2,
         )
         average(loss, micro, batch, normalise).backward()
         found += [(int(n), place, value) for place, (n, value) in enumerate(zip(micro.rollout_L, logprobs.detach(), strict=True))]

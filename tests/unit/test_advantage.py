@@ -244,7 +244,7 @@ IN_GROUPS = [
     whitened_baseline,
     filtered,
     lambda r, g: difficulty_weighted(r, g, torch.full_like(r, 3.0)),
-    lambda r, g: per_reward(r[:, None], g),
+    lambda r, g: per_reward(r[:, None], torch.full((len(r), 1), 2.0), g),
     lambda r, g: smooth(r, g, torch.zeros(len(r), 4)),
 ]
 

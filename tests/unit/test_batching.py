@@ -32,7 +32,7 @@ def rows(vlm, lengths):
 def test_a_micro_batch_holds_as_many_padded_tokens_as_the_budget_allows(lengths, times, more, expected):
     vlm = cases.policy("qwen2_5_vl")
     rollouts, prompt = rows(vlm, lengths)
-    batch = pack(rollouts, torch.ones(len(rollouts)), vlm, shared_prefix=True, budget=times * prompt + more)
+    batch = pack(rollouts, cases.credit(*[1.0] * len(rollouts)), vlm, shared_prefix=True, budget=times * prompt + more)
     found = [[int((row >= 0).sum()) - prompt for row in micro.segment_BS] for micro in batch.micro]
     assert found == expected
     assert batch.num_tokens == sum(lengths) and sum(len(m.target_L) for m in batch.micro) == sum(lengths)
@@ -73,7 +73,7 @@ def test_room_that_runs_out_is_made_anew_and_loses_nothing(monkeypatch):
         groups = LocalGenerator(vlm).generate(inputs, 8, Sampling(max_tokens=20, temperature=1.0, seed=1))
         assert max(len(s.token_ids) for g in groups for s in g) == 20 and len({len(s.token_ids) for g in groups for s in g}) > 3
         for rollout in cases.as_rollouts(prompts, inputs, groups):
-            batch = pack([rollout], torch.ones(1), vlm, shared_prefix=False, budget=1)
+            batch = pack([rollout], cases.credit(1.0), vlm, shared_prefix=False, budget=1)
             logprobs, _ = vlm.logprobs(batch.micro[0], 1.0)
             assert (logprobs - torch.tensor(rollout.turns[0].logprobs)).abs().max() < 1e-5
     finally:

@@ -1,9 +1,9 @@
 """Checkpoints: which are kept, which is best, and that what is written comes back."""
 
+import contextlib
 import errno
 import json
 import os
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -25,53 +25,61 @@ class Weights:
         (folder / "model.txt").write_text(self.text)
 
 
-class Optimiser:
-    """A learner with some state, and perhaps a reference."""
+class Learner:
+    """One with some state, whose weights are their means while it is asked for them."""
 
-    def __init__(self, state, reference=None):
-        self.tensors = state
-        named = [("w", torch.nn.Parameter(torch.tensor(reference), requires_grad=False))] if reference else []
-        self.reference = SimpleNamespace(parameters=lambda: named) if reference else None
+    def __init__(self, state):
+        self.tensors, self.optimizer = state, self
+        self.averaging = False
+
+    @contextlib.contextmanager
+    def averaged(self):
+        self.averaging = True
+        yield
+        self.averaging = False
 
     def state(self):
+        assert not self.averaging
         return self.tensors
 
-    def load_state(self, tensors):
-        self.tensors = dict(tensors)
+
+STATE = {"optimizer/w/exp_avg": torch.tensor([1.0, -2.0]), "optimizer/w/step": torch.tensor(3.0), "reference/w": torch.ones(2)}
+FILES = ["learner.safetensors", "policy", "state.json"]
 
 
-STATE = {"w/exp_avg": torch.tensor([1.0, -2.0]), "w/step": torch.tensor(3.0)}
-
-
-def test_a_checkpoint_gives_back_state_optimiser_and_reference(tmp_path):
+def test_a_checkpoint_gives_back_state_and_the_learners_tensors(tmp_path):
     path = tmp_path / "step-000003"
-    checkpoint.save(path, Weights(), Optimiser(STATE, [0.25, 0.5]), {"step": 3, "figures": {"best": {"a/b": 0.5}}})
-    assert sorted(p.name for p in path.iterdir()) == ["optimizer.safetensors", "policy", "reference.safetensors", "state.json"]
+    checkpoint.save(path, Weights(), Learner(STATE), {"step": 3, "figures": {"best": {"a/b": 0.5}}})
+    assert sorted(p.name for p in path.iterdir()) == FILES
     assert (path / "policy" / "model.txt").read_text() == "weights"
     state, tensors = checkpoint.load(path)
-    assert state == {"step": 3, "figures": {"best": {"a/b": 0.5}}}
-    other = Optimiser({}, [9.0, 9.0])
-    checkpoint.restore(path, tensors, other)
-    assert {k: v.tolist() for k, v in other.tensors.items()} == {"w/exp_avg": [1.0, -2.0], "w/step": 3.0}
-    assert next(iter(other.reference.parameters()))[1].tolist() == [0.25, 0.5]
+    assert state == checkpoint.state(path) == {"step": 3, "figures": {"best": {"a/b": 0.5}}}
+    assert {k: v.tolist() for k, v in tensors.items()} == {k: v.tolist() for k, v in STATE.items()}
 
 
-def test_without_a_reference_none_is_written(tmp_path):
-    checkpoint.save(tmp_path / "step-000003", Weights(), Optimiser(STATE), {})
-    assert not (tmp_path / "step-000003" / "reference.safetensors").exists()
+def test_the_policy_is_saved_as_its_mean_and_the_learner_as_it_trains(tmp_path):
+    learner = Learner(STATE)
+
+    class Mean(Weights):
+        def save(self, folder):
+            self.text = "mean" if learner.averaging else "trained"
+            super().save(folder)
+
+    checkpoint.save(tmp_path / "step-000003", Mean(), learner, {})
+    assert (tmp_path / "step-000003" / "policy" / "model.txt").read_text() == "mean"
 
 
 def test_the_same_step_again_renews_the_state_and_nothing_else(tmp_path):
     path = tmp_path / "step-000003"
-    checkpoint.save(path, Weights("first"), Optimiser(STATE), {"best_step": None})
-    checkpoint.save(path, Weights("second"), Optimiser({}), {"best_step": 3})
+    checkpoint.save(path, Weights("first"), Learner(STATE), {"best_step": None})
+    checkpoint.save(path, Weights("second"), Learner({}), {"best_step": 3})
     state, tensors = checkpoint.load(path)
     assert state == {"best_step": 3} and set(tensors) == set(STATE) and (path / "policy" / "model.txt").read_text() == "first"
-    assert sorted(p.name for p in path.iterdir()) == ["optimizer.safetensors", "policy", "state.json"]
+    assert sorted(p.name for p in path.iterdir()) == FILES
 
 
 def test_a_full_disk_leaves_the_earlier_ones_and_nothing_half_made(tmp_path):
-    checkpoint.save(tmp_path / "step-000001", Weights(), Optimiser(STATE), {})
+    checkpoint.save(tmp_path / "step-000001", Weights(), Learner(STATE), {})
 
     class Full(Weights):
         def save(self, folder):
@@ -79,7 +87,7 @@ def test_a_full_disk_leaves_the_earlier_ones_and_nothing_half_made(tmp_path):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.raises(UserError, match=r"step-000002 could not be written: No space left on device: free some space"):
-        checkpoint.save(tmp_path / "step-000002", Full(), Optimiser(STATE), {})
+        checkpoint.save(tmp_path / "step-000002", Full(), Learner(STATE), {})
     assert [p.name for p in tmp_path.iterdir()] == ["step-000001"]
 
 
@@ -89,16 +97,16 @@ def test_the_system_error_in_a_message_of_safetensors_is_understood(tmp_path):
             raise RuntimeError("Error while serializing: I/O error: File too large (os error 27)")
 
     with pytest.raises(UserError, match="File too large: free some space"):
-        checkpoint.save(tmp_path / "step-000002", Lame(), Optimiser(STATE), {})
+        checkpoint.save(tmp_path / "step-000002", Lame(), Learner(STATE), {})
     Lame.save = lambda *_: {}["a bug"]
     with pytest.raises(KeyError):  # what is not the system's fault keeps its traceback
-        checkpoint.save(tmp_path / "step-000002", Lame(), Optimiser(STATE), {})
+        checkpoint.save(tmp_path / "step-000002", Lame(), Learner(STATE), {})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path):
     path = tmp_path / "step-000003"
-    checkpoint.save(path, Weights(), Optimiser(STATE), {})
+    checkpoint.save(path, Weights(), Learner(STATE), {})
     (path / "state.json").write_text("{")
     with pytest.raises(UserError, match=r"step-000003 can't be read.*remove that folder to go on from an earlier one"):
         checkpoint.load(path)
@@ -146,7 +154,7 @@ def test_best_last_or_a_step(tmp_path):
     with pytest.raises(UserError, match="no checkpoint yet"):
         find_checkpoint(folder, "best")
     for step, best in ((2, 2), (4, 4), (6, 4)):
-        checkpoint.save(folder.checkpoint_dir(step), Weights(), Optimiser(STATE), {"best_step": best})
+        checkpoint.save(folder.checkpoint_dir(step), Weights(), Learner(STATE), {"best_step": best})
     found = {which: find_checkpoint(folder, which).name for which in ("best", "last", "2", "6")}
     assert found == {"best": "step-000004", "last": "step-000006", "2": "step-000002", "6": "step-000006"}
     for which in ("5", "worst", "-1"):

@@ -173,7 +173,7 @@ def test_list_json_is_a_contract(mmrl, site) -> None:
             "variants": [],
         },
     ]
-    assert {r["kind"] for r in rows if r["plugin"] == "mmrl"} == {"policy", "algorithm"}
+    assert {r["kind"] for r in rows if r["plugin"] == "mmrl"} == {"policy", "algorithm", "tracker"}
     assert [r["id"] for r in json.loads(mmrl("list", "tasks", "--json", MMRL_PLUGINS="zoo").stdout)] == ["zoo/animal"]
     assert json.loads(mmrl("list", "tasks", "--json", MMRL_PLUGINS="").stdout) == []
 
@@ -252,8 +252,6 @@ def test_list_says_all_about_one_id(mmrl, site) -> None:
         ("within", "float", 0.1, False, "the share of the price that it may be off, either way"),
         ("strip", "", True, False, 'without blanks around: " 1" is "1"'),
     ]
-    (grpo,) = json.loads(mmrl("list", "algorithms", "grpo", "--json").stdout)
-    assert [(o["name"], o["default"]) for o in grpo["accepts"]] == [("scale", "group")], "rewards and groups are the engine's"
     (vlm,) = json.loads(mmrl("list", "policies", "vlm", "--json").stdout)
     assert vlm["accepts"] == [], "config, device, seed and source are the engine's"
 
@@ -264,7 +262,7 @@ def test_one_id_for_people(mmrl, site) -> None:
     assert shown.startswith("task shop/price: it has no summary\n")
     for line in (r"target +mmrl_shop:Price", r"verifiers +2 x shop/near", r"path +str +required +Where the \[pictures\] are\."):
         assert re.search(line, shown), shown
-    assert re.search(r"currency +Literal\['EUR', 'USD'\] +EUR +What it is paid in", shown)
+    assert re.search(r"currency +'EUR' \| 'USD' +EUR +What it is paid in", shown)
     plain = mmrl("list", "tasks", "shop/plain").stdout
     assert plain.startswith("task shop/plain-v2: Nothing to choose\n") and plain.endswith("It has no options.\n")
     assert "shop/heavy" in mmrl("list", "tasks").stdout, "the list imports no target"
@@ -272,6 +270,91 @@ def test_one_id_for_people(mmrl, site) -> None:
     assert heavy.returncode == 2 and "task 'shop/heavy' failed to import: no module named 'no_such_sim'" in heavy.stderr
     assert answer(mmrl("list", "tasks", "shop/prise")) == "no task 'shop/prise'. Did you mean 'shop/price'?"
     assert answer(mmrl("list", "tasks", "shop/near")) == "no task 'shop/near': that is one of the verifiers"
+
+
+GYM = """
+    from mmrl import AlgorithmSpec, hookimpl
+
+    @hookimpl
+    def mmrl_algorithms():
+        return [AlgorithmSpec(id="gym/short", target="mmrl_gym:short", loss="mmrl_gym:plain", options={"half": 50}, constant=3,
+                              normalise="constant", stage={"overlong": "mask", "kl": 0.5}, paper="A. Author, section 2"),
+                AlgorithmSpec(id="gym/lost", target="mmrl_gym:short", loss="mmrl_gym:gone")]
+
+    def short(rewards_N, lengths_N, wind_N, *, half: int = 10, near: bool = True):
+        \"\"\"Short answers are worth more.
+
+        rewards_N: float. half: length at which a reward counts half. near: [all] of it.
+        \"\"\"
+
+    def plain(inputs, *, near: bool = True, cap: float = 2.0):
+        \"\"\"cap: bound of the ratio.\"\"\"
+"""
+
+
+def test_list_says_all_about_an_algorithm(mmrl, site) -> None:
+    """Its signals, settings of its advantage and of its loss, and what its stage has by default."""
+    site("mmrl-gym", {"mmrl_gym.py": GYM}, {"gym": "mmrl_gym"})
+    (short,) = json.loads(mmrl("list", "algorithms", "gym/short", "--json").stdout)
+    accepts, needs = short.pop("accepts"), short.pop("needs")
+    assert short == {
+        "kind": "algorithm",
+        "plugin": "gym",
+        "id": "gym/short",
+        "target": "mmrl_gym:short",
+        "options": {"half": 50},
+        "summary": "Short answers are worth more.",
+        "loss": "mmrl_gym:plain",
+        "normalise": "constant",
+        "constant": 3,
+        "stage": {"overlong": "mask", "kl": 0.5},
+        "paper": "A. Author, section 2",
+    }
+    assert needs["lengths_N"] == "int64; trained tokens of each rollout."
+    assert list(needs) == ["rewards_N", "lengths_N", "wind_N"] and needs["wind_N"] == "", "the last is no signal"
+    keys = ("name", "type", "default", "required", "meaning")
+    assert [tuple(o[k] for k in keys[:4]) for o in accepts] == [
+        ("half", "int", 50, False),
+        ("near", "bool", True, False),
+        ("cap", "float", 2.0, False),
+        ("normalise", "Literal['token', 'sequence', 'constant']", "constant", False),
+        ("constant", "float | None", 3, False),
+    ]
+    assert [o["meaning"] for o in accepts[:3]] == ["length at which a reward counts half", "[all] of it", "bound of the ratio"]
+    shown = mmrl("list", "algorithms", "gym/short").stdout
+    for line in (
+        r"algorithm gym/short: Short answers are worth more\.",
+        r"paper +A\. Author, section 2",
+        r"advantage +mmrl_gym:short",
+        r"loss +mmrl_gym:plain",
+        r"normalise +constant, 3",
+        r"lengths_N +int64; trained tokens of each rollout\.",
+        r"near +bool +true +\[all\] of it",
+        r"overlong +mask +Completions that were cut off",
+        r"kl +0\.5 +Weight of the KL penalty",
+    ):
+        assert re.search(line, shown), shown
+    lost = mmrl("list", "algorithms", "gym/lost")
+    assert lost.returncode == 2 and "loss of algorithm 'gym/lost': its target 'mmrl_gym:gone' does not exist" in lost.stderr
+
+
+def test_the_list_of_algorithms_names_their_papers(mmrl, site) -> None:
+    shown = mmrl("list", "algorithms", MMRL_PLUGINS="").stdout
+    assert re.search(r"^ dapo +GRPO by tokens, .* +Yu et al\., DAPO, section 3 *$", shown, re.MULTILINE)
+    assert shown.endswith("\n`mmrl list algorithms ID` says all about one, its settings among it.\n")
+    (ppo,) = json.loads(mmrl("list", "algorithms", "ppo", "--json", MMRL_PLUGINS="").stdout)
+    assert list(ppo["needs"]) == ["rewards_NT", "values_NT", "bootstrap_N", "units_NT"]
+    assert {o["name"]: o["default"] for o in ppo["accepts"]} == {
+        "gamma": 1.0,
+        "lam": 0.95,
+        "whiten": True,
+        "clip_low": 0.2,
+        "clip_high": 0.2,
+        "dual_clip": 0.0,
+        "normalise": "token",
+        "constant": None,
+    }
+    assert all(o["meaning"] for o in ppo["accepts"])
 
 
 def test_plugins_json_is_a_contract(mmrl, site) -> None:
@@ -390,7 +473,9 @@ def test_completion_knows_commands_of_plugins(mmrl, site) -> None:
         ("check zoo/exact --task ", ["zoo/animal"]),
         ("list tasks ", ["zoo/animal"]),
         ("list simulators zoo/c", ["zoo/cage"]),
-        ("list ", ["tasks", "verifiers", "simulators", "policies", "algorithms"]),
+        ("list ", ["tasks", "verifiers", "simulators", "policies", "algorithms", "trackers"]),
+        ("list algorithms dap", ["dapo"]),
+        ("list trackers t", ["tensorboard", "trackio"]),
         ("-p no:zoo preview ", []),
         ("--plugin my_zoo.py preview m", ["my_zoo/animal"]),
         ("--plugin gone.py preview ", []),

@@ -98,7 +98,7 @@ def test_rows_that_end_early_leave_the_others_exact():
         lengths = {len(s.token_ids) for g in groups for s in g}
         assert len(lengths) > 3
         for rollout in cases.as_rollouts(prompts, inputs, groups):
-            batch = pack([rollout], torch.ones(1), vlm, shared_prefix=False, budget=1)
+            batch = pack([rollout], cases.credit(1.0), vlm, shared_prefix=False, budget=1)
             logprobs, _ = vlm.logprobs(batch.micro[0], 1.0)
             assert (logprobs - torch.tensor(rollout.turns[0].logprobs)).abs().max() < 1e-5
     finally:

@@ -7,7 +7,7 @@ import vlm_cases as cases
 from mmrl.pack import pack
 from mmrl.types import replace
 
-ADVANTAGES = torch.tensor([1.0, -0.5, 0.25, 2.0, -1.0, 0.75, 0.5, -2.0])
+CREDIT = cases.credit(1.0, -0.5, 0.25, 2.0, -1.0, 0.75, 0.5, -2.0)
 
 
 def relative(a, b):
@@ -19,8 +19,8 @@ def relative(a, b):
 def test_a_shared_prompt_gives_the_logprobs_and_gradients_of_one_sequence_per_completion(family, images):
     vlm = cases.policy(family)
     rollouts = cases.rollouts(vlm, [cases.prompt(1, images), cases.prompt(2, images)])
-    shared = cases.logprobs_and_gradient(vlm, pack(rollouts, ADVANTAGES, vlm, shared_prefix=True, budget=10_000))
-    alone = cases.logprobs_and_gradient(vlm, pack(rollouts, ADVANTAGES, vlm, shared_prefix=False, budget=1))
+    shared = cases.logprobs_and_gradient(vlm, pack(rollouts, CREDIT, vlm, shared_prefix=True, budget=10_000))
+    alone = cases.logprobs_and_gradient(vlm, pack(rollouts, CREDIT, vlm, shared_prefix=False, budget=1))
     naive = torch.cat([cases.naive_logprobs(vlm, r, 0.8) for r in rollouts]).detach()
     assert (shared[0] - alone[0]).abs().max() < 1e-5 and (shared[0] - naive).abs().max() < 1e-5
     assert relative(shared[1], alone[1]) < 1e-5
@@ -31,10 +31,8 @@ def test_a_shared_prompt_gives_the_logprobs_and_gradients_of_one_sequence_per_co
 def test_every_micro_batch_split_gives_the_same(budget, micros, normalise):
     vlm = cases.policy("qwen2_5_vl")
     rollouts = cases.rollouts(vlm, [cases.prompt(1), cases.prompt(3, 2)])
-    whole = cases.logprobs_and_gradient(
-        vlm, pack(rollouts, ADVANTAGES, vlm, shared_prefix=True, budget=10_000), normalise=normalise
-    )
-    batch = pack(rollouts, ADVANTAGES, vlm, shared_prefix=True, budget=budget)
+    whole = cases.logprobs_and_gradient(vlm, pack(rollouts, CREDIT, vlm, shared_prefix=True, budget=10_000), normalise=normalise)
+    batch = pack(rollouts, CREDIT, vlm, shared_prefix=True, budget=budget)
     assert len(batch.micro) == micros
     split = cases.logprobs_and_gradient(vlm, batch, normalise=normalise)
     assert (split[0] - whole[0]).abs().max() < 1e-5 and relative(split[1], whole[1]) < 1e-5
@@ -46,7 +44,7 @@ def test_eight_sequences_as_1x8_2x4_and_8x1():
     longest = max(len(r.inputs.ids) + len(r.turns[0].token_ids) for r in rollouts)
     gradients = []
     for rows in (1, 2, 4, 8):
-        batch = pack(rollouts, ADVANTAGES, vlm, shared_prefix=False, budget=rows * longest)
+        batch = pack(rollouts, CREDIT, vlm, shared_prefix=False, budget=rows * longest)
         gradients.append(cases.logprobs_and_gradient(vlm, batch)[1])
     assert all(relative(g, gradients[0]) < 1e-5 for g in gradients)
 
@@ -71,12 +69,12 @@ def test_the_mask_lets_a_completion_see_the_prompt_and_itself():
 def test_failed_rollouts_leave_the_batch_and_idle_ones_are_only_counted():
     vlm = cases.policy("qwen2_5_vl")
     rollouts = cases.rollouts(vlm, [cases.prompt(1), cases.prompt(2)])
-    advantages = torch.tensor([torch.nan, 1.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+    credit = cases.credit(torch.nan, 1.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     lengths = [len(r.turns[0].token_ids) for r in rollouts]
-    batch = pack(rollouts, advantages, vlm, shared_prefix=True, budget=10_000)
+    batch = pack(rollouts, credit, vlm, shared_prefix=True, budget=10_000)
     assert batch.num_rollouts == 7 and batch.num_tokens == sum(lengths[1:]) and batch.lengths_N.tolist() == [0, *lengths[1:]]
     assert sorted(set(batch.micro[0].rollout_L.tolist())) == [1, 2]
-    kept = pack(rollouts, advantages, vlm, shared_prefix=True, budget=10_000, keep_zero=True)
+    kept = pack(rollouts, credit, vlm, shared_prefix=True, budget=10_000, keep_zero=True)
     assert sorted({n for m in kept.micro for n in m.rollout_L.tolist()}) == list(range(1, 8))
     a, b = cases.logprobs_and_gradient(vlm, batch)[1], cases.logprobs_and_gradient(vlm, kept)[1]
     assert relative(a, b) < 1e-5
@@ -84,7 +82,10 @@ def test_failed_rollouts_leave_the_batch_and_idle_ones_are_only_counted():
 
 def test_nothing_to_train_is_an_empty_batch():
     vlm = cases.policy("qwen2_5_vl")
-    assert pack(cases.rollouts(vlm, [cases.prompt(1)]), torch.zeros(4), vlm, shared_prefix=True, budget=99).micro == ()
+    assert (
+        pack(cases.rollouts(vlm, [cases.prompt(1)]), cases.credit(0.0, 0.0, 0.0, 0.0), vlm, shared_prefix=True, budget=99).micro
+        == ()
+    )
 
 
 def test_a_vision_id_in_a_completion_is_refused():
@@ -93,7 +94,7 @@ def test_a_vision_id_in_a_completion_is_refused():
     image = vlm.model.config.image_token_id
     bad = replace(rollout, turns=(replace(rollout.turns[0], token_ids=(5, image), logprobs=(0.0, 0.0)),))
     with pytest.raises(ValueError, match="vision id"):
-        pack([bad], torch.ones(1), vlm, shared_prefix=True, budget=99)
+        pack([bad], cases.credit(1.0), vlm, shared_prefix=True, budget=99)
 
 
 def test_other_prompt_ids_than_the_learners_are_refused():
@@ -101,7 +102,7 @@ def test_other_prompt_ids_than_the_learners_are_refused():
     rollout = cases.rollouts(vlm, [cases.prompt(1)], group=1)[0]
     bad = replace(rollout, turns=(replace(rollout.turns[0], observed_ids=rollout.turns[0].observed_ids[1:]),))
     with pytest.raises(ValueError, match="other prompt ids"):
-        pack([bad], torch.ones(1), vlm, shared_prefix=True, budget=99)
+        pack([bad], cases.credit(1.0), vlm, shared_prefix=True, budget=99)
 
 
 def test_a_mask_that_lets_completions_see_each_other_would_be_caught(monkeypatch):
@@ -110,11 +111,15 @@ def test_a_mask_that_lets_completions_see_each_other_would_be_caught(monkeypatch
 
     vlm = cases.policy("qwen2_5_vl")
     rollouts = cases.rollouts(vlm, [cases.prompt(1)])
-    right = cases.logprobs_and_gradient(vlm, pack(rollouts, ADVANTAGES[:4], vlm, shared_prefix=True, budget=10_000))[0]
+    right = cases.logprobs_and_gradient(
+        vlm, pack(rollouts, cases.credit(1.0, -0.5, 0.25, 2.0), vlm, shared_prefix=True, budget=10_000)
+    )[0]
     monkeypatch.setattr(
         module, "prefix_mask", lambda segment, *_: torch.ones(1, 1, *2 * segment.shape[1:], dtype=torch.bool).tril()
     )
-    wrong = cases.logprobs_and_gradient(vlm, pack(rollouts, ADVANTAGES[:4], vlm, shared_prefix=True, budget=10_000))[0]
+    wrong = cases.logprobs_and_gradient(
+        vlm, pack(rollouts, cases.credit(1.0, -0.5, 0.25, 2.0), vlm, shared_prefix=True, budget=10_000)
+    )[0]
     assert (right - wrong).abs().max() > 1e-4
 
 
@@ -122,7 +127,7 @@ def test_a_mask_that_lets_completions_see_each_other_would_be_caught(monkeypatch
 def test_two_threads_add_up_to_the_same_bits_every_time(family):
     vlm, before = cases.policy(family, 256), torch.get_num_threads()
     rollouts = cases.rollouts(vlm, [cases.prompt(1), cases.prompt(2), cases.prompt(3)], group=16)
-    batch = pack(rollouts, torch.linspace(-1, 1, len(rollouts)), vlm, shared_prefix=True, budget=10_000)
+    batch = pack(rollouts, cases.credit(*torch.linspace(-1, 1, len(rollouts)).tolist()), vlm, shared_prefix=True, budget=10_000)
     try:
         torch.set_num_threads(2)
         gradients = [cases.logprobs_and_gradient(vlm, batch)[1].clone() for _ in range(8)]

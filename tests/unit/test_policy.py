@@ -26,7 +26,7 @@ def test_the_model_sees(family):
         rollout.inputs, media={**rollout.inputs.media, "pixel_values": torch.zeros_like(rollout.inputs.media["pixel_values"])}
     )
     seen, unseen = (
-        vlm.logprobs(pack([replace(rollout, inputs=i)], torch.ones(1), vlm, shared_prefix=True, budget=1).micro[0], 1.0)[0]
+        vlm.logprobs(pack([replace(rollout, inputs=i)], cases.credit(1.0), vlm, shared_prefix=True, budget=1).micro[0], 1.0)[0]
         for i in (rollout.inputs, blank)
     )
     assert (seen - unseen).abs().max() > 1e-3
@@ -63,7 +63,7 @@ def test_a_one_pixel_image_is_enlarged_and_a_ribbon_is_refused_by_name():
 
 def test_scoring_in_pieces_changes_nothing(monkeypatch):
     vlm = cases.policy("qwen2_5_vl")
-    batch = pack(cases.rollouts(vlm, [cases.prompt(1)]), torch.tensor([1.0, -1.0, 2.0, 0.5]), vlm, shared_prefix=True, budget=999)
+    batch = pack(cases.rollouts(vlm, [cases.prompt(1)]), cases.credit(1.0, -1.0, 2.0, 0.5), vlm, shared_prefix=True, budget=999)
     whole = cases.logprobs_and_gradient(vlm, batch)
     monkeypatch.setattr(vlm_module, "LOGIT_CHUNK", 3 * 512)
     pieces = cases.logprobs_and_gradient(vlm, batch)
@@ -73,7 +73,7 @@ def test_scoring_in_pieces_changes_nothing(monkeypatch):
 def test_entropy_of_a_known_distribution():
     vlm = cases.policy("qwen2_5_vl")
     allowed = len(vlm.bias_V) - len(vlm.banned)
-    _, entropy = vlm._score(torch.zeros(2, len(vlm.bias_V)), torch.nn.Identity(), torch.tensor([5, 6]), 1.0)
+    _, entropy = vlm._score(torch.zeros(2, len(vlm.bias_V)), torch.nn.Identity(), torch.tensor([5, 6]), 1.0, False)
     assert entropy.tolist() == pytest.approx([torch.tensor(float(allowed)).log().item()] * 2, rel=1e-5)
 
 
@@ -138,7 +138,7 @@ def test_any_other_family_is_served_one_completion_a_row(llava):
     inputs = [llava.encode(p) for p in prompts]
     groups = LocalGenerator(llava).generate(inputs, 3, Sampling(max_tokens=6, temperature=0.7, seed=0))
     rollouts = cases.as_rollouts(prompts, inputs, groups)
-    batch = pack(rollouts, torch.arange(1.0, 7.0), llava, shared_prefix=False, budget=10_000)
+    batch = pack(rollouts, cases.credit(1.0, 2.0, 3.0, 4.0, 5.0, 6.0), llava, shared_prefix=False, budget=10_000)
     logprobs, _ = cases.logprobs_and_gradient(llava, batch, temperature=0.7)
     sampled = torch.tensor([x for r in rollouts for x in r.turns[0].logprobs])
     naive = torch.cat([cases.naive_logprobs(llava, r, 0.7) for r in rollouts])

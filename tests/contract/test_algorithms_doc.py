@@ -1,0 +1,138 @@
+"""docs/algorithms.md and docs/training.md: every run file on them is accepted, and the table of algorithms is that of the code.
+
+MMRL_UPDATE_DOCS=1 writes the table anew.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import runs
+from mmrl import config as configs
+from mmrl import plugins
+from mmrl.algorithms.presets import settings_of, signals_of
+from mmrl.schema import DistillStage, RlStage, RunConfig, Training
+from mmrl.specs import AlgorithmSpec
+from mmrl.start import check_config, resolved
+from mmrl.targets import load_target
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = {name: (DOCS / f"{name}.md").read_text("utf-8") for name in ("algorithms", "training")}
+BLOCKS = {name: re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL) for name, text in PAGES.items()}
+EXAMPLES = [pytest.param(page, i, id=f"{page}-{i}") for page, blocks in BLOCKS.items() for i in range(len(blocks))]
+
+
+@pytest.fixture
+def my_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: Any) -> None:
+    """The task of the page that rephrases, in the file that the page names."""
+    (code,) = re.findall(r"file `my_digits\.py`:\n\n```python\n(.*?)^```$", PAGES["algorithms"], re.MULTILINE | re.DOTALL)
+    (tmp_path / "my_digits.py").write_text(code, "utf-8")
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", str(tmp_path / "my_digits.py"))
+    monkeypatch.setenv("MMRL_PLUGINS", "classification,my_digits")
+
+
+def whole(page: str, i: int) -> RunConfig:
+    """A block as a run file: the first is one, the others replace parts of it."""
+    first, block = (tomllib.loads(BLOCKS[page][k]) for k in (0, i))
+    return configs.parse_config({**first, **block})
+
+
+def rl_stages() -> list[RlStage]:
+    found = [resolved(whole("algorithms", i)).stages for i in range(len(BLOCKS["algorithms"]))]
+    return [s for stages in found for s in stages if isinstance(s, RlStage)]
+
+
+@pytest.mark.parametrize(("page", "i"), EXAMPLES)
+def test_a_run_file_is_accepted(page: str, i: int, my_digits: None) -> None:
+    check_config(resolved(whole(page, i)))
+
+
+@pytest.mark.parametrize(("page", "i"), EXAMPLES)
+def test_a_run_file_runs(page: str, i: int, my_digits: None, tmp_path: Path) -> None:
+    config = configs.smoke(whole(page, i))
+    folder = runs.run(config.model_copy(update={"runs": str(tmp_path)}))
+    assert (folder.path / "summary.json").is_file()
+
+
+def test_the_pages_show_what_they_speak_of(my_digits: None) -> None:
+    stages = rl_stages()
+    shown = {s.algorithm for s in stages}
+    assert {"dapo", "cispo", "ppo", "filtered-cloning", "awr", "digirl"} <= shown
+    assert {s.hints for s in stages} == {"none", "guide", "ghpo"}
+    assert {s.ground_truth for s in stages} == {"never", "always", "when-failed"}
+    assert {"ttrv", "co-reward"} <= {s.labels for s in stages}
+    assert {s.imitation.rule for s in stages if s.imitation} == {"mixed", "sasr"}
+    assert any(s.condition for s in stages) and any(s.kl_target for s in stages)
+    (dapo,) = [s for s in stages if s.algorithm == "dapo"]
+    assert dapo.settings == {"clip_high": 0.3}
+    assert (dapo.dynamic_sampling, dapo.overlong_buffer) == (0, 0.25), "the run file's, and the algorithm's"
+
+
+def test_metis_rise_is_two_stages() -> None:
+    (found,) = [b for b in BLOCKS["algorithms"] if "filtered-cloning" in b]
+    first, second = tomllib.loads(found)["stages"]
+    assert first["kind"] == second["kind"] == "rl"
+    assert (second["algorithm"], second["ground_truth"]) == ("filtered-cloning", "when-failed")
+
+
+def test_every_key_of_a_stage_is_explained() -> None:
+    """Somewhere in the guide, apart from the table in docs/run-files.md."""
+    pages = "\n".join([*PAGES.values(), (DOCS / "mixtures.md").read_text("utf-8"), (DOCS / "diagnostics.md").read_text("utf-8")])
+    own = (RlStage.model_fields.keys() | DistillStage.model_fields.keys()) - Training.model_fields.keys()
+    assert [key for key in sorted(own) if not re.search(rf"\b{key}\b", pages)] == []
+    common = Training.model_fields.keys() - {"kind"}
+    assert [key for key in sorted(common) if not re.search(rf"\b{key}\b", pages)] == []
+
+
+def table() -> str:
+    rows = ["", "| id | what it is | advantage | loss | normalise | its stage | paper |", "|---|---|---|---|---|---|---|"]
+    for spec in plugins.Registry(entry_points=[]).specs("algorithms").values():
+        assert isinstance(spec, AlgorithmSpec)
+        advantage, loss = load_target(spec.target, spec.id), load_target(spec.loss, spec.id)
+        constant = f"constant {spec.constant:g}" if spec.constant else "constant"
+        stage = [f"`{key} = {value(v)}`" for key, v in spec.stage.items()]
+        stage += ["a critic"] * ("values_NT" in signals_of(advantage)) + ["a teacher"] * (
+            "teacher_logprobs_NT" in signals_of(advantage)
+        )
+        cells = [
+            f"`{spec.id}`",
+            spec.summary,
+            called(advantage, spec),
+            called(loss, spec),
+            constant if spec.normalise == "constant" else spec.normalise,
+            ", ".join(stage),
+            spec.paper,
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*rows, ""])
+
+
+def called(function: Any, spec: AlgorithmSpec) -> str:
+    """A function with the settings that the spec gives it."""
+    mine = ", ".join(f"{k} = {value(v)}" for k, v in spec.options.items() if k in settings_of(function))
+    return f"`{function.__name__}`" + (f" with `{mine}`" if mine else "")
+
+
+def value(v: Any) -> str:
+    return f'"{v}"' if isinstance(v, str) else str(v).lower() if isinstance(v, bool) else f"{v:g}"
+
+
+def test_the_table_of_algorithms_is_that_of_the_code() -> None:
+    path, page = DOCS / "algorithms.md", PAGES["algorithms"]
+    begin, end = (re.search(rf"<!-- algorithms: {mark}.*-->\n?", page) for mark in ("begin", "end"))
+    assert begin and end
+    if os.environ.get("MMRL_UPDATE_DOCS"):
+        page = page[: begin.end()] + table() + page[end.start() :]
+        path.write_text(page, "utf-8")
+        end = re.search(r"<!-- algorithms: end.*-->\n?", page)
+    assert end and page[begin.end() : end.start()] == table()
+
+
+def test_there_is_a_place_for_what_was_measured() -> None:
+    assert re.search(r"<!-- measured: begin -->\n.*<!-- measured: end -->\n", PAGES["algorithms"], re.DOTALL)

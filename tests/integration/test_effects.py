@@ -1,0 +1,864 @@
+"""Every key of a run file changes something that can be seen: each has an entry here, and a new key fails until it has one.
+
+An entry names two runs that differ in that key alone, and what has to differ between them. The runs are real ones of a tiny model;
+a run that several entries compare with is made once.
+"""
+
+import contextlib
+import copy
+import json
+import math
+import os
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from pydantic import BaseModel
+from safetensors.torch import load_file
+
+import mmrl.facts
+import mmrl.judge
+import mmrl.start
+import mmrl.steps
+import runs
+from mmrl.collect.turns import TurnCollector
+from mmrl.config import parse_config
+from mmrl.errors import UserError
+from mmrl.generate.local import LocalGenerator
+from mmrl.learn import Learner
+from mmrl.policies.parts import part_of
+from mmrl.schema import STAGES, RunConfig
+from mmrl.types import replace
+
+MODEL = "tiny:qwen2_5_vl:hidden=32,layers=1"
+MORE = '''
+import time
+from PIL import Image
+from mmrl import PolicySpec, Prompt, Task, TaskSpec, TrackerSpec, VerifierSpec, hookimpl, user
+
+@hookimpl
+def mmrl_tasks():
+    return [TaskSpec(id="more/ranked", target="more:Ranked", verifiers={"toy/letters": 1.0}, metric="toy/letters")]
+
+@hookimpl
+def mmrl_verifiers():
+    return [VerifierSpec(id="more/opposite", target="more:opposite"), VerifierSpec(id="more/slow", target="more:slow", deadline_s=60)]
+
+@hookimpl
+def mmrl_policies():
+    return [PolicySpec(id="more/loud", target="more:loud")]
+
+@hookimpl
+def mmrl_trackers():
+    return [TrackerSpec(id="more/kept", target="more:Kept")]
+
+class Ranked(Task):
+    """Prompts with a difficulty, a gold completion of four words, and other words to ask in."""
+    def prompts(self, split, seed):
+        for i in range(8):
+            yield Prompt(id=f"{split}-{i}", messages=[user(f"What is {i}?", Image.new("RGB", (56, 56), (i, 9, 9)))],
+                         answer=f"one two three {i}", meta={"difficulty": -i})
+    def rephrase(self, prompt):
+        return Prompt(id=prompt.id, messages=[user("In other words?", *prompt.images)], answer=prompt.answer)
+
+def letters(case):
+    return min(0.9, sum(ord(c) % 17 for c in case.completion) / 400)
+
+def opposite(case):
+    return 1 - letters(case)
+
+def slow(case):
+    time.sleep(0.2)
+    return letters(case)
+
+def loud(config, **options):
+    import torch
+    from mmrl.policies.vlm import VLM
+    policy = VLM(config, **options)
+    with torch.no_grad():
+        for _, p in policy.parameters():
+            p.mul_(2.0)
+    return policy
+
+class Kept:
+    def start(self, *, name, folder, config, project, step):
+        (folder / "project").write_text(project)
+    def log(self, step, metrics):
+        pass
+    def finish(self, status):
+        pass
+'''
+BASES: dict[str, dict[str, Any]] = {
+    "rl": {"kind": "rl", "steps": 2, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-2},
+    "sft": {"kind": "sft", "steps": 2, "batch_size": 4, "learning_rate": 1e-2},
+    "distill": {"kind": "distill", "teacher": f"{MODEL},seed=7", "steps": 2, "prompts_per_step": 2, "group_size": 2, "learning_rate": 1e-2},
+}  # fmt: skip
+TWO = [{"id": "toy/colour", "name": "one"}, {"id": "toy/colour", "name": "two"}]
+RANKED = [{"id": "more/ranked"}]
+LETTERS = [{"id": "toy/colour", "verifiers": {"toy/letters": 1.0}}]
+WRONG = [{"id": "toy/colour", "verifiers": {"toy/exact": 1.0}}]
+
+
+# -- one run, and all that can be seen of it ------------------------------------------------------------------------------
+
+
+@dataclass
+class Ran:
+    """What there is to see of a run."""
+
+    data: dict[str, Any]
+    path: Any = None
+    error: str = ""
+    notes: list[str] = field(default_factory=list)
+    policy: Any = None
+    first: dict[str, torch.Tensor] = field(default_factory=dict)
+    """The weights that it began with."""
+    packs: list[Any] = field(default_factory=list)
+    """Of each batch: its rollouts, and how they were packed."""
+    decodes: int = 0
+    workers: int = 0
+    kept: int = 0
+    """Bytes that backward passes found in memory."""
+    sdpa: int = 0
+    threads: set[int] = field(default_factory=set)
+
+    @property
+    def moved(self):
+        """Parts of the model whose weights are others now."""
+        return {part_of(n) for n, p in self.policy.parameters() if not torch.equal(p, self.first[n])}
+
+    @property
+    def last(self):
+        return dict(self.policy.parameters())
+
+    def read(self, name):
+        path = self.path / name
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    @property
+    def steps(self):
+        rows = [r for r in self.read("metrics.jsonl") if "metrics" in r]
+        return [{k: v for k, v in r["metrics"].items() if not k.startswith("time/")} for r in rows]
+
+    @property
+    def kinds(self):
+        return [r["stage"] for r in self.read("metrics.jsonl") if "metrics" in r]
+
+    @property
+    def figures(self):
+        return [r["eval"] for r in self.read("metrics.jsonl") if "eval" in r]
+
+    @property
+    def warned(self):
+        return [r["what"] for r in self.read("errors.jsonl")]
+
+    def files(self, pattern):
+        return sorted(p.relative_to(self.path).as_posix() for p in self.path.glob(pattern))
+
+    @property
+    def rollouts(self):
+        return [row for name in self.files("rollouts/*.jsonl") for row in self.read(name)]
+
+    @property
+    def items(self):
+        return [row for name in self.files("evaluations/*.jsonl") for row in self.read(name)]
+
+    def tensors(self, pattern):
+        return load_file(sorted((self.path / "checkpoints").glob(f"*/{pattern}"))[-1])
+
+    def metric(self, name):
+        return [s.get(name) for s in self.steps]
+
+    @property
+    def prompts(self):
+        """Ids of the prompts that were trained on, in order."""
+        return [r.prompt.id for p in self.packs for r in p.rollouts]
+
+    @property
+    def texts(self):
+        """What the rollouts that were trained on answer, in order."""
+        return [r.prompt.text for p in self.packs for r in p.rollouts]
+
+
+def at(data, path, value):
+    """Put the value where the path leads; lists and sections on the way are made."""
+    node, steps = data, path.split(".")
+    for name, following in zip(steps, [*steps[1:], None], strict=True):
+        key: Any = int(name) if isinstance(node, list) else name
+        if following is None:
+            node[key] = value
+        elif isinstance(node, list):
+            node = node[key]
+        else:
+            node = node.setdefault(key, [] if following.lstrip("-").isdigit() else {})
+
+
+class Lab:
+    """Makes runs, each once."""
+
+    def __init__(self, folder):
+        self.folder, self.ran = folder, {}
+        (folder / "more.py").write_text(MORE)
+
+    def __call__(self, base, changes=(), patch=None):
+        changes = dict(changes)
+        key = json.dumps([base, changes, patch and patch.__name__], sort_keys=True, default=repr)
+        if key not in self.ran:
+            self.ran[key] = self.run(base, changes, patch, self.folder / str(len(self.ran)))
+        return self.ran[key]
+
+    def run(self, base, changes, patch, folder):
+        data = {
+            "name": "toy", "runs": str(folder), "policy": {"model": MODEL}, "tasks": [{"id": "toy/colour"}], "stages": [BASES[base]],
+            "generate": {"max_tokens": 4}, "evaluate": {"n": 0}, "train": {"threads": 1},
+            "record": {"rollouts_every": 1, "rollouts": 999, "trackers": []},
+        }  # fmt: skip
+        data = copy.deepcopy(data)
+        for path, value in changes.items():
+            at(data, path, copy.deepcopy(value))
+        found, watcher, before = Ran(data), runs.Silent(), torch.get_num_threads()
+        with pytest.MonkeyPatch.context() as m:
+            m.setenv("MMRL_PLUGIN_FILES", os.pathsep.join([runs.TOY, str(self.folder / "more.py")]))
+            watch(m, found)
+            if patch:
+                patch(m)
+            try:
+                found.path = runs.run(parse_config(data), progress=watcher).path
+            except UserError as error:
+                found.error = str(error)
+                assert "\n" not in found.error
+            finally:
+                torch.set_num_threads(before)
+        found.notes = watcher.notes
+        return found
+
+
+def watch(m, found):
+    """Keep what the run folder doesn't tell."""
+    load, pack, decode, accumulate = mmrl.start.load_policy, mmrl.steps.pack, LocalGenerator._decode, Learner._accumulate
+    worker, attention = mmrl.judge.Worker, torch.nn.functional.scaled_dot_product_attention
+
+    def loaded(*args):
+        found.policy = load(*args)
+        found.first = {name: p.detach().clone() for name, p in found.policy.parameters()}
+        return found.policy
+
+    def packed(rollouts, credit, policy, **options):
+        batch = pack(rollouts, credit, policy, **options)
+        found.threads.add(torch.get_num_threads())
+        found.packs.append(types.SimpleNamespace(
+            rollouts=[replace(r, inputs=None) for r in rollouts], micro=len(batch.micro), rows=sum(len(m.ids_BS) for m in batch.micro), **options,
+        ))  # fmt: skip
+        return batch
+
+    def decoded(self, *args):
+        found.decodes += 1
+        return decode(self, *args)
+
+    def accumulated(self, *args):
+        weights, seen = {p.untyped_storage().data_ptr() for _, p in self.policy.parameters()}, {}
+
+        def keep(t):
+            if t.untyped_storage().data_ptr() not in weights:
+                seen[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes(), t
+            return t
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+            figures = accumulate(self, *args)
+        found.kept += sum(n for n, _ in seen.values())
+        return figures
+
+    def hired(*args, **options):
+        found.workers += 1
+        return worker(*args, **options)
+
+    def attended(*args, **options):
+        found.sdpa += 1
+        return attention(*args, **options)
+
+    m.setattr(mmrl.start, "load_policy", loaded)
+    m.setattr(mmrl.steps, "pack", packed)
+    m.setattr(LocalGenerator, "_decode", decoded)
+    m.setattr(Learner, "_accumulate", accumulated)
+    m.setattr(mmrl.judge, "Worker", hired)
+    m.setattr(torch.nn.functional, "scaled_dot_product_attention", attended)
+    m.setattr(mmrl.facts, "installed", dict)  # the manifest's list of packages, which is slow
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    return Lab(tmp_path_factory.mktemp("effects"))
+
+
+# -- what is seen ---------------------------------------------------------------------------------------------------------
+
+
+def unequal(a, b):
+    return a.keys() != b.keys() or any(not torch.equal(a[k], b[k]) for k in a)
+
+
+def learns(a, b):
+    """The weights that are kept at the end are others."""
+    return unequal(a.tensors("policy/*.safetensors"), b.tensors("policy/*.safetensors"))
+
+
+def critic(a, b):
+    """The critic's weights are others."""
+    one, two = ({k: v for k, v in r.tensors("learner.safetensors").items() if k.startswith("critic/")} for r in (a, b))
+    return bool(one) and unequal(one, two)
+
+
+def masters(a, b):
+    """The float32 masters of bfloat16 weights are others."""
+    one, two = ({k: v for k, v in r.tensors("learner.safetensors").items() if k.endswith("/master")} for r in (a, b))
+    return bool(one) and unequal(one, two)
+
+
+def same(a, b):
+    """Nothing is learned otherwise, beyond rounding."""
+    one, two = a.last, b.last
+    close = all(torch.allclose(one[k], two[k], rtol=1e-4, atol=1e-6) for k in one)
+    completions = [r["completion"] for r in a.rollouts] == [r["completion"] for r in b.rollouts]
+    return close and completions and learns_something(a)
+
+
+def learns_something(a):
+    return bool(a.moved)
+
+
+def metric(name):
+    """That metric is another, and there in both."""
+    return lambda a, b: None not in [*a.metric(name), *b.metric(name)] and a.metric(name) != b.metric(name)
+
+
+def column(name):
+    """That column of the recorded rollouts is another."""
+    return lambda a, b: [r[name] for r in a.rollouts] != [r[name] for r in b.rollouts]
+
+
+def rewards(a, b):
+    """The same completions of the first step earn something else."""
+    one, two = (r.read(r.files("rollouts/*.jsonl")[0]) for r in (a, b))
+    alike = [r["completion"] for r in one] == [r["completion"] for r in two]
+    return alike and [r["score"]["value"] for r in one] != [r["score"]["value"] for r in two]
+
+
+def credit(a, b):
+    """The same rewards of the first step give other advantages."""
+    one, two = (r.read(r.files("rollouts/*.jsonl")[0]) for r in (a, b))
+    alike = [r["score"]["value"] for r in one] == [r["score"]["value"] for r in two]
+    return alike and [r["advantage"] for r in one] != [r["advantage"] for r in two]
+
+
+def sizes(ran):
+    """Completions of each recorded group."""
+    found: dict[Any, int] = {}
+    for name in ran.files("rollouts/*.jsonl"):
+        for row in ran.read(name):
+            found[name, row["group"]] = found.get((name, row["group"]), 0) + 1
+    return list(found.values())
+
+
+def optimiser_steps(ran):
+    return {int(v) for k, v in ran.tensors("learner.safetensors").items() if k.endswith("/step")}
+
+
+def shown(ran, text):
+    return sum(text in t for t in ran.texts)
+
+
+def refused(text):
+    return lambda a, b: not a.error and text in b.error
+
+
+def told(text):
+    """A warning that the other run doesn't have; neither stops."""
+    return lambda a, b: not a.error and not b.error and not any(text in w for w in a.warned) and any(text in w for w in b.warned)
+
+
+# -- the entries ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """What one key does."""
+
+    to: Any = None
+    """What it is set to; a list of values is a list of runs where `each`."""
+    seen: Callable[[Ran, Ran], bool]
+    why: str
+    base: str = "rl"
+    also: dict[str, Any] = field(default_factory=dict)
+    """What both runs have besides."""
+    instead: dict[str, Any] | None = None
+    """What the changed run has, where that is more than the key itself."""
+    each: bool = False
+    patch: Callable | None = None
+
+
+def with_actions(m):
+    """Turns of two actions, as a world with chunks would give them."""
+    collect = TurnCollector.collect
+
+    def paid(self, *args, **options):
+        found = collect(self, *args, **options)
+        return [
+            replace(r, turns=(replace(r.turns[0], action_rewards=(0.1 * (i % 3), 0.2), reward=0.1 * (i % 3) + 0.2),))
+            if len(r.turns[0].token_ids) == 4 else r for i, r in enumerate(found)
+        ]  # fmt: skip
+
+    m.setattr(TurnCollector, "collect", paid)
+
+
+def trusting(m):
+    """Nothing is downloaded, and nothing is left in the home folder."""
+
+
+S = "stages.-1."
+VISION = {"match": "vision", "learning_rate": 1e-2}
+
+
+def of_training(kind):
+    """The keys that all kinds of stages have."""
+    return {
+        "steps": Effect(to=3, seen=lambda a, b: (len(a.steps), len(b.steps)) == (2, 3), why="so many steps"),
+        "split": Effect(
+            to="test", seen=lambda a, b: {p.split("-")[0] for p in a.prompts} == {"train"} != {p.split("-")[0] for p in b.prompts},
+            why="prompts of another split",
+        ),
+        "tasks": Effect(
+            to={"one": 1.0, "two": 0.0}, also={"tasks": TWO, "seed": 3},
+            seen=lambda a, b: [{r.prompt.task for p in x.packs for r in p.rollouts} for x in (a, b)] == [{"one", "two"}, {"one"}],
+            why="the second task isn't drawn from",
+        ),
+        "order": Effect(
+            to="easy-first", each=True, also={"tasks": RANKED},
+            seen=lambda a, b: a.prompts != b.prompts and [*dict.fromkeys(b.prompts)] == sorted({*b.prompts}, reverse=True),
+            why="the lowest difficulty comes first",
+        ),
+        "optimizer": Effect(to=["adam", "sgd", "rmsprop", "adafactor"], each=True, seen=learns, also={S + "weight_decay": 0.1},
+                            why="another rule of the step"),
+        "learning_rate": Effect(to=1e-3, seen=lambda a, b: learns(a, b) and b.metric("learning_rate") == [1e-3] * 2, why="smaller steps"),
+        "beta1": Effect(to=0.5, seen=learns, why="another mean of the gradient"),
+        "beta2": Effect(to=0.9, seen=learns, why="another mean of its square"),
+        "warmup_steps": Effect(
+            to=2, seen=lambda a, b: learns(a, b) and b.metric("learning_rate") == pytest.approx([5e-3, 1e-2]), why="the rate rises",
+        ),
+        "schedule": Effect(
+            to=["linear", "cosine"], each=True, also={S + "steps": 3}, why="the rate falls",
+            seen=lambda a, b: learns(a, b) and b.metric("learning_rate")[1] == pytest.approx(
+                {"linear": 2e-2 / 3, "cosine": 7.5e-3}[b.data["stages"][0]["schedule"]]),
+        ),
+        "final_share": Effect(
+            to=0.5, also={S + "schedule": "linear"}, why="the rate falls less",
+            seen=lambda a, b: learns(a, b) and (a.metric("learning_rate")[1], b.metric("learning_rate")[1]) == pytest.approx((5e-3, 7.5e-3)),
+        ),
+        "weight_decay": Effect(to=0.5, seen=learns, why="weights are pulled to zero"),
+        "max_grad_norm": Effect(
+            to=1e-3, also={S + "optimizer": "sgd", S + "beta1": 0.0}, why="a long gradient is cut",
+            seen=lambda a, b: learns(a, b) and max((b.last[n] - p).norm() for n, p in b.first.items()) <= 2 * 1e-2 * 1e-3 * 1.001,
+        ),
+        "ema": Effect(
+            to=0.9, seen=lambda a, b: learns(a, b) and not unequal(a.last, b.last), why="the mean is kept, and what is trained is the same",
+        ),
+        "parts": Effect(
+            to=[{"match": "vision", "freeze": True}], seen=lambda a, b: "vision" in a.moved and a.moved - b.moved == {"vision"},
+            why="the vision tower stays",
+        ),
+        "parts.match": Effect(
+            to="language", also={S + "parts": [{"match": "vision", "freeze": True}]}, why="another part stays",
+            seen=lambda a, b: "vision" not in a.moved and "vision" in b.moved and "language" not in b.moved,
+        ),
+        "parts.freeze": Effect(
+            also={S + "parts": [VISION]}, instead={S + "parts": [{"match": "vision", "freeze": True}]},
+            seen=lambda a, b: "vision" in a.moved and "vision" not in b.moved, why="frozen instead of trained",
+        ),
+        "parts.learning_rate": Effect(
+            to=1e-4, also={S + "parts": [VISION]}, why="that part moves less",
+            seen=lambda a, b: 0 < far(b, "vision") < 0.1 * far(a, "vision") and far(b, "language") > 0.5 * far(a, "language"),
+        ),
+        "parts.weight_decay": Effect(
+            to=10.0, also={S + "parts": [VISION]}, why="that part alone is pulled to zero",
+            seen=lambda a, b: far(b, "vision") > 1.05 * far(a, "vision") and far(b, "language") < 1.05 * far(a, "language"),
+        ),
+    }  # fmt: skip
+
+
+def far(ran, part):
+    """How far the weights of a part went."""
+    return float(sum((ran.last[n] - p).square().sum() for n, p in ran.first.items() if part_of(n) == part) ** 0.5)
+
+
+PPO = {S + "algorithm": "ppo", S + "critic": {"learning_rate": 1e-2}}
+KL = {S + "kl": 0.5, S + "steps": 3}
+HINTS = {"tasks": RANKED, S + "prompts_per_step": 4, S + "success": 0.4, "generate.max_tokens": 4}
+IMITATE = {S + "imitation": {"batch_size": 4, "steps": 4}}
+SASR = {S + "imitation": {"rule": "sasr", "gamma": 1e-6, "batch_size": 4}, S + "steps": 4}
+BF16 = {"policy.dtype": "bfloat16", "limits.logprob_gap": {}, S + "importance_cap": 1.0}
+WATCHED = {
+    S + "steps": 11, S + "prompts_per_step": 4, S + "group_size": 2, S + "epochs": 2, S + "learning_rate": 1e-3,
+    "record.rollouts_every": 0, "limits": {n: {} for n in (
+        "answer_collapse", "length_growth", "entropy_fall", "clip_share", "zero_spread", "blind", "reward_hacking", "logprob_gap")},
+}  # fmt: skip
+LORA = {"policy.lora": {}}
+SGD = {S + "optimizer": "sgd", S + "learning_rate": 0.1}
+EVAL = {"tasks": LETTERS, "evaluate.n": 4}
+
+OF_RL = {
+    "kind": Effect(
+        instead={"stages": [BASES["sft"]]}, seen=lambda a, b: (a.kinds, b.kinds) == (["rl"] * 2, ["sft"] * 2), why="another kind of stage"
+    ),
+    "prompts_per_step": Effect(to=3, seen=lambda a, b: (len(sizes(a)), len(sizes(b))) == (4, 6), why="more groups"),
+    "group_size": Effect(to=3, seen=lambda a, b: (sizes(a), sizes(b)) == ([4] * 4, [3] * 4), why="smaller groups"),
+    "algorithm": Effect(to="rloo", seen=lambda a, b: credit(a, b) and learns(a, b), why="another baseline and loss"),
+    "settings": Effect(to={"scale": "none"}, seen=lambda a, b: credit(a, b) and learns(a, b), why="advantages in other units"),
+    "epochs": Effect(to=2, seen=lambda a, b: (optimiser_steps(a), optimiser_steps(b)) == ({2}, {4}), why="two passes a step"),
+    "minibatches": Effect(to=2, seen=lambda a, b: (optimiser_steps(a), optimiser_steps(b)) == ({2}, {4}), why="two optimiser steps"),
+    "credit": Effect(
+        to=["action", "chunk", "turn"], each=True, also=PPO, patch=with_actions, why="values of actions, or of whole turns",
+        seen=lambda a, b: credit(a, b) and learns(a, b),
+    ),
+    "entropy": Effect(to=0.1, seen=learns, why="a bonus in the loss"),
+    "importance": Effect(to=["truncate", "mask"], each=True, also=BF16, seen=masters, why="tokens beyond the cap weigh less or nothing"),
+    "importance_cap": Effect(to=1.001, also={**BF16, S + "importance": "truncate"}, seen=masters, why="another cap"),
+    "kl": Effect(to=0.5, also={S + "steps": 3}, seen=learns, why="a penalty in the loss"),
+    "kl_estimate": Effect(to=["k1", "k2"], each=True, also=KL, seen=learns, why="another gradient"),
+    "kl_in": Effect(
+        to="reward", each=True, also=KL, seen=lambda a, b: learns(a, b) and column("advantage")(a, b), why="the advantages hold the penalty"
+    ),
+    "kl_target": Effect(to=1e-6, also=KL, seen=lambda a, b: learns(a, b) and metric("kl_weight")(a, b), why="the weight adapts"),
+    "kl_horizon": Effect(
+        to=1.0, also={**KL, S + "kl_target": 1e-6}, seen=lambda a, b: a.metric("kl_weight")[2] < b.metric("kl_weight")[2], why="it adapts faster"
+    ),
+    "reference": Effect(
+        to=["frozen", "adapter", "none"], each=True, why="a second stage's beginning, or the model without adapters, or no penalty at all",
+        also={**LORA, "stages": [{**BASES["rl"], "steps": 1}, {**BASES["rl"], "kl": 0.5}]},
+        seen=lambda a, b: {
+            "frozen": lambda: a.metric("kl")[1] > 1e-4 > 1e-9 > abs(b.metric("kl")[1]),
+            "adapter": lambda: not unequal(a.last, b.last),  # what auto means here
+            "none": lambda: "needs something to compare with" in b.error,
+        }[b.data["stages"][1]["reference"]](),
+    ),
+    "reference_every": Effect(to=1, also=KL, seen=lambda a, b: a.metric("kl")[2] > 1e-4 > 1e-9 > abs(b.metric("kl")[2]),
+                              why="the reference follows"),
+    "success": Effect(to=0.1, also={S + "success_low": 0.3}, seen=metric("sampling/left_out_share"), why="more groups succeed"),
+    "dynamic_sampling": Effect(
+        to=2, also={"tasks": WRONG}, seen=lambda a, b: b.metric("sampling/groups") == [6.0, 6.0], why="two more rounds of prompts",
+    ),
+    "success_low": Effect(to=0.9, also={S + "success": 0.3}, why="groups with few successes are left out",
+                          seen=lambda a, b: learns(a, b) and sum(b.metric("sampling/left_out_share")) > 0),
+    "success_high": Effect(to=0.2, also={S + "success": 0.2}, why="groups with many successes are left out",
+                           seen=lambda a, b: learns(a, b) and sum(b.metric("sampling/left_out_share")) > 0),
+    "oversample": Effect(to=2.0, seen=lambda a, b: b.metric("sampling/groups") == [4.0, 4.0] and len(sizes(b)) == 4,
+                         why="twice the prompts, of which half are kept"),
+    "overlong": Effect(to="mask", each=True, seen=learns, why="what was cut off isn't learned from"),
+    "overlong_buffer": Effect(to=0.9, seen=rewards, why="long completions earn less"),
+    "overlong_penalty": Effect(to=3.0, also={S + "overlong_buffer": 0.9}, seen=rewards, why="by another amount"),
+    "hints": Effect(
+        to=["guide", "ghpo"], each=True, also=HINTS, why="failed groups are sampled again with a hint",
+        seen=lambda a, b: sum(b.metric("sampling/hinted")) > 0 and (
+            8 in sizes(b) if b.data["stages"][0]["hints"] == "guide" else shown(b, "Hint: ") > 0 == shown(a, "Hint: ")),
+    ),
+    "hint_shares": Effect(
+        to=[1.0], also={**HINTS, S + "hints": "ghpo", S + "hint_shares": [0.25]}, why="a longer hint",
+        seen=lambda a, b: shown(a, "Hint: one two") == 0 < shown(a, "Hint: one") and shown(b, "Hint: one two three") > 0,
+    ),
+    "ground_truth": Effect(
+        to=["when-failed", "always"], each=True, also=HINTS, why="the gold completion joins",
+        seen=lambda a, b: {*sizes(a)} == {4} and {*sizes(b)} == ({5} if b.data["stages"][0]["ground_truth"] == "always" else {4, 5}),
+    ),
+    "ground_truth_without": Effect(to=["toy/letters"], also={S + "ground_truth": "always"}, seen=rewards, why="gold earns nothing for that"),
+    "labels": Effect(
+        to=["majority", "ttrv", "co-reward"], each=True, also={"tasks": RANKED}, why="votes are the reward",
+        seen=lambda a, b: {k for r in b.rollouts for k in r["score"]["parts"]} == {b.data["stages"][0]["labels"]},
+    ),
+    "adapt": Effect(
+        to="variance", each=True, also={"tasks": [TWO[0], {**TWO[1], "verifiers": {"toy/exact": 1.0}}], S + "prompts_per_step": 16,
+                             S + "group_size": 2, S + "steps": 3},
+        seen=lambda a, b: sum(r["task"] == "one" for r in b.rollouts) > sum(r["task"] == "one" for r in a.rollouts),
+        why="tasks whose groups agree come less often",
+    ),
+    "replay": Effect(to=1.0, also={"tasks": WRONG, S + "steps": 3}, why="what failed comes again",
+                     seen=lambda a, b: len({*b.prompts}) == 2 < len({*a.prompts})),
+    "replay_size": Effect(to=1, also={"tasks": WRONG, S + "steps": 3, S + "replay": 1.0}, why="only the newest failure is remembered",
+                          seen=lambda a, b: len({*b.prompts}) > len({*a.prompts}) == 2),
+    "critic": Effect(to={"hidden": [8]}, also={S + "algorithm": "ppo"}, seen=critic, why="another value function"),
+    "critic.backbone": Effect(
+        to="separate", each=True, also=PPO, why="a copy of the model serves the critic",
+        seen=lambda a, b: not any("critic/critic." in k for k in a.tensors("learner.safetensors"))
+        and any("critic/critic." in k for k in b.tensors("learner.safetensors")),
+    ),
+    "critic.hidden": Effect(to=[6], also=PPO, why="a hidden layer of that width",
+                            seen=lambda a, b: b.tensors("learner.safetensors")["critic/value.0.weight"].shape == (6, 32)),
+    "critic.learning_rate": Effect(to=1e-3, also=PPO, seen=critic, why="smaller steps of the head"),
+    "critic.weight": Effect(to=5.0, also={**PPO, S + "steps": 3}, seen=learns, why="the value loss pulls harder at a shared backbone"),
+    "critic.detach": Effect(to=True, also={**PPO, S + "steps": 3}, seen=lambda a, b: learns(a, b), why="it doesn't pull at it"),
+    "critic.warmup_steps": Effect(to=2, also=PPO, seen=lambda a, b: bool(a.moved) and not b.moved and not critic(b, b), why="the policy waits"),
+    "critic.clip": Effect(to=1e-3, also={**PPO, S + "epochs": 2}, seen=lambda a, b: sum(a.metric("value_clip")) < sum(b.metric("value_clip")),
+                          why="a value that moved further is cut off"),
+    "critic.huber": Effect(to=0.01, also=PPO, seen=lambda a, b: b.metric("value_loss")[0] < a.metric("value_loss")[0], why="large errors cost less"),
+    "critic.max_grad_norm": Effect(to=1e-3, also={**PPO, S + "optimizer": "sgd"}, seen=critic, why="its gradient is cut"),
+    "imitation": Effect(to={"batch_size": 4}, why="gold completions in the loss",
+                        seen=lambda a, b: a.metric("imitation/loss") == [None] * 2 and None not in b.metric("imitation/loss") and learns(a, b)),
+    "imitation.rule": Effect(
+        to="sasr", each=True, also=IMITATE, why="one or the other",
+        seen=lambda a, b: a.metric("imitation/weight")[0] == 0.9 and {*b.metric("imitation/weight")} <= {1.0, None},
+    ),
+    "imitation.start": Effect(to=0.5, also=IMITATE, seen=lambda a, b: b.metric("imitation/weight")[0] == 0.5 and learns(a, b), why="begins with less"),
+    "imitation.end": Effect(to=0.5, also=IMITATE, seen=metric("imitation/weight"), why="ends with more"),
+    "imitation.steps": Effect(to=1, also=IMITATE, seen=lambda a, b: b.metric("imitation/weight")[1] == pytest.approx(0.05) and learns(a, b), why="gets there sooner"),
+    "imitation.gamma": Effect(to=1e6, also=SASR, why="imitation becomes rare",
+                              seen=lambda a, b: (a.metric("imitation/weight"), b.metric("imitation/weight")) == ([1.0] * 4, [1.0, None, None, None])),
+    "imitation.batch_size": Effect(to=2, also=IMITATE, why="fewer gold completions",
+                                   seen=lambda a, b: (min(len(p.rollouts) for p in a.packs), min(len(p.rollouts) for p in b.packs)) == (4, 2)),
+    "imitation.uncertain": Effect(to=True, also=IMITATE, seen=lambda a, b: metric("imitation/loss")(a, b) and learns(a, b), why="tokens weigh p (1 - p)"),
+    "condition": Effect(to={}, seen=lambda a, b: shown(a, "Advantage: positive") == 0 < shown(b, "Advantage: positive"), why="the prompt tells"),
+    "condition.positive": Effect(to="very good", also={S + "condition": {}}, seen=lambda a, b: shown(a, "very good") == 0 < shown(b, "very good"),
+                                 why="another text"),
+    "condition.negative": Effect(to="very bad", also={S + "condition": {}}, seen=lambda a, b: shown(a, "very bad") == 0 < shown(b, "very bad"),
+                                 why="another text"),
+    "condition.top": Effect(to=0.8, also={S + "condition": {"drop": 0.0}}, why="more are called good",
+                            seen=lambda a, b: shown(a, "positive") < shown(b, "positive")),
+    "condition.drop": Effect(to=0.9, also={S + "condition": {"drop": 0.0}}, why="most hear nothing",
+                             seen=lambda a, b: shown(a, "Advantage") == len(a.texts) > 2 * shown(b, "Advantage")),
+}  # fmt: skip
+OF_SFT = {
+    "kind": Effect(instead={"stages": [BASES["rl"]]}, seen=lambda a, b: (a.kinds, b.kinds) == (["sft"] * 2, ["rl"] * 2), why="another kind of stage"),
+    "batch_size": Effect(to=3, seen=lambda a, b: ([len(p.rollouts) for p in a.packs], [len(p.rollouts) for p in b.packs]) == ([4, 4], [3, 3]), why="fewer examples"),
+}  # fmt: skip
+OF_DISTILL = {
+    "kind": Effect(instead={"stages": [BASES["sft"]]}, seen=lambda a, b: (a.kinds, b.kinds) == (["distill"] * 2, ["sft"] * 2), why="another kind of stage"),
+    "teacher": Effect(to=f"{MODEL},seed=8", seen=learns, why="another teacher says something else"),
+    "divergence": Effect(to=["forward", "hard", "sampled"], each=True, seen=learns, why="another measure of the distance"),
+    "prompts_per_step": Effect(to=3, seen=lambda a, b: (len(a.packs[0].rollouts), len(b.packs[0].rollouts)) == (4, 6), why="more prompts"),
+    "group_size": Effect(to=3, seen=lambda a, b: (len(a.packs[0].rollouts), len(b.packs[0].rollouts)) == (4, 6), why="more completions of each"),
+}  # fmt: skip
+
+
+def alarm(name, warn, text, **also):
+    """The two keys of an alarm: one speaks, the other stops."""
+    also = {**WATCHED, **also}
+    return {
+        f"limits.{name}.warn": Effect(to=warn, also=also, seen=told(text), why="a person is told"),
+        f"limits.{name}.stop": Effect(to=warn, also=also, seen=refused(text), why="the run stops"),
+    }
+
+
+ENTRIES = {
+    **{f"stages.{kind}.{key}": effect for kind in STAGES for key, effect in of_training(kind).items()},
+    **{f"stages.rl.{key}": effect for key, effect in OF_RL.items()},
+    **{f"stages.sft.{key}": effect for key, effect in OF_SFT.items()},
+    **{f"stages.distill.{key}": effect for key, effect in OF_DISTILL.items()},
+    # the run
+    "name": Effect(to="other", seen=lambda a, b: (a.path.name, b.path.name) == ("toy", "other"), why="names the run folder"),
+    "runs": Effect(to="", seen=lambda a, b: "runs" in b.error, why="see test_the_folder_of_runs: here, no folder is no place"),
+    "seed": Effect(to=1, seen=lambda a, b: a.prompts != b.prompts and unequal(a.first, b.first) and column("completion")(a, b),
+                   why="other prompts, samples and first weights"),
+    "policy": Effect(to={"model": MODEL.replace("32", "64")}, seen=lambda a, b: unequal(a.first, b.first), why="another model"),
+    "policy.model": Effect(to=f"{MODEL},seed=5", seen=lambda a, b: unequal(a.first, b.first), why="another model"),
+    "policy.kind": Effect(to="more/loud", seen=lambda a, b: unequal(a.first, b.first), why="a plugin's policy doubles its weights"),
+    "policy.dtype": Effect(
+        to="bfloat16", each=True, why="weights of another type",
+        seen=lambda a, b: [{t.dtype for t in x.tensors("policy/*.safetensors").values()} for x in (a, b)] == [{torch.float32}, {torch.bfloat16}],
+    ),
+    "policy.device": Effect(to="cuda:99", seen=refused("cuda:99"), why="there is no such GPU anywhere"),
+    "policy.attention": Effect(to="eager", each=True, also=SGD, seen=lambda a, b: a.sdpa > 0 == b.sdpa and same(a, b),
+                               why="torch's fused attention isn't called, and the results are the same"),
+    "policy.min_pixels": Effect(to=4 * 3136, why="small pictures are enlarged", seen=lambda a, b: prompt_length(b) > prompt_length(a) and learns(a, b)),
+    "policy.max_pixels": Effect(to=784, also={"policy.min_pixels": 784}, why="pictures are shrunk",
+                                seen=lambda a, b: prompt_length(b) < prompt_length(a) and learns(a, b)),
+    "policy.lora": Effect(to={}, seen=lambda a, b: {n for n in b.last if not torch.equal(b.last[n], b.first[n])} == {n for n in b.last if ".lora_" in n} != set(),
+                          why="adapters are trained and nothing else"),
+    "policy.lora.rank": Effect(to=3, also=LORA, why="narrower adapters",
+                               seen=lambda a, b: [min(min(p.shape) for n, p in x.last.items() if ".lora_" in n) for x in (a, b)] == [16, 3]),
+    "policy.lora.alpha": Effect(to=64.0, also=LORA, seen=learns, why="their output counts double"),
+    "policy.lora.match": Effect(to=["vision"], also=LORA, seen=lambda a, b: (a.moved, b.moved) == ({"language"}, {"vision"}), why="other layers"),
+    # tasks
+    "tasks.id": Effect(to="more/ranked", seen=lambda a, b: {r["task"] for r in b.rollouts} == {"more/ranked"}, why="other prompts"),
+    "tasks.name": Effect(to="mine", seen=lambda a, b: {r["task"] for r in b.rollouts} == {"mine"} and "task/mine/reward" in b.steps[0], why="another label"),
+    "tasks.weight": Effect(to=0.0, also={"tasks": TWO, "seed": 3}, why="it isn't drawn from",
+                           seen=lambda a, b: [{r["task"] for r in x.rollouts} for x in (a, b)] == [{"one", "two"}, {"two"}]),
+    "tasks.options": Effect(to={"colours": 1}, seen=lambda a, b: {r["answer"] for r in b.rollouts} == {"red"} != {r["answer"] for r in a.rollouts},
+                            why="the task is made with them"),
+    "tasks.verifiers": Effect(to={"more/opposite": 1.0}, seen=rewards, why="another reward"),
+    "tasks.prompt": Effect(to="{text} Think first.", seen=lambda a, b: shown(a, "Think first.") == 0 < shown(b, "Think first.") == len(b.texts), why="another text"),
+    "tasks.group_size": Effect(to=3, seen=lambda a, b: (sizes(a), sizes(b)) == ([4] * 4, [3] * 4), why="groups of its own size"),
+    "tasks.max_tokens": Effect(to=2, seen=lambda a, b: (max(a.metric("length/max")), max(b.metric("length/max"))) == (4, 2), why="shorter completions"),
+    # sampling
+    "generate.max_tokens": Effect(to=2, seen=lambda a, b: (max(a.metric("length/max")), max(b.metric("length/max"))) == (4, 2), why="shorter completions"),
+    "generate.temperature": Effect(
+        to=0.3, seen=lambda a, b: b.metric("entropy")[0] < a.metric("entropy")[0] and max(b.metric("logprob_gap")) < 1e-4,
+        why="sharper, in the sampler and in the learner",
+    ),
+    "generate.top_p": Effect(to=1e-6, seen=lambda a, b: distinct(b) == 1 < distinct(a), why="only the likeliest token is left"),
+    "generate.top_k": Effect(to=1, seen=lambda a, b: distinct(b) == 1 < distinct(a), why="only the likeliest token is left"),
+    "generate.batch_size": Effect(to=4, seen=lambda a, b: (a.decodes, b.decodes) == (2, 4), why="a group at a time"),
+    # evaluation
+    "evaluate.split": Effect(to="train", also=EVAL, seen=lambda a, b: {i["id"].split("-")[0] for i in b.items} == {"train"} != {i["id"].split("-")[0] for i in a.items},
+                             why="other prompts are held out"),
+    "evaluate.n": Effect(to=3, also=EVAL, seen=lambda a, b: ({f["n"] for f in a.figures}, {f["n"] for f in b.figures}) == ({4}, {3}), why="fewer prompts"),
+    "evaluate.every": Effect(to=1, also=EVAL, seen=lambda a, b: (len(a.figures), len(b.figures)) == (2, 3), why="also in between"),
+    "evaluate.temperature": Effect(to=5.0, also=EVAL, seen=lambda a, b: a.figures[0]["value"] != b.figures[0]["value"] and a.steps == b.steps,
+                                   why="answers are sampled, and training is the same"),
+    "evaluate.samples": Effect(to=2, also={**EVAL, "evaluate.temperature": 1.0}, why="pass@k",
+                               seen=lambda a, b: "pass@2" not in a.figures[0]["extra"] and "pass@2" in b.figures[0]["extra"]),
+    "evaluate.blank": Effect(to=True, also=EVAL, seen=lambda a, b: "blank" not in a.figures[0]["extra"] and "blank" in b.figures[0]["extra"],
+                             why="the figure on blanked pictures"),
+    # the judge
+    "judge.processes": Effect(to=2, seen=lambda a, b: (a.workers, b.workers) == (1, 2) and a.steps == b.steps and same(a, b),
+                              why="two workers, and the very same results"),
+    "judge.deadline_s": Effect(to=0.05, also={"tasks": [{"id": "toy/colour", "verifiers": {"more/slow": 1.0}}], S + "steps": 1, S + "group_size": 2},
+                               seen=refused("scores of step 1 failed"), why="a slow verifier fails"),
+    "judge.failure_limit": Effect(
+        to=0.0, also={"tasks": [{"id": "toy/colour", "verifiers": {"toy/sometimes": 1.0}}], S + "group_size": 16, "judge.failure_limit": 1.0},
+        seen=refused("more than judge.failure_limit = 0.0 allows"), why="one failure is too many",
+    ),
+    # how an update is computed
+    "train.micro_batch_tokens": Effect(to=30, also=SGD, seen=lambda a, b: [p.micro for p in a.packs] == [1, 1] and min(p.micro for p in b.packs) > 1 and same(a, b),
+                                       why="more passes, and the same result"),
+    "train.packing": Effect(to=["per-completion", "shared-prefix"], each=True, also=SGD, why="a row for each completion, and the same result",
+                            seen=lambda a, b: same(a, b) and [p.shared_prefix for p in a.packs] == [True] * 2 and {p.rows for p in a.packs} == {2}
+                            and {p.rows for p in b.packs} == ({2} if b.data["train"]["packing"] == "shared-prefix" else {8})),
+    "train.checkpointing": Effect(to=True, also=SGD, seen=lambda a, b: b.kept < 0.9 * a.kept and same(a, b) and a.steps == b.steps,
+                                  why="less is kept for the backward pass, and the very same result"),
+    "train.threads": Effect(to=2, also=SGD, seen=lambda a, b: (a.threads, b.threads) == ({1}, {2}) and same(a, b), why="two threads, and the same result"),
+    # what is kept
+    "checkpoint.every": Effect(to=1, also={"checkpoint.keep": 9}, seen=lambda a, b: (len(a.files("checkpoints/*")), len(b.files("checkpoints/*"))) == (1, 2),
+                               why="also in between"),
+    "checkpoint.keep": Effect(to=2, also={"checkpoint.every": 1, S + "steps": 3}, why="more are kept",
+                              seen=lambda a, b: (len(a.files("checkpoints/*")), len(b.files("checkpoints/*"))) == (1, 2)),
+    "record.rollouts_every": Effect(to=0, seen=lambda a, b: a.files("rollouts/*.jsonl") != [] == b.files("rollouts/*.jsonl"), why="none are recorded"),
+    "record.rollouts": Effect(to=3, seen=lambda a, b: (len(a.rollouts), len(b.rollouts)) == (16, 6), why="fewer a step"),
+    "record.trackers": Effect(to=["tensorboard"], seen=lambda a, b: a.files("tensorboard/*") == [] != b.files("tensorboard/*"), why="event files"),
+    "record.project": Effect(to="mine", also={"record.trackers": ["more/kept"]}, why="trackers are told",
+                             seen=lambda a, b: [(x.path / "project").read_text() for x in (a, b)] == ["mmrl", "mine"]),
+    # alarms
+    **alarm("logprob_gap", 1e-12, "sampler and learner disagree"),
+    **alarm("answer_collapse", 0.01, "get the same text"),
+    **alarm("length_growth", 0.1, "times as long as in the stage's first steps"),
+    **alarm("entropy_fall", 0.0, "of the first steps' entropy is gone", **{S + "learning_rate": 1e-2}),
+    **alarm("clip_share", 0.0, "the loss's bounds cut off"),
+    **alarm("zero_spread", 0.9, "taught nothing", tasks=WRONG),
+    **alarm("blind", 0.01, "with blank pictures the figure is", tasks=LETTERS, **{"evaluate.n": 4, "evaluate.blank": True}),
+    **alarm("reward_hacking", 0.0, "the held-out figure fell", **{
+        "tasks": [{"id": "toy/colour", "verifiers": {"toy/letters": 0.0, "more/opposite": 1.0}}], "evaluate.n": 8, "evaluate.every": 2,
+        S + "learning_rate": 1e-2}),
+}  # fmt: skip
+SECTIONS = {"policy", "policy.lora", "stages.rl.critic", "stages.rl.imitation", "stages.rl.condition"}
+"""Sections that may be left out or given: they have an entry of their own besides those of their keys."""
+
+
+def prompt_length(ran):
+    return len(ran.policy.encode(ran.packs[0].rollouts[0].prompt).ids)
+
+
+def distinct(ran):
+    """Different completions of the first prompt."""
+    return len({r["completion"] for r in ran.rollouts if r["group"] == 0 and r["prompt_id"] == ran.rollouts[0]["prompt_id"]})
+
+
+# -- every key has an entry -----------------------------------------------------------------------------------------------
+
+
+def keys(model, path=""):
+    """(path, annotation) of every key of the schema; sections of a stage go by their kind, items of a list by nothing."""
+    for name, info in model.model_fields.items():
+        here = f"{path}{name}"
+        if here == "stages":
+            for kind, stage in STAGES.items():
+                yield from keys(stage, f"stages.{kind}.")
+            continue
+        inner = section(info.annotation)
+        optional = inner is not None and (type(None) in typing.get_args(info.annotation) or here == "policy")
+        if inner is None or optional or here.endswith(".parts"):
+            yield here, info.annotation
+        if inner is not None:
+            yield from keys(inner, f"{here}.")
+
+
+def section(annotation):
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((s for inner in typing.get_args(annotation) if (s := section(inner))), None)
+
+
+def choices(annotation):
+    return set(typing.get_args(annotation)) if typing.get_origin(annotation) is typing.Literal else set()
+
+
+KEYS = dict(keys(RunConfig))
+
+
+def test_every_key_has_an_entry_and_every_entry_a_key():
+    assert set(KEYS) - set(ENTRIES) == set(), "say in ENTRIES what a new key changes"
+    assert set(ENTRIES) - set(KEYS) == set()
+    assert set(KEYS) >= SECTIONS and len(KEYS) > 180
+    for key in ("stages.rl.critic.huber", "stages.sft.parts.freeze", "limits.blind.stop", "policy.lora.rank", "tasks.weight"):
+        assert key in KEYS
+
+
+def test_every_choice_is_tried():
+    for key, annotation in KEYS.items():
+        if (known := choices(annotation)) and not key.endswith(".kind"):
+            effect = ENTRIES[key]
+            tried = set(effect.to if isinstance(effect.to, list) else [effect.to])
+            assert effect.each and len(known - tried) == 1, (
+                f"{key}: {known - tried} are not tried, one of which is what it is compared with"
+            )
+    assert sum(bool(choices(a)) for a in KEYS.values()) > 20
+
+
+def test_a_run_repeats_itself(lab):
+    """Otherwise everything would make a difference."""
+    for base in BASES:
+        a, b = lab(base), lab.run(base, {}, None, lab.folder / f"again-{base}")
+        assert runs.trajectory(a.path) == runs.trajectory(b.path) and not learns(a, b) and not unequal(a.first, b.first)
+        assert not a.error and (a.decodes, a.workers, a.kept, a.sdpa) == (b.decodes, b.workers, b.kept, b.sdpa)
+
+
+@pytest.mark.parametrize("key", ENTRIES)
+def test_it_changes(key, lab):
+    effect = ENTRIES[key]
+    top, _, rest = key.partition(".")
+    kind, _, name = rest.partition(".")
+    base = kind if top == "stages" else effect.base
+    place = key
+    if top == "stages":
+        place = S + name.replace("parts.", "parts.0.")
+    elif top == "tasks":
+        place = f"tasks.0.{rest}"
+    before = lab(base, effect.also, effect.patch)
+    assert not before.error, before.error
+    for value in effect.to if effect.each and isinstance(effect.to, list) else [effect.to]:
+        change = effect.instead if effect.instead is not None else {place: value}
+        after = lab(base, merged(effect.also, change), effect.patch)
+        with contextlib.suppress(FileNotFoundError):
+            assert effect.seen(before, after), f"{change}: {effect.why}: not so. {after.error}"
+            continue
+        raise AssertionError(f"{change}: {effect.why}: the run ended early: {after.error}")
+
+
+def merged(also, change):
+    """The changes, one after the other: a change inside what `also` gives follows it."""
+    return {**{k: v for k, v in also.items() if k not in change}, **change}
+
+
+# -- what an entry can't say ----------------------------------------------------------------------------------------------
+
+
+def test_the_folder_of_runs(lab):
+    assert lab("rl").path.parent == lab.folder / "0" or lab("rl").path.parent.parent == lab.folder
+
+
+def test_credit_of_actions_is_not_that_of_turns(lab):
+    """A chunk of actions and a turn are one call of the policy each, so those two agree."""
+    action, chunk, turn = (lab("rl", {**PPO, S + "credit": c}, with_actions) for c in ("action", "chunk", "turn"))
+    assert credit(action, turn) and not credit(chunk, turn) and not learns(chunk, turn)
+
+
+def test_a_threshold_of_infinity_never_stops(lab):
+    assert math.isinf(parse_config({**lab("rl").data, "limits": {"logprob_gap": math.inf}}).limits.logprob_gap.stop)

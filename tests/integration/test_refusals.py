@@ -1,0 +1,493 @@
+"""What can't be right is refused when the run file is read: one line with what, where and what to do, and nothing was loaded."""
+
+import itertools
+import math
+import subprocess
+import sys
+import types
+import typing
+
+import pytest
+import tomli_w
+from annotated_types import Ge, Gt
+from click.testing import CliRunner
+from pydantic import BaseModel
+
+import mmrl.start
+import runs
+from mmrl.cli import main
+from mmrl.config import parse_config, smoke
+from mmrl.errors import UserError
+from mmrl.policies import tiny
+from mmrl.schema import STAGES, RunConfig
+
+RL = {"kind": "rl", "steps": 2, "prompts_per_step": 2, "group_size": 4}
+DISTILL = {"kind": "distill", "steps": 1, "teacher": "tiny:qwen2_5_vl:hidden=64,layers=1"}
+TWO = [{"id": "toy/colour", "name": "one"}, {"id": "toy/colour", "name": "two"}]
+LORA = {"model": "tiny:qwen2_5_vl:hidden=32,layers=1", "lora": {}}
+
+
+def stage(**settings):
+    return {"stages": [{**RL, **settings}]}
+
+
+def distill(**settings):
+    return {"stages": [{**DISTILL, **settings}]}
+
+
+def parts(*entries, **settings):
+    return stage(parts=list(entries), **settings)
+
+
+def frozen(match):
+    return {"match": match, "freeze": True}
+
+
+REFUSED = {
+    # groups and samples
+    "a group of one": (stage(group_size=1), r"stages\.0\.group_size = 1: grpo compares .* sample at least 2"),
+    "a task's group of one": (
+        {"tasks": [{**TWO[0], "group_size": 1}, TWO[1]], **stage()},
+        r"tasks 'one' group_size = 1: grpo compares",
+    ),
+    "top-p with importance": (
+        {"generate": {"top_p": 0.9}, **stage(importance="truncate")},
+        r'stages\.0\.importance = "truncate" compares .* generate\.top_p = 0\.9 changes: drop that, or set importance = "off"',
+    ),
+    "top-k with importance": (
+        {"generate": {"top_k": 5}, **stage(importance="mask")},
+        r'stages\.0\.importance = "mask" compares .* generate\.top_k = 5 changes',
+    ),
+    "a task's tokens above all others'": (
+        {"generate": {"max_tokens": 6}, "tasks": [{"id": "toy/colour", "max_tokens": 7}]},
+        r"task 'toy/colour' has max_tokens = 7, above generate\.max_tokens = 6: raise that",
+    ),
+    "samples of a greedy evaluation": ({"evaluate": {"samples": 4}}, r"evaluate.*samples = 4 greedy answers .* set temperature"),
+    "more mini-batches than prompts": (stage(minibatches=3), r"stages\.0.*minibatches = 3 is above prompts_per_step = 2.* lower"),
+    # rules that leave nothing or contradict each other
+    "bounds that cross": (
+        stage(success_low=0.8, success_high=0.2),
+        r"success_low = 0\.8 is above success_high = 0\.2.*swap them",
+    ),
+    "only failures": (stage(success_high=0.0), r"success_low = success_high = 0 leaves only groups without spread.*widen"),
+    "only successes": (stage(success_low=1.0), r"success_low = success_high = 1 leaves only groups without spread.*widen"),
+    "bounds that cross the algorithm's": (
+        stage(algorithm="trajectory-grpo", success_low=0.95),
+        r"trajectory-grpo.*success_low = 0\.95 is above success_high = 0\.9",
+    ),
+    "hints of nothing": (stage(hints="ghpo", hint_shares=[]), r'hints = "ghpo" and hint_shares = \[\], so none is ever shown'),
+    "a hint of a share of nothing": (stage(hints="ghpo", hint_shares=[0.0]), r"stages\.0\.hint_shares\.0.*greater than 0"),
+    "hints without labels": (
+        stage(hints="guide", labels="ttrv"),
+        r'hints = "guide" shows the gold .* labels = "ttrv" does without',
+    ),
+    "gold completions without labels": (
+        stage(ground_truth="always", labels="majority"),
+        r'ground_truth = "always" shows the gold completion and labels = "majority" does without it: drop one',
+    ),
+    "a rephrased prompt of a task that can't": (
+        stage(labels="co-reward"),
+        r"labels = \"co-reward\": task 'toy/colour' has no rephrase",
+    ),
+    "easy first without difficulties": (
+        stage(order="easy-first"),
+        r"order = \"easy-first\": item 0 of task 'toy/colour' .* use order = \"shuffled\"",
+    ),
+    "less than one sample": (stage(oversample=0.5), r"stages\.0\.oversample.*greater than or equal to 1; found 0\.5"),
+    "more than all prompts again": (stage(replay=1.5), r"stages\.0\.replay.*less than or equal to 1"),
+    "a memory of nothing": (stage(replay=0.5, replay_size=0), r"stages\.0\.replay_size.*greater than or equal to 1"),
+    "an unknown verifier of the gold": (
+        stage(ground_truth="always", ground_truth_without=["toy/leters"]),
+        r"stages\.0\.ground_truth_without names 'toy/leters', which rewards nothing here: toy/letters",
+    ),
+    "a condition of nothing": (stage(condition={"positive": " "}), r"stages\.0\.condition.*positive is blank.*give a text"),
+    "a bad condition of nothing": (stage(condition={"negative": ""}), r"stages\.0\.condition.*negative is blank.*give a text"),
+    "conditions that are the same": (
+        stage(condition={"positive": "good", "negative": "good "}),
+        r"stages\.0\.condition.*positive and negative are both 'good': give two different",
+    ),
+    "a condition with a critic": (
+        stage(algorithm="ppo", condition={}),
+        r"stages\.0\.condition imitates .* never trains the critic of ppo: take another",
+    ),
+    "imitation over no steps": (stage(imitation={"steps": 0}), r"stages\.0\.imitation\.steps.*greater than or equal to 1"),
+    # the penalty and its reference
+    "a penalty without a reference": (
+        stage(kl=0.1, reference="none"),
+        r"kl = 0\.1 needs something to compare with: drop reference",
+    ),
+    "a penalty in the reward without one": (stage(kl=0.1, kl_in="reward", reference="none"), r"kl = 0\.1 needs something"),
+    "an algorithm's penalty without one": (
+        stage(algorithm="reinforce++", reference="none"),
+        r"reinforce\+\+.*kl = 0\.001 needs something to compare with: drop reference",
+    ),
+    "a target of no penalty": (stage(kl_target=0.1), r"stages\.0\.kl_target is set and kl = 0.*set kl, or drop kl_target"),
+    "a target of a penalty that is off": (
+        stage(algorithm="reinforce++", kl=0, kl_target=0.1),
+        r"stages\.0\.kl_target is set and kl = 0",
+    ),
+    "a moving reference of no penalty": (stage(reference_every=2), r"stages\.0\.reference_every is set and kl = 0"),
+    "a moving reference of adapters": (
+        {"policy": LORA, **stage(kl=0.1, reference_every=2)},
+        r'stages\.0\.reference_every: with adapters .* set reference = "frozen"',
+    ),
+    "a moving reference that is the adapters'": (
+        {"policy": LORA, **stage(kl=0.1, reference="adapter", reference_every=2)},
+        r'reference = "adapter" is the model without its adapters, which never moves: drop',
+    ),
+    "adapters off without adapters": (
+        stage(kl=0.1, reference="adapter"),
+        r'stages\.0\.reference = "adapter" needs adapters: give',
+    ),
+    # parts
+    "a part that isn't": (parts(frozen("vison")), r"stages\.0\.parts: 'vison' matches none .* did you mean 'vision'\?"),
+    "a pattern of nothing": (
+        parts(frozen("*.layrs.*")),
+        r"stages\.0\.parts: '\*\.layrs\.\*' matches none .* did you mean 'layers'\?",
+    ),
+    "an adapter of nothing": (
+        {"policy": {**LORA, "lora": {"match": ["languag"]}}, **stage()},
+        r"policy\.lora\.match: 'languag' matches none .* did you mean 'language'\?",
+    ),
+    "a pattern of adapters that there are not": (
+        {"policy": LORA, **parts(frozen("vision"))},
+        r"stages\.0\.parts: 'vision' matches none of the \d+ adapters, which are all that policy\.lora trains",
+    ),
+    "nothing to train": (parts(frozen("*")), r"stages\.0\.parts leaves nothing to train: freeze less"),
+    "nothing to train, part by part": (
+        parts(*map(frozen, ("vision", "projector", "language"))),
+        r"stages\.0\.parts leaves nothing to train",
+    ),
+    "no policy to train, only a critic": (
+        parts(frozen("language"), frozen("vision"), frozen("projector"), algorithm="ppo"),
+        r"leaves nothing",
+    ),
+    "a value part without a critic": (parts(frozen("value")), r'stages\.0\.parts match "value" matches nothing, .* no critic'),
+    "a part that never holds": (
+        parts(frozen("vision"), {"match": "vision", "learning_rate": 1e-5}),
+        r"stages\.0\.parts match 'vision' never holds.* move it up",
+    ),
+    "a part that says nothing": (parts({"match": "vision"}), r"parts match 'vision' changes nothing: give"),
+    "a frozen part with a rate": (parts({**frozen("vision"), "learning_rate": 1.0}), r"parts match 'vision' is frozen and has a"),
+    # mixtures
+    "a negative weight": ({"tasks": [{"id": "toy/colour", "weight": -1.0}]}, r"tasks\.0\.weight.*greater than or equal to 0"),
+    "weights of nothing": ({"tasks": [{**t, "weight": 0.0} for t in TWO]}, r"the weights of \[\[tasks\]\] add up to 0: give"),
+    "a stage's negative weight": ({"tasks": TWO, **stage(tasks={"one": -1.0})}, r"stages\.0\.tasks\.one.*greater than or equal"),
+    "a stage's weights of nothing": ({"tasks": TWO, **stage(tasks={"one": 0.0})}, r"stages\.0.*weights of tasks add up to 0"),
+    "a stage's unknown task": ({"tasks": TWO, **stage(tasks={"three": 1.0})}, r"stages\.0\.tasks names 'three', .*: one, two"),
+    "a task twice": ({"tasks": [{"id": "toy/colour"}] * 2}, r"task 'toy/colour' is listed twice: give each entry a name"),
+    "an unknown task": ({"tasks": [{"id": "toy/color"}]}, r"toy/color.*toy/colour"),
+    "an unknown option of a task": ({"tasks": [{"id": "toy/colour", "options": {"copy": 1}}]}, r"no option 'copy'.*'copies'"),
+    "a missing split": (stage(split="valid"), r"task 'toy/colour' has no split 'valid': choose one of train, test"),
+    "a template without a place": (
+        {"tasks": [{"id": "toy/colour", "prompt": "Think."}]},
+        r"tasks\.0\.prompt.*must hold \{text\} once",
+    ),
+    "an unknown verifier": ({"tasks": [{"id": "toy/colour", "verifiers": {"toy/leters": 1.0}}]}, r"toy/leters.*toy/letters"),
+    # teachers
+    "a teacher of another family": (
+        distill(teacher="tiny:qwen2_vl:hidden=32,layers=1"),
+        r"stages\.0\.teacher: .*'tiny:qwen2_vl:hidden=32,layers=1' is a qwen2_vl model and the policy a qwen2_5_vl.*same family",
+    ),
+    "a missing teacher": (distill(teacher="./nowhere"), r"stages\.0\.teacher: '\./nowhere' is not a folder: give a folder"),
+    "a teacher that is no size": (distill(teacher="tiny:qwen2_5_vl:hidden=33"), r"stages\.0\.teacher: tiny hidden=33"),
+    "a teacher in an rl stage": (stage(algorithm="opd"), r'stages\.0: opd needs a teacher, .* write kind = "distill"'),
+    # algorithms and their settings
+    "an unknown algorithm": (stage(algorithm="gpro"), r"no algorithm 'gpro'\. Did you mean"),
+    "a critic of nothing": (stage(critic={}), r"stages\.0\.critic is given and grpo has no use for one: drop it, or .* ppo"),
+    "credit of no critic": (stage(credit="turn"), r'stages\.0\.credit = "turn" .* grpo has no critic: drop it'),
+    "an unknown setting": (stage(settings={"cliplow": 0.1}), r"'grpo' has no setting 'cliplow'.*Did you mean 'clip_low'"),
+    "a choice that isn't": (stage(settings={"scale": "groups"}), r"scale = 'groups' is not one of 'group', 'batch', 'none'"),
+    "a word for a number": (stage(settings={"clip_low": "wide"}), r"clip_low = 'wide' must be a number"),
+    "a truth for a number": (stage(settings={"clip_low": True}), r"clip_low = True must be a number"),
+    "a number for a truth": (stage(settings={"biased": 1}), r"biased = 1 must be true or false"),
+    "an unknown average": (
+        stage(settings={"normalise": "tokens"}),
+        r"normalise = 'tokens' is not one of token, sequence, constant",
+    ),
+    "a negative constant": (stage(settings={"constant": -1}), r"constant = -1 must be a number above 0"),
+    "an endless constant": (stage(settings={"constant": math.inf}), r"constant = inf must be a number above 0"),
+    "a lower bound below 0": (stage(settings={"clip_low": 1.5}), r"stages\.0\.settings\.clip_low = 1\.5 must be from 0 to 1"),
+    "a negative lower bound": (stage(settings={"clip_low": -0.2}), r"stages\.0\.settings\.clip_low = -0\.2 must be from 0 to 1"),
+    "a negative upper bound": (stage(settings={"clip_high": -0.2}), r"stages\.0\.settings\.clip_high = -0\.2 must be at least 0"),
+    "a bound that is no number": (stage(settings={"clip_low": math.nan}), r"stages\.0\.settings.*nan is no number"),
+    "a dual clip inside the others": (stage(settings={"dual_clip": 0.5}), r"settings\.dual_clip = 0\.5 must be above 1, or 0"),
+    "a discount above 1": (stage(algorithm="ppo", settings={"gamma": 1.01}), r"settings\.gamma = 1\.01 must be from 0 to 1"),
+    "a trace above 1": (stage(algorithm="ppo", settings={"lam": 2}), r"settings\.lam = 2 must be from 0 to 1"),
+    "a temperature of 0": (stage(algorithm="awr", settings={"beta": 0.0}), r"settings\.beta = 0\.0 must be at least 1e-06"),
+    "a bound below 1": (
+        stage(algorithm="stable-reinforce", settings={"bound": 0.5}),
+        r"settings\.bound = 0\.5 must be at least 1",
+    ),
+    "a negative entropy bonus": (stage(entropy=-0.1), r"stages\.0\.entropy.*greater than or equal to 0"),
+    "a cap below 1": (stage(importance="truncate", importance_cap=0.5), r"stages\.0\.importance_cap.*greater than or equal to 1"),
+    "a mean that never moves": (stage(ema=1.0), r"stages\.0\.ema.*less than 1"),
+    # everything else
+    "an unknown tracker": ({"record": {"trackers": ["tensorbord"]}}, r"tensorbord.*tensorboard"),
+    "a warning after the stop": (
+        {"limits": {"logprob_gap": {"warn": 0.2, "stop": 0.1}}},
+        r"limits\.logprob_gap.*warn = 0\.2 is above stop = 0\.1, so nobody would be warned: lower it",
+    ),
+    "a missing model": ({"policy": {"model": "./nowhere"}}, r"policy\.model '\./nowhere' is not a folder"),
+    "an unknown kind of policy": ({"policy": {"model": LORA["model"], "kind": "vml"}}, r"vml.*vlm"),
+    "pixels that cross": (
+        {"policy": {"model": "tiny:qwen2_vl", "min_pixels": 9000, "max_pixels": 4000}},
+        r"min_pixels = 9000 is above",
+    ),
+    "an unknown key": (stage(clip_low=0.1), r"unknown key 'stages\.0\.clip_low'"),
+    "a key of another kind": ({"stages": [{"kind": "sft", "steps": 1, "group_size": 4}]}, r"unknown key 'stages\.0\.group_size'"),
+}
+
+
+@pytest.fixture
+def nothing_loads(monkeypatch):
+    """Whatever would load weights or start workers."""
+
+    def loaded(*_, **__):
+        raise AssertionError("it was not refused in time")
+
+    for name in ("load_policy", "load_teacher", "Judge"):
+        monkeypatch.setattr(mmrl.start, name, loaded)
+    monkeypatch.setattr(tiny, "build", loaded)
+
+
+def begin(folder, sections):
+    return runs.run(runs.toy_config(folder / "runs", **sections))
+
+
+@pytest.mark.parametrize("fault", REFUSED)
+def test_it_is_refused_before_anything_is_loaded(fault, tmp_path, nothing_loads):
+    sections, message = REFUSED[fault]
+    with pytest.raises(UserError, match=message) as caught:
+        begin(tmp_path, sections)
+    assert "\n" not in str(caught.value) and list(tmp_path.iterdir()) == []
+
+
+def test_what_is_right_gets_as_far_as_the_weights(tmp_path, nothing_loads):
+    """The fixture would see a load; and each of these is the near neighbour of something that is refused."""
+    for sections in (
+        stage(),
+        stage(group_size=1, ground_truth="always"),
+        stage(algorithm="remax", group_size=1),
+        stage(algorithm="reinforce++", kl_target=0.1),
+        stage(algorithm="reinforce++", reference_every=1),
+        stage(algorithm="ppo", credit="turn"),
+        stage(settings={"clip_low": 1.0, "clip_high": math.inf, "dual_clip": 3}),
+        stage(algorithm="filtered-cloning", settings={"threshold": -1.0}),
+        stage(minibatches=2),
+        parts(frozen("*.layers.0.*"), frozen("vision")),
+        {"policy": LORA, **stage(kl=0.1, reference="frozen", reference_every=2)},
+        {"limits": {"logprob_gap": {"warn": 0.1, "stop": 0.1}}},
+        {"generate": {"max_tokens": 6}, "tasks": [{"id": "toy/colour", "max_tokens": 6}]},
+        {"tasks": TWO, **stage(tasks={"one": 1.0, "two": 0.0})},
+        distill(),
+    ):
+        with pytest.raises(AssertionError, match="not refused in time"):
+            begin(tmp_path, sections)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_teacher_with_another_vocabulary(tmp_path, monkeypatch):
+    """Two folders of one family, one of whose tokenizers knows a token more."""
+    for name in ("policy", "teacher"):
+        tiny.save(str(tmp_path / "models" / name), hidden=32, layers=1)
+    path = tmp_path / "models" / "teacher" / "tokenizer.json"
+    text = path.read_text()
+    assert text.count('"</think>"') == 1
+    path.write_text(text.replace('"</think>"', '"</thought>"'))
+    for name in ("load_policy", "load_teacher", "Judge"):
+        monkeypatch.setattr(mmrl.start, name, None)  # calling it would be another error
+    models = {"policy": {"model": str(tmp_path / "models" / "policy")}}
+    with pytest.raises(UserError, match=r"stages\.0\.teacher: .*has another vocabulary than .*'</th.*same tokenizer") as caught:
+        begin(tmp_path, {**models, **distill(teacher=str(tmp_path / "models" / "teacher"))})
+    assert "\n" not in str(caught.value) and not (tmp_path / "runs").exists()
+    with pytest.raises(TypeError, match="not callable"):
+        begin(tmp_path, {**models, **distill(teacher=models["policy"]["model"])})
+
+
+def test_a_plugins_algorithm_gives_its_settings_their_ranges(tmp_path, monkeypatch, nothing_loads):
+    (tmp_path / "own.py").write_text(
+        "from mmrl import AlgorithmSpec, hookimpl\n"
+        "@hookimpl\n"
+        "def mmrl_algorithms():\n"
+        "    return [AlgorithmSpec(id='own/signed', target='own:signed')]\n"
+        "def signed(rewards_N, *, limit=-1.0):\n"
+        "    return rewards_N\n"
+    )
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", f"{runs.TOY}:{tmp_path / 'own.py'}")
+    with pytest.raises(AssertionError, match="not refused in time"):
+        begin(tmp_path, stage(algorithm="own/signed", settings={"limit": -3.0}))
+    with pytest.raises(UserError, match="clip_high = -1 must be at least 0"):
+        begin(tmp_path, stage(algorithm="own/signed", settings={"clip_high": -1}))
+
+
+# -- numbers ------------------------------------------------------------------------------------------------------------
+
+
+def numbers(model, path=()):
+    """(path, annotation, constraints) of every float in the schema; a list's or table's items go by `0` or `x`."""
+    for name, field in model.model_fields.items():
+        if (model, name) == (RunConfig, "stages"):
+            for kind, section in STAGES.items():
+                yield from numbers(section, (*path, name, kind))
+            continue
+        yield from found_in(field.annotation, (*path, name), field.metadata)
+
+
+def found_in(annotation, path, metadata=()):
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        yield from found_in(inner[0], path, (*metadata, *inner[1].metadata) if hasattr(inner[1], "metadata") else metadata)
+    elif annotation is float:
+        yield path, metadata
+    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield from numbers(annotation, path)
+    elif origin in (typing.Union, types.UnionType):
+        for one in inner:
+            yield from found_in(one, path)
+    elif origin in (list, tuple):
+        yield from found_in(inner[0], (*path, "0"))
+    elif origin is dict:
+        yield from found_in(inner[1], (*path, "x"))
+
+
+PATHS = sorted({path for path, _ in numbers(RunConfig)})
+
+
+def put(path, value):
+    """A run file in which that number is the value."""
+    first = {
+        "sft": {"kind": "sft", "steps": 1}, "rl": {**RL, "critic": {}, "imitation": {}, "condition": {}}, "distill": DISTILL,
+    }  # fmt: skip
+    data = {
+        "name": "x", "policy": {"model": "m", "lora": {}}, "tasks": [{"id": "a", "verifiers": {}}],
+        "stages": [first[path[1]] if path[0] == "stages" else first["sft"]],
+    }  # fmt: skip
+    steps = [path[0], "0", *path[2:]] if path[0] == "stages" else list(path)
+    node = data = {**data, "stages": [dict(data["stages"][0])]}
+    for name, following in itertools.pairwise(steps):
+        if isinstance(node, list):
+            while len(node) <= int(name):
+                node.append({"match": "vision", "freeze": False} if "parts" in steps else {})
+            node = node[int(name)]
+        else:
+            node[name] = following_in(node.get(name), following)
+            node = node[name]
+    if isinstance(node, list):
+        node[:] = [value]
+    else:
+        node[steps[-1]] = value
+    return data
+
+
+def following_in(found, key):
+    """What is there, copied, or something that the key can be put into."""
+    return ([*found] if isinstance(found, list) else dict(found)) if found else [] if key.isdigit() else {}
+
+
+def test_the_walk_finds_numbers_wherever_they_stand():
+    assert len(PATHS) > 60
+    for path in (
+        ("tasks", "0", "weight"), ("tasks", "0", "verifiers", "x", "0"), ("policy", "lora", "alpha"),
+        ("stages", "sft", "tasks", "x"), ("stages", "rl", "critic", "huber"), ("stages", "rl", "hint_shares", "0"),
+        ("stages", "rl", "condition", "top"), ("stages", "distill", "parts", "0", "learning_rate"),
+        ("limits", "blind", "warn"), ("judge", "deadline_s"),
+    ):  # fmt: skip
+        assert path in PATHS
+
+
+@pytest.mark.parametrize("path", PATHS, ids=".".join)
+def test_no_number_of_a_run_file_may_be_nan(path):
+    with pytest.raises(UserError) as caught:
+        parse_config(put(path, math.nan))
+    text = str(caught.value)
+    assert "nan" in text and next(p for p in reversed(path) if p not in ("x", "0")) in text and "\n" not in text
+
+
+@pytest.mark.parametrize("sections", [{"tasks": [{"id": "toy/colour", "options": {"a": [{"b": math.nan}]}}]},
+                                      stage(settings={"clip_low": math.nan})])  # fmt: skip
+def test_nor_one_among_a_plugins_settings(sections, tmp_path):
+    with pytest.raises(UserError, match=r"(options|settings).*nan is no number"):
+        runs.toy_config(tmp_path, **sections)
+
+
+def test_bounded_numbers_are_refused_below_their_bounds():
+    bounded = {path: next((m for m in metadata if isinstance(m, Ge | Gt)), None) for path, metadata in numbers(RunConfig)}
+    checked = 0
+    for path, bound in bounded.items():
+        if bound is None:
+            continue
+        below = bound.ge - 0.5 if isinstance(bound, Ge) else bound.gt
+        with pytest.raises(UserError, match="greater than"):
+            parse_config(put(path, float(below)))
+        checked += 1
+    assert checked > 30
+
+
+# -- the command line ---------------------------------------------------------------------------------------------------
+
+SAMPLE = [
+    "a group of one", "top-p with importance", "bounds that cross the algorithm's", "an algorithm's penalty without one",
+    "a target of no penalty", "a part that isn't", "a teacher of another family", "a critic of nothing", "an unknown setting",
+    "a negative upper bound", "a bound that is no number", "a stage's unknown task", "an unknown tracker",
+    "more mini-batches than prompts", "a warning after the stop", "conditions that are the same",
+    "a task's tokens above all others'", "easy first without difficulties", "an unknown verifier",
+]  # fmt: skip
+
+
+def written(folder, sections):
+    data = {
+        "name": "toy", "runs": str(folder / "runs"), "policy": {"model": "tiny:qwen2_5_vl:hidden=32,layers=1"},
+        "tasks": [{"id": "toy/colour"}], "stages": [RL], "generate": {"max_tokens": 6}, "evaluate": {"n": 4}, **sections,
+    }  # fmt: skip
+    (folder / "run.toml").write_text(tomli_w.dumps(data))
+    return str(folder / "run.toml")
+
+
+LOCAL = ("a teacher of another family", "an unknown tracker")  # a smoke run has a tiny teacher, and no tracker but TensorBoard
+
+
+@pytest.mark.parametrize(
+    ("fault", "switch"), [(f, s) for f in SAMPLE for s in ("", "--dry-run", "--smoke") if s != "--smoke" or f not in LOCAL]
+)
+def test_the_command_line_says_it_in_one_line(fault, switch, tmp_path, nothing_loads):
+    sections, message = REFUSED[fault]
+    done = CliRunner().invoke(main, ["train", written(tmp_path, sections), *switch.split()])
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("loading ")]
+    assert done.exit_code == 2 and len(lines) == 1 and lines[0].startswith("mmrl: "), done.output
+    with pytest.raises(UserError, match=message):
+        raise UserError(lines[0])
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_process_of_its_own_ends_with_2_and_no_traceback(tmp_path):
+    for switch in ((), ("--dry-run",)):
+        done = subprocess.run(
+            [sys.executable, "-m", "mmrl", "train", written(tmp_path, stage(settings={"clip_low": -1.0})), *switch],
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        lines = done.stderr.splitlines()
+        assert done.returncode == 2 and "Traceback" not in done.stderr and done.stdout == "" and not (tmp_path / "runs").exists()
+        assert lines[-1] == "mmrl: stages.0.settings.clip_low = -1.0 must be from 0 to 1" and len(lines) <= 2
+
+
+# -- a smoke run of what is right is right ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        stage(prompts_per_step=8, minibatches=8),
+        {"generate": {"max_tokens": 64}, "tasks": [{"id": "toy/colour", "max_tokens": 64}]},
+        {"policy": {"model": "tiny:qwen2_5_vl", "max_pixels": 1000}},
+        stage(prompts_per_step=8, minibatches=4, algorithm="ppo"),
+    ],
+    ids=["mini-batches", "tokens", "pixels", "ppo"],
+)
+def test_smaller_numbers_stay_consistent(sections, tmp_path):
+    small = smoke(runs.toy_config(tmp_path, **sections))
+    mmrl.start.check_config(mmrl.start.resolved(small))
+    largest = small.policy.max_pixels
+    assert largest <= 12544 and small.policy.min_pixels <= largest
+    assert all(t.max_tokens is None or t.max_tokens <= small.generate.max_tokens <= 16 for t in small.tasks)
+    assert all(s.minibatches <= s.prompts_per_step == 2 for s in small.stages if s.kind == "rl")

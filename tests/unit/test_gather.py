@@ -1,0 +1,559 @@
+"""Which completions a step trains on. What the policy answers is written in the test, `REWARD` or `REWARD:TOKENS`, and is worth
+what it says; `x` is a completion whose verifier fails, `RIGHT/FORMAT` one that is judged by two verifiers."""
+
+import contextlib
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from mmrl import Task
+from mmrl.errors import UserError
+from mmrl.gather import HINT, Gatherer, collected, is_gold, outcomes, with_text
+from mmrl.generate.local import Sampling
+from mmrl.judge import weigh
+from mmrl.schema import RlStage
+from mmrl.targets import PluginError
+from mmrl.types import Prompt, Rollout, Score, Status, Turn, replace, user
+
+
+class Numbers(Task):
+    """Its gold completion is the prompt's answer; a prompt `p` is rephrased as `q`."""
+
+    def gold(self, prompt):
+        return prompt.answer
+
+    def rephrase(self, prompt):
+        return replace(prompt, messages=[user(prompt.text.replace("p", "q"))], task="another's")
+
+
+def encode(prompt):
+    return SimpleNamespace(ids=torch.tensor(list(prompt.text.encode())))
+
+
+def rollout(prompt, inputs, text, logprob=-1.0, reward=0.0):
+    length = int(text.partition(":")[2] or 2)
+    turn = Turn(
+        observed_ids=tuple(inputs.ids.tolist()), token_ids=(7,) * length, logprobs=(logprob,) * length, text=text, reward=reward
+    )
+    return Rollout(prompt=prompt, group=99, turns=(turn,), status=Status.FINISHED, inputs=inputs)
+
+
+class Collector:
+    """Answers a prompt as the script has it, by the prompt's text; keeps what it was asked."""
+
+    def __init__(self, script, rewards=()):
+        self.script, self.calls, self.rewards = script, [], dict(rewards)
+
+    def collect(self, prompts, inputs, size, sampling, version=0):
+        self.calls.append(([p.text for p in prompts], size, sampling, version))
+        answers = [(p, i, text) for p, i in zip(prompts, inputs, strict=True) for text in self.script[p.text][:size]]
+        assert len(answers) == len(prompts) * size
+        return [rollout(p, i, text, reward=self.rewards.get(text, 0.0)) for p, i, text in answers]
+
+    def demonstrate(self, prompts, inputs, completions):
+        return [rollout(p, i, text, math.nan) for p, i, text in zip(prompts, inputs, completions, strict=True)]
+
+
+class Judge:
+    def __init__(self):
+        self.asked = []
+
+    def score(self, cases, weights):
+        self.asked += [(c.completion, dict(w)) for c, w in zip(cases, weights, strict=True)]
+        return [weigh(w, self.verdicts(c.completion)) for c, w in zip(cases, weights, strict=True)]
+
+    @staticmethod
+    def verdicts(text):
+        right, _, form = text.partition(":")[0].partition("/")
+        return {
+            "right": Score(None, {}, "out") if right == "x" else Score(float(right)),
+            "format": Score(None, {}, "out") if form == "x" else Score(float(form or 0)),
+        }
+
+
+class Step:
+    """A gatherer and what was asked of it, on prompts p0, p1, ... of the task `a`, or of the tasks that are named."""
+
+    def __init__(
+        self, script, tasks=(), answer="1", limits=None, sizes=None, weights=None, world=(), task=None, version=0, **stage
+    ):
+        self.takes, self.tasks, self.answer = [], tasks, answer
+        limits, sizes = limits or {}, sizes or {}
+        self.stage = RlStage(kind="rl", **{"steps": 1, "prompts_per_step": 2, "group_size": 2, **stage})
+        self.collector, self.judge = Collector(script, world), Judge()
+        self.gatherer = Gatherer(
+            self.stage,
+            {t: task or Numbers() for t in "ab"},
+            self.collector,
+            self.judge,
+            take=self.take,
+            encode=encode,
+            sampling=lambda task, calls: Sampling(max_tokens=limits.get(task, 20), temperature=1.0, seed=100 + calls),
+            weights=lambda task: weights or {"right": 1.0},
+            group_size=lambda task: sizes.get(task, self.stage.group_size),
+            version=lambda: version,
+        )
+
+    def take(self, n):
+        first = sum(self.takes)
+        self.takes.append(n)
+        numbers = range(first, first + n)
+        prompts = [
+            Prompt(id=f"p{i}", task=self.tasks[i] if self.tasks else "a", messages=[user(f"p{i}")], answer=self.answer)
+            for i in numbers
+        ]
+        return [(("place", i), p, encode(p)) for i, p in zip(numbers, prompts, strict=True)]
+
+    def __call__(self):
+        return self.gatherer(lambda part: contextlib.nullcontext())
+
+
+def script(*groups, **others):
+    """p0, p1, ... and what stands under other names: blanks between the answers."""
+    return {f"p{i}": g.split() for i, g in enumerate(groups)} | {k: v.split() for k, v in others.items()}
+
+
+def names(groups):
+    return [g.prompt.text for g in groups]
+
+
+def values(group):
+    return [s.value for s in group.scores]
+
+
+# -- groups that are replaced and left out ------------------------------------------------------------------------------
+
+
+def test_without_rules_everything_is_trained_on_and_nothing_counted():
+    step = Step(script("0 0", "1 0"))
+    found = step()
+    assert step.takes == [2] and names(found.groups) == names(found.sampled) == ["p0", "p1"]
+    assert found.counts == {} and not found.idle
+    assert [r.group for r in found.rollouts] == [0, 0, 1, 1] and [s.value for s in found.scores] == [0.0, 0.0, 1.0, 0.0]
+
+
+def test_dynamic_sampling_replaces_groups_without_spread_until_there_are_enough():
+    step = Step(script("0 0", "1 0", "1 1", "0 0.5", "1 0"), dynamic_sampling=5, version=41)
+    found = step()
+    assert step.takes == [2, 1, 1], "as many as are missing each time, and no more"
+    assert names(found.groups) == ["p1", "p3"] and names(found.sampled) == ["p0", "p1", "p2", "p3"]
+    assert [r.group for r in found.rollouts] == [0, 0, 1, 1], "numbered anew, as the packer needs it"
+    assert found.counts == {"sampling/groups": 4.0, "sampling/left_out_share": 0.5} and not found.idle
+    assert [(c[2].seed, c[3]) for c in step.collector.calls] == [(100, 41), (101, 41), (102, 41)], "other noise in each round"
+
+
+def test_dynamic_sampling_ends_after_its_rounds_with_what_there_is():
+    step = Step(script("0 0", "1 0", "1 1", "0 1"), dynamic_sampling=1)
+    found = step()
+    assert step.takes == [2, 1] and names(found.groups) == ["p1"] and not found.idle
+    assert found.counts == {"sampling/groups": 3.0, "sampling/left_out_share": pytest.approx(2 / 3)}
+
+
+def test_a_step_that_is_left_with_nothing_is_idle():
+    step = Step(script("0 0", "1 1", "x x", "1 x"), dynamic_sampling=1)
+    found = step()
+    assert found.idle and step.takes == [2, 2]
+    assert names(found.groups) == names(found.sampled) == ["p0", "p1", "p2", "p3"], "what was sampled can still be looked at"
+    assert found.counts == {"sampling/groups": 4.0, "sampling/left_out_share": 1.0}
+    assert [r.group for r in found.rollouts] == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_a_world_that_pays_differently_gives_spread_too():
+    step = Step(script("0 0:3", "0 0"), world={"0:3": 0.75}, dynamic_sampling=0, success_low=0.5, success=0.75)
+    found = step()
+    assert names(found.groups) == ["p0"] and found.groups[0].rewards == [0.0, 0.75]
+    assert found.groups[0].spread == 0.375 and found.sampled[1].spread == 0.0
+
+
+EDGES = [
+    ("0 0 0 0", 0.0),
+    ("0.4999 0.5 0 0", 0.25),  # exactly at the threshold is a success
+    ("1 0.5 0.25 0", 0.5),
+    ("1 1 1 0", 0.75),
+    ("1 1 1 1", 1.0),
+    ("1 x x 0", 0.5),  # failed scores don't count
+    ("1 x x x", 1.0),
+    ("x x x x", 0.0),
+]
+
+
+@pytest.mark.parametrize(("answers", "share"), EDGES)
+@pytest.mark.parametrize(("low", "high"), [(0.0, 0.75), (0.25, 1.0), (0.25, 0.75), (0.5, 0.5), (0.0, 0.0001)])
+def test_the_bounds_of_the_share_of_successes_are_both_inside(answers, share, low, high):
+    found = Step(script(answers), prompts_per_step=1, group_size=4, success_low=low, success_high=high)()
+    assert found.sampled[0].successes(0.5) == share
+    assert found.idle == (not low <= share <= high)
+    assert found.counts == {"sampling/groups": 1.0, "sampling/left_out_share": float(found.idle)}
+
+
+@pytest.mark.parametrize(("success", "share"), [(0.0, 1.0), (0.25, 0.75), (0.26, 0.5), (1.0, 0.25), (1.01, 0.0)])
+def test_what_a_success_is_can_be_set(success, share):
+    group = Step(script("1 0.5 0.25 0"), prompts_per_step=1, group_size=4)().groups[0]
+    assert group.successes(success) == share
+    for low, idle in ((share - 0.01, False), (share, False), (share + 0.01, True)):
+        if 0 <= low < 1:
+            step = Step(script("1 0.5 0.25 0"), prompts_per_step=1, group_size=4, success=success, success_low=low)
+            assert step().idle == idle
+
+
+@pytest.mark.parametrize("tenths", range(11))
+def test_shares_of_ten_are_compared_exactly(tenths):
+    """0.1 and 0.9 of ten completions: SimpleVLA-RL's bounds."""
+    answers = " ".join(["1"] * tenths + ["0"] * (10 - tenths))
+    found = Step(script(answers), prompts_per_step=1, group_size=10, success_low=0.1, success_high=0.9)()
+    assert found.idle == (tenths in (0, 10))
+    if 0 < tenths < 10:
+        exactly = Step(script(answers), prompts_per_step=1, group_size=10, success_low=tenths / 10, success_high=tenths / 10)()
+        assert not exactly.idle
+
+
+def test_success_rules_replace_only_with_dynamic_sampling():
+    answers = script("1 1", "1 0", "0 1")
+    alone, replaced = Step(answers, success_high=0.5), Step(answers, success_high=0.5, dynamic_sampling=1)
+    assert names(alone().groups) == ["p1"] and alone.takes == [2]
+    assert names(replaced().groups) == ["p1", "p2"] and replaced.takes == [2, 1]
+
+
+def test_a_group_without_spread_that_passes_the_success_rules_stays_without_dynamic_sampling():
+    answers = script("1 1", "0 0")
+    assert names(Step(answers, success_low=0.5)().groups) == ["p0"]
+    assert Step(answers, success_low=0.5, dynamic_sampling=1, prompts_per_step=1)().idle
+
+
+# -- more prompts than are trained on -----------------------------------------------------------------------------------
+
+
+def test_oversampling_keeps_the_groups_with_the_largest_spread():
+    step = Step(script("0 0.2", "0 1", "0.5 0.5", "0 0.6"), oversample=2.0)
+    found = step()
+    assert step.takes == [4] and names(found.groups) == ["p1", "p3"]
+    assert [r.group for r in found.rollouts] == [0, 0, 1, 1]
+    assert found.counts == {"sampling/groups": 4.0, "sampling/left_out_share": 0.5}
+
+
+def test_of_equal_spreads_the_first_sampled_are_kept():
+    found = Step(script("0.5 0.5", "1 0", "0 1", "0 0"), oversample=2.0, prompts_per_step=2)()
+    assert names(found.groups) == ["p1", "p2"]
+    found = Step(script("0 0", "1 1", "0.5 0.5", "0 1"), oversample=1.33, prompts_per_step=3)()
+    assert names(found.groups) == ["p3", "p0", "p1"]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "factor", "sampled"), [(10, 1.1, 11), (3, 1.1, 4), (4, 1.25, 5), (7, 1.0, 7), (100, 1.07, 107)]
+)
+def test_oversampling_rounds_up_what_is_no_whole_number(prompts, factor, sampled):
+    step = Step(script(*["1 0"] * sampled), oversample=factor, prompts_per_step=prompts)
+    assert len(step().groups) == prompts and step.takes == [sampled]
+
+
+def test_oversampling_and_dynamic_sampling_together_never_give_too_many_groups():
+    step = Step(script("0 0", "1 0", "0 0.5", "0 0", "1 0.5", "0 0.75"), oversample=1.5, dynamic_sampling=3, prompts_per_step=3)
+    found = step()
+    assert step.takes == [5] and names(found.groups) == ["p1", "p2", "p4"]
+    step = Step(script("0 0", "0 0", "1 0.5", "1 0", "0 0.75"), oversample=1.5, dynamic_sampling=3)
+    found = step()
+    assert step.takes == [3, 2] and names(found.groups) == ["p3", "p4"]
+    assert found.counts == {"sampling/groups": 5.0, "sampling/left_out_share": 0.6}
+
+
+# -- long completions ---------------------------------------------------------------------------------------------------
+
+
+def test_the_reward_falls_linearly_over_the_last_share_of_each_tasks_own_limit():
+    """Limit 20: the last 5 tokens; limit 8: the last 2."""
+    step = Step(
+        script("1:15 1:16 1:18 1:20 x:20", "0:6 0:7 0:8 1:1 1:5"),
+        tasks="ab",
+        limits={"a": 20, "b": 8},
+        group_size=5,
+        overlong_buffer=0.25,
+        overlong_penalty=0.5,
+    )
+    found = step()
+    assert values(found.groups[0]) == [1.0, pytest.approx(0.9), pytest.approx(0.7), 0.5, None]
+    assert values(found.groups[1]) == [0.0, -0.25, -0.5, 1.0, 1.0]
+    assert found.groups[0].scores[3].parts == {"right": 1.0, "overlong": -0.5}
+    failed = found.groups[0].scores[4]
+    assert failed.failed and "overlong" not in failed.parts and failed.detail == "right failed: out"
+
+
+def test_the_penalty_decides_about_spread_and_success():
+    step = Step(script("1:4 1:20"), prompts_per_step=1, overlong_buffer=0.25, dynamic_sampling=1)
+    found = step()
+    assert not found.idle and values(found.groups[0]) == [1.0, 0.0] and found.groups[0].successes(0.5) == 0.5
+
+
+# -- tasks of their own sizes -------------------------------------------------------------------------------------------
+
+
+def test_tasks_have_their_own_group_sizes_and_limits_and_their_prompts_stay_in_order():
+    step = Step(
+        script("0 0", "1 0 1", "0 1", "1 1 0"), tasks="abab", sizes={"b": 3}, limits={"b": 5}, prompts_per_step=4, group_size=2
+    )
+    found = step()
+    assert names(found.groups) == ["p0", "p1", "p2", "p3"]
+    assert [values(g) for g in found.groups] == [[0, 0], [1, 0, 1], [0, 1], [1, 1, 0]]
+    assert [(c[0], c[1], c[2].max_tokens) for c in step.collector.calls] == [(["p0", "p2"], 2, 20), (["p1", "p3"], 3, 5)]
+    assert [r.group for r in found.rollouts] == [0, 0, 1, 1, 1, 2, 2, 3, 3, 3]
+
+
+def test_collected_numbers_groups_by_the_prompts_place_whatever_goes_together():
+    taken = Step({}, tasks="aba").take(3)
+    collector = Collector(script("a0 a0", "b1", "a2 a2"))
+    how = {"a": Sampling(max_tokens=3, temperature=1.0), "b": Sampling(max_tokens=4, temperature=1.0)}
+    found = collected(collector, taken, {"a": 2, "b": 1}.__getitem__, how.__getitem__, version=3)
+    assert [[(r.group, r.completion, r.prompt.text) for r in g] for g in found] == [
+        [(0, "a0", "p0")] * 2,
+        [(1, "b1", "p1")],
+        [(2, "a2", "p2")] * 2,
+    ]
+    assert [c[3] for c in collector.calls] == [3, 3]
+
+
+# -- hints --------------------------------------------------------------------------------------------------------------
+
+GOLD = "1 two three four"
+"""Its first 1, 2 and 3 words are the hints."""
+
+
+def hinted(name, words):
+    return name + "\n" + HINT + " ".join(GOLD.split()[:words])  # a text part of its own, as Prompt.text has it
+
+
+def with_hint(name):
+    """Of a prompt whose answer is 1."""
+    return name + "\n" + HINT + "1"
+
+
+def hints(**extra):
+    return {
+        "p0": ["0", "0"],
+        "p1": ["1", "0"],
+        "p2": ["0", "x"],
+        "p3": ["x", "x"],
+        hinted("p0", 1): ["0.25", "0"],
+        hinted("p0", 2): ["0.5", "0"],
+        hinted("p2", 1): ["1", "0"],
+    } | extra
+
+
+@pytest.mark.parametrize("kind", ["guide", "ghpo"])
+def test_groups_that_fail_as_a_whole_are_tried_with_longer_and_longer_hints(kind):
+    step = Step(hints(), hints=kind, prompts_per_step=4, answer=GOLD)
+    found = step()
+    assert [c[0] for c in step.collector.calls] == [
+        ["p0", "p1", "p2", "p3"],
+        [hinted("p0", 1), hinted("p2", 1)],  # p1 succeeded; of p3 nothing is known, its scores failed
+        [hinted("p0", 2)],  # p2 was rescued, and p0 is at the second share
+    ], "the third share is needed by nobody"
+    assert [c[2].seed for c in step.collector.calls] == [100, 101, 102]
+    assert found.counts == {"sampling/hinted": 2.0} and step.takes == [4]
+    assert [g.place[1] for g in found.groups] == [0, 1, 2, 3], "each in its place"
+    assert [r.group for r in found.rollouts] == [n for n, g in enumerate(found.groups) for _ in g.rollouts]
+
+
+def test_guide_adds_the_hinted_answers_as_answers_to_the_prompt_itself():
+    found = Step(hints(), hints="guide", prompts_per_step=4, answer=GOLD)()
+    assert [values(g) for g in found.groups] == [[0, 0, 0.5, 0], [1, 0], [0, None, 1, 0], [None, None]]
+    group = found.groups[0]
+    assert [r.off_policy for r in group.rollouts] == [False, False, True, True]
+    plain = tuple(b"p0")
+    for r in group.rollouts:
+        assert r.prompt is group.prompt and r.prompt.text == "p0" and r.inputs is group.inputs
+        assert r.turns[0].observed_ids == plain == tuple(r.inputs.ids.tolist()), "what the packer insists on"
+        assert r.turns[0].logprobs == (-1.0, -1.0), "the sampler's, under the hint"
+    assert [(g.prompt.text, values(g)) for g in found.spent] == [(hinted("p0", 1), [0.25, 0.0])]
+
+
+def test_ghpo_puts_the_hinted_group_in_the_place_of_the_other():
+    found = Step(hints(), hints="ghpo", prompts_per_step=4, answer=GOLD)()
+    assert names(found.groups) == [hinted("p0", 2), "p1", hinted("p2", 1), "p3"]
+    assert [values(g) for g in found.groups] == [[0.5, 0], [1, 0], [1, 0], [None, None]]
+    for r in found.groups[0].rollouts:
+        assert r.prompt.text == hinted("p0", 2) and not r.off_policy
+        assert r.turns[0].observed_ids == tuple(hinted("p0", 2).encode()) == tuple(r.inputs.ids.tolist())
+    spent = {(g.prompt.text, tuple(values(g))) for g in found.spent}
+    assert spent == {(hinted("p0", 1), (0.25, 0.0)), ("p0", (0.0, 0.0)), ("p2", (0.0, None))}, (
+        "their failed scores are failures too"
+    )
+
+
+def test_shares_are_tried_in_the_order_in_which_they_stand_and_all_may_fail():
+    answers = {"p0": ["0", "0"]} | {hinted("p0", n): ["0", "0"] for n in (1, 3, 4)}
+    step = Step(answers, hints="ghpo", prompts_per_step=1, answer=GOLD, hint_shares=[0.75, 0.25, 1.0])
+    found = step()
+    assert [c[0] for c in step.collector.calls] == [["p0"], [hinted("p0", 3)], [hinted("p0", 1)], [hinted("p0", 4)]]
+    assert found.counts == {"sampling/hinted": 0.0} and names(found.groups) == ["p0"] and values(found.groups[0]) == [0, 0]
+    assert len(found.spent) == 3
+
+
+def test_a_rescued_group_is_kept_by_the_rules_and_a_lost_one_replaced():
+    answers = hints() | {"p1": ["0", "0"], "p2": ["1", "0"]} | {hinted("p1", n): ["0", "0"] for n in (1, 2, 3)}
+    step = Step(answers, hints="ghpo", answer=GOLD, dynamic_sampling=2)
+    found = step()
+    assert step.takes == [2, 1] and names(found.groups) == [hinted("p0", 2), "p2"]
+    assert found.counts == {"sampling/groups": 3.0, "sampling/left_out_share": pytest.approx(1 / 3), "sampling/hinted": 1.0}
+
+
+@pytest.mark.parametrize("kind", ["guide", "ghpo"])
+def test_the_source_is_told_that_a_prompt_failed_which_only_a_hint_answered(kind):
+    found = Step(hints(), hints=kind, prompts_per_step=4, answer=GOLD)()
+    told = outcomes(found.sampled, 0.5)
+    assert [o.rewards for o in told] == [(0.0, 0.0), (1.0, 0.0), (0.0,), ()]
+    assert [o.failed for o in told] == [True, False, True, False], "nothing is known of the last one"
+    assert [o.spread for o in told] == [True, True, True, False], "the others taught something"
+
+
+def test_a_hint_goes_to_the_end_of_the_last_user_message():
+    talk = [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    added = with_text(Prompt(messages=[*talk, {"role": "user", "content": "c"}]), "!")
+    assert [m["content"] for m in added.messages] == ["s", "a", "b", "c!"]
+    assert [m["content"] for m in with_text(Prompt(messages=talk), "!").messages] == ["s", "a!", "b"]
+    shown = user("text", "picture.png")
+    parts = with_text(Prompt(messages=[shown]), "!").messages[0]["content"]
+    assert parts == [*shown["content"], {"type": "text", "text": "!"}] and len(shown["content"]) == 2
+    with pytest.raises(PluginError, match="prompt 'x' has no user message"):
+        with_text(Prompt(id="x", messages=talk[:1]), "!")
+
+
+# -- the gold completion ------------------------------------------------------------------------------------------------
+
+
+def test_when_failed_adds_the_gold_completion_to_groups_without_a_success():
+    step = Step(script("0 0.25", "1 0", "x x"), prompts_per_step=3, ground_truth="when-failed")
+    found = step()
+    assert [values(g) for g in found.groups] == [[0, 0.25, 1], [1, 0], [None, None, 1]]
+    gold = found.groups[0].rollouts[-1]
+    assert is_gold(gold) and gold.completion == "1" and not gold.off_policy
+    assert [is_gold(r) for r in found.rollouts] == [False, False, True, False, False, False, False, True]
+    assert gold.prompt is found.groups[0].prompt and gold.inputs is found.groups[0].inputs
+    assert [r.group for r in found.rollouts] == [0, 0, 0, 1, 1, 2, 2, 2]
+    assert found.neutral == [False] * 8
+
+
+def test_always_adds_it_and_makes_it_neutral_where_a_sampled_answer_is_as_good():
+    step = Step(script("0 0.5 0.9", "1 0 0.5", "0 1 x"), answer="0.9", prompts_per_step=3, group_size=3, ground_truth="always")
+    found = step()
+    assert values(found.groups[0]) == [0, 0.5, 0.9, pytest.approx(1.4 / 3)]  # exactly as good
+    assert values(found.groups[1]) == [1, 0, 0.5, 0.5]  # better
+    assert values(found.groups[2]) == [0, 1, None, 0.5], "the mean of what could be scored"
+    assert [k for k, n in enumerate(found.neutral) if n] == [3, 7, 11]
+    step = Step(script("0 0.5 0.89", "0 0 0"), answer="0.9", group_size=3, ground_truth="always")
+    found = step()
+    assert [values(g)[-1] for g in found.groups] == [0.9, 0.9] and not any(found.neutral)
+
+
+def test_some_verifiers_dont_reward_the_gold_completion():
+    answers = script("0/1 0/0", "1/1 0/1")
+    weights = {"right": 1.0, "format": 0.5}
+    step = Step(answers, answer="1/x", weights=weights, ground_truth="always", ground_truth_without=["format"])
+    found = step()
+    assert [values(g) for g in found.groups] == [[0.5, 0, 1], [1.5, 0.5, 1.0]], "1.5 is as good as 1: the mean"
+    assert found.neutral == [False, False, False, False, False, True]
+    assert step.judge.asked[-2:] == [("1/x", {"right": 1.0, "format": 0.0})] * 2, "a verifier of weight 0 can't make it fail"
+    with_it = Step(answers, answer="1/1", weights=weights, ground_truth="always")()
+    assert [values(g)[-1] for g in with_it.groups] == [1.5, 1.0]
+
+
+def test_a_gold_completion_whose_score_fails_leaves_the_update():
+    found = Step(script("0 0", "1 0"), answer="x", ground_truth="always")()
+    assert [values(g) for g in found.groups] == [[0, 0, None], [1, 0, None]] and not any(found.neutral)
+
+
+def test_the_gold_completion_comes_after_hints_and_after_the_selection():
+    answers = {"p0": ["0", "0"], "p1": ["0", "0.25"], with_hint("p0"): ["1", "0"], with_hint("p1"): ["0", "0"]}
+    step = Step(answers, hints="ghpo", ground_truth="when-failed", hint_shares=[1.0])
+    found = step()
+    assert names(found.groups) == [with_hint("p0"), "p1"] and [values(g) for g in found.groups] == [[1, 0], [0, 0.25, 1]]
+    assert step.judge.asked[-1:] == [("1", {"right": 1.0})], "asked for the one that no hint helped"
+    step = Step(script("0 0", "0.25 0", "1 0"), dynamic_sampling=1, ground_truth="when-failed", prompts_per_step=2)
+    found = step()
+    assert names(found.groups) == ["p1", "p2"] and [values(g) for g in found.groups] == [[0.25, 0, 1], [1, 0]]
+    assert values(found.sampled[0]) == [0, 0], "nothing is paid for a group that is left out"
+
+
+def test_the_source_hears_nothing_of_the_gold_completion():
+    found = Step(script("0 0", "1 0"), ground_truth="always")()
+    told = outcomes(found.sampled, 0.5)
+    assert [o.rewards for o in told] == [(0.0, 0.0), (1.0, 0.0)] and [o.failed for o in told] == [True, False]
+
+
+# -- without labels -----------------------------------------------------------------------------------------------------
+
+
+def test_majority_rewards_what_most_say_and_asks_no_verifier():
+    step = Step({"p0": ["a", " A ", "b", ""], "p1": ["b", "a", "", " "]}, labels="majority", group_size=4)
+    found = step()
+    assert [values(g) for g in found.groups] == [[1, 1, 0, 0], [1, 0, 0, 0]], "of equals the first; blanks never win"
+    assert found.groups[0].scores[0].parts == {"majority": 1.0} and step.judge.asked == []
+    silent = Step({"p0": ["", " ", "\n", ""]}, labels="majority", prompts_per_step=1, group_size=4)()
+    assert values(silent.groups[0]) == [0, 0, 0, 0]
+
+
+def test_ttrv_rewards_frequency_less_entropy():
+    step = Step({"p0": ["a", "a", "b", ""], "p1": ["a", "a", "a", "a"]}, labels="ttrv", group_size=4)
+    found = step()
+    entropy = -(2 / 3 * math.log(2 / 3) + 1 / 3 * math.log(1 / 3)) / math.log(2)
+    assert values(found.groups[0]) == pytest.approx([n / 4 - 0.75 * entropy for n in (2, 2, 1, 0)])
+    assert values(found.groups[1]) == [1, 1, 1, 1] and found.groups[0].scores[2].parts == {"ttrv": values(found.groups[0])[2]}
+
+
+def co_reward_step(**stage):
+    """Prompt -> its answers, and those to the same in other words."""
+    answers = {
+        "p0": ["a", "b", "b"],
+        "q0": ["a", "a", "b"],
+        "p1": ["c", "", " "],
+        "q1": ["", "", ""],
+        "p2": ["a", "a", "a"],
+        "q2": ["a", "a", "a"],
+        "p3": ["a", "b", "a"],
+        "q3": ["b", "a", "c"],
+    }
+    return Step(answers, labels="co-reward", group_size=3, **stage)
+
+
+def test_co_reward_rewards_each_by_the_others_majority_and_trains_both():
+    """prompts_per_step counts prompts; those in other words come on top."""
+    step = co_reward_step()
+    found = step()
+    assert step.takes == [2] and names(found.groups) == names(found.sampled) == ["p0", "p1", "q0", "q1"]
+    assert [values(g) for g in found.groups] == [[1, 0, 0], [0, 0, 0], [0, 0, 1], [0, 0, 0]]
+    assert [r.group for r in found.rollouts] == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3 and step.judge.asked == []
+    other = found.groups[2]
+    assert other.place == ("place", 0) and other.prompt.task == "a", "whatever the task wrote there"
+    assert all(r.prompt.text == "q0" and r.turns[0].observed_ids == tuple(b"q0") for r in other.rollouts)
+    assert [c[0] for c in step.collector.calls] == [["p0", "p1"], ["q0", "q1"]] and step.collector.calls[1][2].seed == 101
+
+
+def test_co_reward_replaces_groups_one_by_one_and_keeps_to_twice_the_prompts():
+    step = co_reward_step(dynamic_sampling=2)
+    found = step()
+    assert step.takes == [2, 1, 1], "two of four are missing, which is one prompt; it has no spread"
+    assert names(found.groups) == ["p0", "q0", "p3", "q3"]
+    assert [values(g) for g in found.groups[2:]] == [[0, 1, 0], [0, 1, 0]]
+    assert found.counts == {"sampling/groups": 8.0, "sampling/left_out_share": 0.5}
+
+
+def test_a_task_that_breaks_its_promises_is_named():
+    class Broken(Numbers):
+        def read(self, completion):
+            return ["a list"]
+
+        def hint(self, prompt, share):
+            return None
+
+        def rephrase(self, prompt):
+            return "p0 in other words"
+
+    for stage, what in (
+        ({"labels": "majority"}, r"task 'a': read\(\) must give text, not \['a list'\]"),
+        ({"labels": "co-reward"}, r"task 'a': rephrase\(\) must give a mmrl.Prompt, not 'p0 in other words'"),
+        ({"hints": "ghpo"}, r"task 'a': hint\(\) must give text, not None"),
+    ):
+        with pytest.raises(PluginError, match=what):
+            Step(script("0 0", "0 0"), task=Broken(), **stage)()
+    with pytest.raises(UserError, match="task 'a' doesn't rephrase its prompts"):
+        Step(script("0 0", "0 0"), task=Task(), labels="co-reward")()

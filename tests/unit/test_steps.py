@@ -1,0 +1,815 @@
+"""The steps of each kind of stage, against updates worked out apart from the engine: transformers' plain forward of one prompt
+and one completion, autograd, and gradient descent at a rate of 1. What the policy answers is written in the test."""
+
+import copy
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import vlm_cases as cases
+from mmrl import Task
+from mmrl.algorithms.kl import ESTIMATES
+from mmrl.collect.turns import TurnCollector
+from mmrl.config import parse_config
+from mmrl.data.seeds import derive
+from mmrl.errors import UserError
+from mmrl.gather import is_gold
+from mmrl.judge import weigh
+from mmrl.policies.vlm import VLM
+from mmrl.run import Run
+from mmrl.schema import PolicyConfig
+from mmrl.start import resolved
+from mmrl.types import Prompt, Rollout, Score, Status, Turn, replace, user
+
+MODEL = "tiny:qwen2_5_vl:hidden=32,layers=1"
+DESCENT = {"optimizer": "sgd", "beta1": 0.0, "learning_rate": 1.0, "max_grad_norm": math.inf}
+
+
+class Numbers(Task):
+    """Prompts p0, p1, ... in order; the gold completion is `1!`."""
+
+    def prompts(self, split, seed):
+        return [Prompt(id=f"p{i}", messages=[user(f"p{i}")], answer="1!", meta={"difficulty": i}) for i in range(12)]
+
+
+class Scripted(TurnCollector):
+    """Gives each prompt the answers that the script has for it; one that ends in `-` is cut off. Its logprobs are the policy's
+    plus `off`, the sampler's own error, in turn."""
+
+    def __init__(self, policy, script, off=(0.0,)):
+        super().__init__(policy, SimpleNamespace(batch_size=256))
+        self.script, self.off, self.calls = script, off, []
+
+    def collect(self, prompts, inputs, size, sampling, version=0):
+        self.calls.append((len(prompts), size, sampling))
+        return [
+            self.one(p, i, text, n, sampling.temperature or 1.0, self.off[k % len(self.off)])
+            for n, (p, i) in enumerate(zip(prompts, inputs, strict=True))
+            for k, text in enumerate(self.script(p)[:size])
+        ]
+
+    def one(self, prompt, inputs, text, group, temperature, off):
+        ids = self.policy.encode_completion(text.rstrip("-"))[: -1 if text.endswith("-") else None]
+        turn = Turn(observed_ids=tuple(inputs.ids.tolist()), token_ids=tuple(ids), logprobs=(), text=text.rstrip("-"))
+        status = Status.TRUNCATED_LENGTH if text.endswith("-") else Status.FINISHED
+        made = Rollout(prompt=prompt, group=group, turns=(turn,), status=status, inputs=inputs)
+        with torch.no_grad():
+            logprobs = cases.naive_logprobs(self.policy, made, temperature) + off
+        return replace(made, turns=(replace(turn, logprobs=tuple(logprobs.tolist())),))
+
+
+class Judge:
+    """A completion is worth the number that it begins with; `x` fails; the verifier `length` counts its exclamation marks."""
+
+    def score(self, cases_, weights):
+        return [weigh(w, self.verdicts(c.completion)) for c, w in zip(cases_, weights, strict=True)]
+
+    @staticmethod
+    def verdicts(text):
+        number = text.partition(" ")[0].rstrip("!")
+        return {
+            "right": Score(None, {}, "out") if number == "x" else Score(float(number)),
+            "length": Score(float(text.count("!"))),
+        }
+
+
+class Kept:
+    """A gatherer that keeps what it gave."""
+
+    def __init__(self, gatherer):
+        self.gatherer = gatherer
+
+    def __call__(self, clock):
+        self.last = self.gatherer(clock)
+        return self.last
+
+
+class Folder:
+    path = Path("nowhere")
+
+    def __init__(self):
+        self.rows, self.kept, self.errors = [], {}, []
+
+    def metrics(self, step, kind, metrics):
+        self.rows.append(metrics)
+
+    def rollouts(self, step, rows):
+        self.kept[step] = rows
+
+    def error(self, step, where, what):
+        self.errors.append((where, what))
+
+
+def silent():
+    return SimpleNamespace(step_finished=lambda *a: None, note=lambda text: None)
+
+
+def begun(stage, script=None, *, off=(0.0,), tasks=None, teacher=None, lora=None, temperature=1.0, generate=None, **config):
+    """A run in front of the first step of this stage. script: prompt id -> answers, or a function of the prompt."""
+    data = {
+        "name": "x",
+        "policy": {"model": MODEL, **({"lora": lora} if lora else {})},
+        "tasks": tasks or [{"id": "a", "verifiers": {"right": 1.0}}],
+        "stages": [
+            {"kind": "rl", "steps": 10, "prompts_per_step": 2, "group_size": 4, "order": "easy-first", **DESCENT, **stage}
+        ],
+        "generate": {"temperature": temperature, **(generate or {"max_tokens": 8})},
+        "evaluate": {"n": 0},
+        "record": {"rollouts_every": 0, "trackers": []},
+        "limits": {"logprob_gap": math.inf},
+        "judge": {"failure_limit": 0.5},
+        **config,
+    }
+    if stage.get("kind") == "distill":
+        del data["stages"][0]["prompts_per_step"], data["stages"][0]["group_size"]
+        data["stages"][0] |= stage
+    config = resolved(parse_config(data))
+    policy = VLM(config.policy)
+    run = Run(config, {t.label: Numbers() for t in config.tasks}, Folder(), policy, Judge(), silent(), lambda stage: teacher)
+    answers = script if callable(script) else lambda prompt: (script or {})[prompt.id].split(" ")
+    run.collector = Scripted(policy, answers, off)
+    run.prepare(config.stages[0])
+    if hasattr(run.steps, "gatherer"):
+        run.steps.gatherer = Kept(run.steps.gatherer)
+    return run
+
+
+def step(run):
+    """Metrics of the next step."""
+    run.step(run.config.stages[0])
+    return run.folder.rows[-1]
+
+
+def weights(policy):
+    return torch.cat([p.detach().flatten() for _, p in policy.parameters()]).clone()
+
+
+def descended(policy, loss, before=None):
+    """What one step of gradient descent at a rate of 1 makes of the weights."""
+    parameters = [p for _, p in policy.parameters()]
+    found = torch.autograd.grad(loss, parameters, allow_unused=True)
+    flat = torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for p, g in zip(parameters, found, strict=True)])
+    return (weights(policy) if before is None else before) - flat
+
+
+def same(found, expected, before):
+    """Moved to the same place, and by something to speak of."""
+    moved = (expected - before).norm()
+    return moved > 1e-3 and (found - expected).norm() < 2e-4 * moved
+
+
+def logprobs(policy, rollout, temperature=1.0):
+    return cases.naive_logprobs(policy, rollout, temperature)
+
+
+def perturb(policy, size=0.05):
+    noise = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for _, p in policy.parameters():
+            p.add_(size * torch.randn(p.shape, generator=noise))
+
+
+def standardised(rewards):
+    """By GRPO: less the mean, over the deviation with one degree of freedom less, plus 1e-4."""
+    mean = sum(rewards) / len(rewards)
+    deviation = math.sqrt(sum((r - mean) ** 2 for r in rewards) / (len(rewards) - 1))
+    return [(r - mean) / (deviation + 1e-4) for r in rewards]
+
+
+MIXED = {"p0": "1 0!! 0.5 0", "p1": "0 1! 0 0"}
+EVERY = "1 0!! 0.5 0"
+
+
+# -- an ordinary step ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_a_step_of_grpo_is_what_it_is_by_hand(temperature):
+    """Each completion counts the same, and its tokens among themselves; one whose score failed leaves the update."""
+    run = begun({}, {"p0": "1 0!! 0.5 x", "p1": "0 1! 0 0"}, temperature=temperature)
+    before, policy = weights(run.policy), copy.deepcopy(run.policy)
+    found = step(run)
+    rollouts = run.steps.gatherer.last.rollouts
+    advantages = [*standardised([1, 0, 0.5]), None, *standardised([0, 1, 0, 0])]
+    loss = (
+        sum(-a * logprobs(policy, r, temperature).mean() for a, r in zip(advantages, rollouts, strict=True) if a is not None) / 7
+    )
+    assert same(weights(run.policy), descended(policy, loss), before)
+    assert found["reward/mean"] == pytest.approx(2.5 / 7) and found["judge/failed_share"] == 1 / 8
+    assert found["logprob_gap"] < 1e-6 and found["kl"] == 0.0
+
+
+def test_verifiers_weights_go_from_one_end_of_the_stage_to_the_other():
+    for steps, expected in ((5, [(0.0, 1.0), (0.5, 0.75), (1.0, 0.5)]), (1, [(0.0, 1.0)])):
+        tasks = [{"id": "a", "verifiers": {"right": [0.0, 1.0], "length": [1.0, 0.5]}}]
+        run = begun({"steps": steps, "prompts_per_step": 1}, lambda p: EVERY.split(" "), tasks=tasks)
+        for at, (right, length) in zip((0, 2, 4), expected, strict=False):
+            while run.at.stage_step < at:
+                step(run)
+            step(run)
+            scores = [s.value for s in run.steps.gatherer.last.scores]
+            assert scores == pytest.approx([right, 2 * length, 0.5 * right, 0.0])
+
+
+# -- nothing left -------------------------------------------------------------------------------------------------------
+
+IDLE = [
+    {},
+    {"kl": 0.5},
+    {"kl": 0.5, "kl_in": "reward"},
+    {"entropy": 0.5},
+    {"algorithm": "ppo"},
+    {"algorithm": "reinforce++"},
+    {"condition": {"top": 0.5}},
+    {"weight_decay": 0.1},
+    {"minibatches": 2, "epochs": 2, "learning_rate": 0.1},
+    {"optimizer": "adamw", "weight_decay": 0.1, "beta1": 0.9, "learning_rate": 0.01},
+    {"labels": "majority"},
+]
+
+
+@pytest.mark.parametrize("extra", IDLE, ids=[str(sorted(e)) for e in IDLE])
+def test_a_step_that_nothing_is_left_of_moves_nothing_and_the_run_goes_on(extra):
+    alike = {f"p{i}": "0 0 0 0" for i in range(2, 6)}
+    run = begun({"dynamic_sampling": 1, **extra}, {**MIXED, **alike, "p6": EVERY, "p7": EVERY})
+    learnt = step(run)
+    assert "sampling/left_out_share" in learnt and "logprob_gap" in learnt
+    perturb(run.policy)  # away from the reference
+    before = weights(run.policy)
+    critic = [p.clone() for _, p in run.steps.learner.critic.parameters()] if run.steps.learner.critic else []
+    found = step(run)
+    assert torch.equal(weights(run.policy), before)
+    assert all(
+        torch.equal(a, p) for a, (_, p) in zip(critic, run.steps.learner.critic.parameters() if critic else [], strict=True)
+    )
+    assert all(math.isfinite(v) for v in found.values())
+    assert found["sampling/left_out_share"] == 1.0 and found["sampling/groups"] == 4.0 and found["zero_spread_share"] == 1.0
+    assert found["grad_norm"] == 0.0 and found["loss"] == 0.0 and "logprob_gap" not in found
+    assert run.steps.source.draws == 6, "the prompts are spent"
+    after = step(run)
+    assert not torch.equal(weights(run.policy), before) and after["sampling/left_out_share"] == 0.0
+    assert run.steps.source.draws == 8 and run.at.step == 3
+
+
+def test_what_is_recorded_of_an_idle_step_has_no_advantage():
+    run = begun({"dynamic_sampling": 1}, lambda p: ["0"] * 4, record={"rollouts_every": 1, "rollouts": 99, "trackers": []})
+    step(run)
+    assert len(run.folder.kept[1]) == 16 and all(math.isnan(row["advantage"]) for row in run.folder.kept[1])
+
+
+# -- cut off ------------------------------------------------------------------------------------------------------------
+
+
+def test_masked_completions_leave_the_update_and_stay_in_their_groups_statistics():
+    script = {"p0": "1- 0!! 0.5 0", "p1": "0 1! 0- 0-"}
+    run = begun({"overlong": "mask"}, script)
+    before, policy = weights(run.policy), copy.deepcopy(run.policy)
+    credit = run.steps.credit(run.steps.gatherer(run.clock))
+    expected = [*standardised([1, 0, 0.5, 0]), *standardised([0, 1, 0, 0])]
+    assert credit.advantages.isnan().tolist() == [True, False, False, False, False, False, True, True]
+    for n in (1, 2, 3, 4, 5):
+        assert credit.advantages[n].item() == pytest.approx(expected[n], abs=1e-6)
+    run = begun({"overlong": "mask"}, script)
+    found = step(run)
+    rollouts = run.steps.gatherer.last.rollouts
+    loss = sum(-expected[n] * logprobs(policy, rollouts[n]).mean() for n in (1, 2, 3, 4, 5)) / 5
+    assert same(weights(run.policy), descended(policy, loss), before)
+    assert found["length/truncated_share"] == 3 / 8 and found["reward/mean"] == pytest.approx(2.5 / 8)
+    kept = begun({}, script)
+    assert not kept.steps.credit(kept.steps.gatherer(kept.clock)).advantages.isnan().any()
+
+
+def test_masked_rows_of_credit_by_tokens_leave_as_a_whole():
+    run = begun({"overlong": "mask", "algorithm": "ppo"}, {"p0": "1- 0!! 0.5 0", "p1": "0 1! 0- 0"})
+    gathered = run.steps.gatherer(run.clock)
+    credit = run.steps.credit(gathered)
+    assert credit.advantages.isnan().any(1).tolist() == credit.advantages.isnan().all(1).tolist()
+    assert credit.advantages.isnan().any(1).tolist() == [True, False, False, False, False, False, True, False]
+    (batch,) = run.steps.batches(gathered, credit)
+    assert {int(n) for m in batch.micro for n in m.rollout_L} == {1, 2, 3, 4, 5, 7}
+
+
+# -- hints --------------------------------------------------------------------------------------------------------------
+
+
+def with_hints(kind, **stage):
+    """p0 fails and succeeds with its hint, p1 does without."""
+
+    def script(prompt):
+        return (
+            ["0", "1", "0", "0!"] if "Hint" in prompt.text else ["0", "0!", "0", "0"] if prompt.id == "p0" else EVERY.split(" ")
+        )
+
+    return begun({"hints": kind, **stage}, script, off=(0.0, 0.25, -0.25))
+
+
+def test_guide_trains_hinted_answers_under_the_prompt_itself_weighted_by_importance():
+    run = with_hints("guide", settings={"clip_low": 0.02, "clip_high": 0.03})
+    before, policy = weights(run.policy), copy.deepcopy(run.policy)
+    found = step(run)
+    rollouts = run.steps.gatherer.last.rollouts
+    assert [r.off_policy for r in rollouts] == [False] * 4 + [True] * 4 + [False] * 4
+    advantages = [*standardised([0, 0, 0, 0, 0, 1, 0, 0]), *standardised([1, 0, 0.5, 0])]
+    loss, gap, own, clipped, tokens = 0.0, 0.0, 0, 0.0, 0
+    for a, r in zip(advantages, rollouts, strict=True):
+        new, sampler = logprobs(policy, r), torch.tensor(r.turns[0].logprobs)
+        ratio = (new - (sampler if r.off_policy else new.detach())).exp()
+        loss = loss - torch.minimum(ratio * a, ratio.clamp(0.98, 1.03) * a).mean() / 12
+        if r.off_policy:
+            assert not (ratio - 1).abs().max() < 1e-2, "the hint makes a difference"
+        else:
+            gap, own = gap + (new - sampler).abs().sum().item(), own + len(new)
+        clipped += ((ratio.clamp(0.98, 1.03) * a) < (ratio * a)).sum().item()
+        tokens += len(new)
+    assert same(weights(run.policy), descended(policy, loss), before)
+    assert found["logprob_gap"] == pytest.approx(gap / own, rel=1e-3) and found["loss"] == pytest.approx(loss.item(), abs=1e-5)
+    assert found["clip_share"] == pytest.approx(clipped / tokens) and clipped
+    assert found["sampling/hinted"] == 1.0
+
+
+def test_ghpo_trains_them_under_the_hinted_prompt_as_its_own_samples():
+    run = with_hints("ghpo")
+    before, policy = weights(run.policy), copy.deepcopy(run.policy)
+    found = step(run)
+    rollouts = run.steps.gatherer.last.rollouts
+    assert ["Hint: 1!" in r.prompt.text for r in rollouts] == [True] * 4 + [False] * 4 and not any(r.off_policy for r in rollouts)
+    advantages = [*standardised([0, 1, 0, 0]), *standardised([1, 0, 0.5, 0])]
+    loss = sum(-a * logprobs(policy, r).mean() for a, r in zip(advantages, rollouts, strict=True)) / 8
+    assert same(weights(run.policy), descended(policy, loss), before)
+    own = [(logprobs(policy, r) - torch.tensor(r.turns[0].logprobs)).abs() for r in rollouts]
+    assert found["logprob_gap"] == pytest.approx(torch.cat(own).mean().item(), rel=1e-3)
+
+
+def test_importance_leaves_what_was_sampled_elsewhere_to_the_losses_own_ratio():
+    one, two = with_hints("guide"), with_hints("guide", importance="truncate", importance_cap=1.0)
+    one.collector.off = two.collector.off = (0.0,)
+    step(one), step(two)
+    assert (weights(one.policy) - weights(two.policy)).norm() < 1e-5
+
+
+def test_failures_of_hints_that_did_not_help_stop_a_run_too():
+    def script(prompt):
+        return ["x", "x", "0", "0"] if "Hint" in prompt.text else ["0"] * 4
+
+    run = begun({"hints": "ghpo", "hint_shares": [1.0]}, script, judge={"failure_limit": 0.2})
+    with pytest.raises(UserError, match="4 of 16 scores of step 1 failed"):
+        step(run)
+
+
+# -- the gold completion ------------------------------------------------------------------------------------------------
+
+
+def test_the_gold_completion_is_trained_on_and_becomes_likelier():
+    run = begun({"ground_truth": "when-failed", "learning_rate": 0.1}, {"p0": "0 0!! 0 0", "p1": EVERY}, off=(0.5, -0.5))
+    before, policy = weights(run.policy), copy.deepcopy(run.policy)
+    found = step(run)
+    rollouts = run.steps.gatherer.last.rollouts
+    gold = rollouts[4]
+    assert [is_gold(r) for r in rollouts] == [n == 4 for n in range(9)] and gold.completion == "1!"
+    assert gold.turns[0].token_ids == tuple(policy.encode_completion("1!"))
+    advantages = [*standardised([0, 0, 0, 0, 1]), *standardised([1, 0, 0.5, 0])]
+    loss = sum(-a * logprobs(policy, r).mean() for a, r in zip(advantages, rollouts, strict=True)) / 9
+    assert same(weights(run.policy), before + 0.1 * (descended(policy, loss) - before), before)
+    with torch.no_grad():
+        assert logprobs(run.policy, gold).sum() > logprobs(policy, gold).sum() + 0.01
+    assert found["logprob_gap"] == pytest.approx(0.5, rel=1e-4), "nobody sampled it, so it has no gap"
+    assert found["reward/mean"] == pytest.approx(1.5 / 8), "what the policy itself earned"
+    assert found["length/mean"] == pytest.approx(sum(r.length for r in rollouts if r is not gold) / 8)
+    assert found["zero_spread_share"] == 0.0, "the group taught something"
+
+
+ALGORITHMS = [
+    "grpo",
+    "dr-grpo",
+    "rloo",
+    "dcpo",
+    "awr",
+    "filtered-cloning",
+    "psr",
+    "nsr",
+    "reinforce++",
+    "ppo",
+    "gdpo",
+    "lite-ppo",
+]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_beside_a_sampled_answer_that_is_as_good_it_counts_exactly_nothing(algorithm):
+    run = begun({"ground_truth": "always", "algorithm": algorithm}, {"p0": "1 0!! 0.3 0.1", "p1": "0.7 0 0 0.2"})
+    gathered = run.steps.gatherer(run.clock)
+    credit = run.steps.credit(gathered)
+    assert gathered.neutral == [n == 4 for n in range(10)]
+    assert (credit.advantages[4] == 0).all(), "as good as the best: nothing, whatever the algorithm makes of a mean reward"
+    if algorithm != "nsr":
+        assert (credit.advantages[9] > 0).any(), "the best of its group"
+    if algorithm == "grpo":
+        expected = standardised([1, 0, 0.3, 0.1, 0.35])
+        assert credit.advantages[:4].tolist() == pytest.approx(expected[:4], abs=1e-6), "the mean stays where it was"
+
+
+# -- a baseline ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_greedy_baseline_is_sampled_with_each_tasks_own_limit():
+    tasks = [{"id": "a", "max_tokens": 3, "verifiers": {"right": 1.0}}, {"id": "b", "verifiers": {"right": 1.0}, "group_size": 2}]
+    asked = []
+
+    def script(prompt):
+        asked.append(prompt.task)
+        return ["0.25" if prompt.task == "a" else "x", "1", "0", "0"]
+
+    run = begun({"algorithm": "remax", "prompts_per_step": 6}, script, tasks=tasks)
+    gathered = run.steps.gatherer(run.clock)
+    run.collector.calls.clear()
+    found = run.steps.greedy(gathered)
+    assert {g.prompt.task for g in gathered.groups} == {"a", "b"}
+    assert sorted((size, s.max_tokens, s.temperature) for _, size, s in run.collector.calls) == [(1, 3, 0.0), (1, 8, 0.0)]
+    assert sum(n for n, _, _ in run.collector.calls) == 6
+    for r, baseline in zip(gathered.rollouts, found.tolist(), strict=True):
+        assert math.isnan(baseline) if r.prompt.task == "b" else baseline == 0.25
+
+
+# -- the KL penalty -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["k1", "k2", "k3"])
+def test_the_penalty_in_the_loss_by_hand(name):
+    """No group has spread, so the penalty is all that there is; every token counts the same."""
+    stage = {"kl": 0.5, "kl_estimate": name, "settings": {"normalise": "token"}}
+    run = begun(stage, lambda p: ["1", "1!!", "1", "1"])
+    reference = copy.deepcopy(run.policy)
+    perturb(run.policy)
+    before, policy = weights(run.policy), copy.deepcopy(run.policy)
+    found = step(run)
+    rollouts = run.steps.gatherer.last.rollouts
+    pairs = [(logprobs(policy, r), logprobs(reference, r).detach()) for r in rollouts]
+    by_hand = {"k1": lambda d: d, "k2": lambda d: d**2 / 2, "k3": lambda d: torch.exp(-d) - 1 + d}
+    each = torch.cat([by_hand[name](mine - theirs) for mine, theirs in pairs])
+    assert same(weights(run.policy), descended(policy, 0.5 * each.mean()), before)
+    assert found["loss"] == pytest.approx(0.5 * each.mean().item(), rel=1e-3)
+    k3 = torch.cat([by_hand["k3"](mine - theirs) for mine, theirs in pairs]).mean().item()
+    assert found["kl"] == pytest.approx(k3, rel=1e-3) and found["kl_weight"] == 0.5 and k3 > 0.01
+
+
+@pytest.mark.parametrize("name", ["k1", "k2", "k3"])
+def test_the_penalty_in_the_reward_by_hand(name):
+    stage = {"kl": 0.5, "kl_in": "reward", "kl_estimate": name}
+    run = begun(stage, MIXED)
+    reference = copy.deepcopy(run.policy)
+    perturb(run.policy)
+    before, policy = weights(run.policy), copy.deepcopy(run.policy)
+    step(run)
+    rollouts = run.steps.gatherer.last.rollouts
+    with torch.no_grad():
+        off = [ESTIMATES[name](logprobs(policy, r), logprobs(reference, r)).sum().item() for r in rollouts]
+    rewards = [r - 0.5 * o for r, o in zip([1, 0, 0.5, 0, 0, 1, 0, 0], off, strict=True)]
+    advantages = [*standardised(rewards[:4]), *standardised(rewards[4:])]
+    assert max(abs(a - b) for a, b in zip(advantages[:4], standardised([1, 0, 0.5, 0]), strict=True)) > 0.05
+    loss = sum(-a * logprobs(policy, r).mean() for a, r in zip(advantages, rollouts, strict=True)) / 8
+    assert same(weights(run.policy), descended(policy, loss), before), "and nothing of it is in the loss"
+
+
+@pytest.mark.parametrize("kl_in", ["loss", "reward"])
+@pytest.mark.parametrize("lora", [None, {"rank": 4}])
+def test_at_the_first_step_the_reference_is_the_policy_exactly(lora, kl_in):
+    run = begun({"kl": 0.5, "kl_in": kl_in, "learning_rate": 0.3}, lambda p: EVERY.split(" "), lora=lora)
+    assert (run.steps.learner.reference.copy is None) == (lora is not None)
+    with_kl = step(run)
+    assert with_kl["kl"] == 0.0
+    plain = begun({"learning_rate": 0.3}, lambda p: EVERY.split(" "), lora=lora)
+    step(plain)
+    assert (weights(run.policy) - weights(plain.policy)).abs().max() < 1e-6, "a penalty of nothing pulls nowhere"
+    assert step(run)["kl"] > 1e-7
+
+
+def test_the_weight_follows_the_divergence():
+    run = begun({"kl": 0.2, "kl_target": 1e-4, "kl_horizon": 5.0, "learning_rate": 0.05}, lambda p: EVERY.split(" "))
+    expected = 0.2
+    for _ in range(4):
+        found = step(run)
+        assert found["kl_weight"] == pytest.approx(expected)
+        expected *= 1 + min(max(found["kl"] / 1e-4 - 1, -0.2), 0.2) / 5.0
+    assert run.at.memory == {"kl": pytest.approx(expected)} and expected > 0.2 * 0.96 * 1.04**2
+    fixed = begun({"kl": 0.2}, lambda p: EVERY.split(" "))
+    assert [step(fixed)["kl_weight"] for _ in range(3)] == [0.2] * 3 and fixed.at.memory == {}
+
+
+def test_the_reference_follows_every_so_many_steps():
+    run = begun({"kl": 0.1, "reference_every": 2, "learning_rate": 0.05}, lambda p: EVERY.split(" "))
+    found = [step(run)["kl"] for _ in range(5)]
+    assert found[0] == found[2] == found[4] == 0.0 and found[1] > 1e-6 and found[3] > 1e-6
+    still = begun({"kl": 0.1, "learning_rate": 0.05}, lambda p: EVERY.split(" "))
+    assert [step(still)["kl"] > 1e-6 for _ in range(5)] == [False, True, True, True, True]
+
+
+# -- imitation ----------------------------------------------------------------------------------------------------------
+
+
+def gold_of(policy, ids):
+    """Rollouts with the gold completion of these prompts."""
+    collector = TurnCollector(policy, None)
+    prompts = [Prompt(id=i, task="a", messages=[user(i)]) for i in ids]
+    return collector.demonstrate(prompts, collector.encode(prompts), ["1!"] * len(ids))
+
+
+@pytest.mark.parametrize("uncertain", [False, True])
+def test_mixed_is_one_loss_of_both(uncertain):
+    """The first three prompts are imitated, the next two sampled."""
+    imitation = {"start": 0.75, "end": 0.25, "steps": 4, "batch_size": 3, "uncertain": uncertain}
+    run = begun({"imitation": imitation}, lambda p: EVERY.split(" "), temperature=0.7)
+    policy, before = copy.deepcopy(run.policy), weights(run.policy)
+    found = step(run)
+    rollouts = run.steps.gatherer.last.rollouts
+    assert [r.prompt.id for r in rollouts] == ["p3"] * 4 + ["p4"] * 4
+    advantages = 2 * standardised([1, 0, 0.5, 0])
+    learned = sum(-a * logprobs(policy, r, 0.7).mean() for a, r in zip(advantages, rollouts, strict=True)) / 8
+    each = torch.cat([logprobs(policy, g, 1.0) for g in gold_of(policy, ["p0", "p1", "p2"])])
+    p = each.detach().exp()
+    imitated = (-each * (p * (1 - p) if uncertain else 1.0)).mean()
+    assert same(weights(run.policy), descended(policy, 0.25 * learned + 0.75 * imitated), before)
+    assert found["imitation/weight"] == 0.75 and found["imitation/loss"] == pytest.approx(0.75 * imitated.item(), rel=1e-4)
+
+
+def test_the_weight_of_imitation_goes_from_start_to_end_and_stays():
+    imitation = {"start": 0.9, "end": 0.1, "steps": 4, "batch_size": 1}
+    run = begun({"imitation": imitation, "learning_rate": 1e-3}, lambda p: EVERY.split(" "))
+    assert [step(run)["imitation/weight"] for _ in range(6)] == pytest.approx([0.9, 0.7, 0.5, 0.3, 0.1, 0.1])
+
+
+def test_a_weight_of_one_samples_nothing_and_a_weight_of_none_imitates_nothing():
+    imitation = {"start": 1.0, "end": 0.0, "steps": 1, "batch_size": 2}
+    run = begun({"imitation": imitation}, lambda p: EVERY.split(" "))
+    policy, before = copy.deepcopy(run.policy), weights(run.policy)
+    first = step(run)
+    assert "reward/mean" not in first and run.collector.calls == [] and run.steps.source.draws == 2
+    each = torch.cat([logprobs(policy, g) for g in gold_of(policy, ["p0", "p1"])])
+    assert same(weights(run.policy), descended(policy, -each.mean()), before)
+    second = step(run)
+    assert "imitation/weight" not in second and second["reward/mean"] == 0.375 and run.steps.source.draws == 4
+
+
+def sasr(gamma=1.0, steps=24, seed=0):
+    """Which steps were supervised, and the metrics."""
+    stage = {"imitation": {"rule": "sasr", "gamma": gamma, "batch_size": 2}, "steps": steps, "learning_rate": 0.02}
+    run = begun(stage, lambda p: EVERY.split(" "), seed=seed)
+    found = [step(run) for _ in range(steps)]
+    return ["imitation/loss" in f for f in found], found, run
+
+
+def test_sasr_takes_a_supervised_step_by_the_chance_of_its_gradient_norms():
+    supervised, found, run = sasr()
+    assert supervised[0], "the first is, so that there is a norm to compare with"
+    first = last = None
+    for n, (was, metrics) in enumerate(zip(supervised, found, strict=True)):
+        import random
+
+        chance = 1.0 if first is None else last / (last + first)
+        assert was == (random.Random(derive(0, "sasr", n)).random() < chance)
+        assert ("reward/mean" in metrics) != was, "one or the other"
+        if was:
+            assert metrics["imitation/weight"] == 1.0
+            first, last = first or metrics["grad_norm"], metrics["grad_norm"]
+    assert run.at.memory == {"sasr_first": first, "sasr_last": last} and last < first
+    assert 3 < sum(supervised) < 20
+    assert sasr()[0] == supervised, "the seed decides"
+
+
+def test_sasrs_gamma_weighs_the_first_norm():
+    rare, _, _ = sasr(gamma=1e6, steps=8)
+    often, _, _ = sasr(gamma=1e-6, steps=8)
+    assert rare == [True] + [False] * 7 and often == [True] * 8
+
+
+# -- told whether it was good -------------------------------------------------------------------------------------------
+
+
+def test_recap_imitates_everything_under_what_it_deserved():
+    """The two best of eight by advantage are good; one failed and is out; each completion counts the same."""
+    stage = {"condition": {"positive": "good", "negative": "bad", "top": 0.3, "drop": 0.0}}
+    run = begun(stage, {"p0": "1 0!! 0.5 x", "p1": "0 1! 0 0.25"})
+    policy, before = copy.deepcopy(run.policy), weights(run.policy)
+    found = step(run)
+    rollouts = run.steps.gatherer.last.rollouts
+    assert {r.prompt.text for r in rollouts} == {"p0\n\ngood", "p1\n\ngood"}, "what is sampled, is as if it were good"
+    assert run.evaluator.shown(Prompt(messages=[user("q")])).text == "q\n\ngood"
+    loss = 0.0
+    for r, label in zip(rollouts, ("good", "bad", "bad", None, "bad", "good", "bad", "bad"), strict=True):
+        if label:
+            shown = replace(r, prompt=Prompt(messages=[user(r.prompt.id), {"role": "user", "content": ""}][:1]))
+            shown = replace(shown, prompt=replace(shown.prompt, messages=[two_parts(r.prompt.id, label)]))
+            loss = loss - logprobs(policy, shown).mean() / 7
+    assert same(weights(run.policy), descended(policy, loss), before)
+    assert found["logprob_gap"] < 1e-6, "of those that are trained as they were sampled"
+    assert found["clip_share"] == 0.0
+
+
+def two_parts(text, more):
+    return {"role": "user", "content": [{"type": "text", "text": text}, {"type": "text", "text": f"\n{more}"}]}
+
+
+# -- mini-batches and passes --------------------------------------------------------------------------------------------
+
+
+def test_minibatches_are_whole_groups_and_compare_with_the_weights_before_the_first():
+    script = {f"p{i}": answers for i, answers in enumerate(("1 0!! 0.5 0", "0 1! 0 0", "0 0 1 1!", "0.5 0 0 0!"))}
+    stage = {"prompts_per_step": 4, "minibatches": 2, "epochs": 2, "learning_rate": 0.3}
+    run = begun(stage, script)
+    policy, before = copy.deepcopy(run.policy), weights(run.policy)
+    start = copy.deepcopy(policy)
+    found = step(run)
+    assert run.steps.learner.optimizer.steps == 4
+    rollouts = run.steps.gatherer.last.rollouts
+    rewards = [[1, 0, 0.5, 0], [0, 1, 0, 0], [0, 0, 1, 1], [0.5, 0, 0, 0]]
+    advantages = [a for r in rewards for a in standardised(r)]
+    losses, ratios = [], []
+    for _ in range(2):
+        for groups in ((0, 2), (1, 3)):
+            loss = 0.0
+            for a, r in zip(advantages, rollouts, strict=True):
+                if r.group in groups:
+                    ratio = (logprobs(policy, r) - logprobs(start, r).detach()).exp()
+                    ratios.append((len(losses), (ratio - 1).abs().max().item()))
+                    loss = loss - torch.minimum(ratio * a, ratio.clamp(0.8, 1.2) * a).mean() / 8
+            losses.append(loss.item())
+            moved, at = descended(policy, loss) - weights(policy), 0
+            with torch.no_grad():
+                for _, p in policy.parameters():
+                    p.add_(0.3 * moved[at : at + p.numel()].view_as(p))
+                    at += p.numel()
+    assert max(size for n, size in ratios if n == 0) == 0 and max(size for n, size in ratios if n == 1) > 1e-3
+    assert same(weights(run.policy), weights(policy), before)
+    assert found["loss"] == pytest.approx((losses[2] + losses[3]) / 2, abs=1e-5), "the mean over the last pass"
+    assert found["logprob_gap"] < 1e-6, "measured before the first"
+
+
+@pytest.mark.parametrize(("minibatches", "epochs", "groups", "taken"), [(3, 1, 3, 3), (1, 3, 3, 3), (3, 2, 3, 6), (3, 1, 2, 2)])
+def test_every_minibatch_of_every_pass_is_a_step(minibatches, epochs, groups, taken):
+    stage = {"prompts_per_step": 3, "minibatches": minibatches, "epochs": epochs, "success_high": 0.5, "learning_rate": 0.01}
+    run = begun(stage, {f"p{i}": EVERY if i < groups else "1 1 1 1" for i in range(3)})
+    step(run)
+    assert run.steps.learner.optimizer.steps == taken
+
+
+def test_a_minibatch_has_the_same_rollouts_whatever_the_credit_looks_like():
+    for algorithm in ("grpo", "ppo"):
+        run = begun({"prompts_per_step": 3, "minibatches": 2, "algorithm": algorithm}, lambda p: EVERY.split(" "))
+        gathered = run.steps.gatherer(run.clock)
+        batches = run.steps.batches(gathered, run.steps.credit(gathered))
+        assert [sorted({int(n) for m in b.micro for n in m.rollout_L}) for b in batches] == [
+            [0, 1, 2, 3, 8, 9, 10, 11],
+            [4, 5, 6, 7],
+        ]
+        assert [b.num_rollouts for b in batches] == [8, 4]
+        assert all((m.values_L is not None) == (algorithm == "ppo") for b in batches for m in b.micro)
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("off", (1, 1, 1)), ("truncate", (1.5, 2.0, 0.5)), ("mask", (1.5, 0.0, 0.5))])
+def test_weights_of_importance_by_hand(kind, expected):
+    """The sampler is off by these factors: 1.5, 3 and a half. A weight of 2 is the most."""
+    off = tuple(-math.log(f) for f in (1.5, 3.0, 0.5))
+    run = begun({"importance": kind, "group_size": 3, "importance_cap": 2.0}, {"p0": "1 0!! 0.25", "p1": "0 1! 0"}, off=off)
+    policy, before = copy.deepcopy(run.policy), weights(run.policy)
+    found = step(run)
+    rollouts = run.steps.gatherer.last.rollouts
+    advantages = [*standardised([1, 0, 0.25]), *standardised([0, 1, 0])]
+    loss = sum(-w * a * logprobs(policy, r).mean() for w, a, r in zip(2 * expected, advantages, rollouts, strict=True)) / 6
+    assert same(weights(run.policy), descended(policy, loss), before)
+    tokens = [r.length for r in rollouts]
+    gap = sum(n * abs(o) for n, o in zip(tokens, 2 * off, strict=True)) / sum(tokens)
+    assert found["logprob_gap"] == pytest.approx(gap, rel=1e-3)
+
+
+# -- distillation -------------------------------------------------------------------------------------------------------
+
+DISTILL = {"kind": "distill", "teacher": MODEL, "prompts_per_step": 2, "group_size": 2}
+ANSWERS = {"p0": "1 0!!", "p1": "0! 1"}
+
+
+def teacher_of(size):
+    teacher = VLM(PolicyConfig(model=MODEL))
+    perturb(teacher, size)
+    return teacher
+
+
+def distributions(vlm, rollout, temperature=1.0):
+    """[T, V] log-probabilities at each token, by transformers' own forward; banned ids left out."""
+    shown = [{"role": m["role"], "content": list(m["content"])} for m in rollout.prompt.messages]
+    options = dict(tokenize=True, return_dict=True, return_tensors="pt", add_generation_prompt=True)
+    prompt = vlm.processor.apply_chat_template(shown, **options)["input_ids"]
+    ids = torch.cat([prompt, torch.tensor([rollout.turns[0].token_ids])], 1)
+    vlm.model.rope_deltas = None
+    logits = vlm.model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0, prompt.shape[1] - 1 : -1]
+    allowed = [i for i in range(logits.shape[1]) if i not in vlm.banned]
+    return (logits[:, allowed] / temperature).log_softmax(-1)
+
+
+@pytest.mark.parametrize("divergence", ["reverse", "forward"])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_the_divergence_over_the_vocabulary_by_hand(divergence, temperature):
+    teacher = teacher_of(0.02)
+    run = begun({**DISTILL, "divergence": divergence}, ANSWERS, teacher=teacher, temperature=temperature)
+    policy, before = copy.deepcopy(run.policy), weights(run.policy)
+    found = step(run)
+    each = []
+    for prompt in ("p0", "p1"):
+        for text in ANSWERS[prompt].split(" "):
+            ids = tuple(policy.encode_completion(text))
+            turn = Turn(observed_ids=(), token_ids=ids, logprobs=(), text=text)
+            r = Rollout(prompt=Prompt(messages=[user(prompt)]), group=0, turns=(turn,), status=Status.FINISHED)
+            p, q = distributions(policy, r, temperature), distributions(teacher, r, temperature).detach()
+            each.append((p.exp() * (p - q)).sum(-1) if divergence == "reverse" else (q.exp() * (q - p)).sum(-1))
+    mean = torch.cat(each).mean()
+    assert found["divergence"] == pytest.approx(mean.item(), rel=1e-3) and mean > 0.01
+    assert same(weights(run.policy), descended(policy, mean), before)
+    assert run.collector.calls[0][:2] == (2, 2) and "length/mean" in found
+
+
+@pytest.mark.parametrize("divergence", ["reverse", "forward", "sampled"])
+def test_a_teacher_that_is_the_student_teaches_nothing(divergence):
+    run = begun({**DISTILL, "divergence": divergence}, ANSWERS, teacher=VLM(PolicyConfig(model=MODEL)))
+    before = weights(run.policy)
+    found = step(run)
+    assert found["divergence"] == 0.0 and found["grad_norm"] < 1e-7
+    assert (weights(run.policy) - before).abs().max() < 1e-7
+
+
+def test_over_all_answers_the_sampled_divergence_has_the_gradient_of_the_reverse():
+    """Every token of the vocabulary as a completion of its own, weighed by its probability."""
+    teacher = teacher_of(0.02)
+    run = begun({**DISTILL, "divergence": "sampled"}, teacher=teacher)
+    learner, policy, before = run.steps.learner, copy.deepcopy(run.policy), weights(run.policy)
+    prompt = Prompt(id="p0", messages=[user("p0")])
+    inputs = run.policy.encode(prompt)
+    allowed = [i for i in range(len(policy.bias_V)) if i not in policy.banned]
+    rollouts = [
+        Rollout(
+            prompt=prompt,
+            group=0,
+            turns=(Turn(observed_ids=tuple(inputs.ids.tolist()), token_ids=(i,), logprobs=(math.nan,), text=""),),
+            status=Status.FINISHED,
+            inputs=inputs,
+        )
+        for i in allowed
+    ]
+    taught = run.steps.measure(rollouts, frozenset({"logprobs", "teacher"}))
+    p, q = distributions(policy, rollouts[0])[0], distributions(teacher, rollouts[0])[0].detach()
+    assert (taught["logprobs"][:, 0] - p).abs().max() < 1e-5 and (taught["teacher"][:, 0] - q).abs().max() < 1e-5
+    from mmrl.algorithms.presets import load_algorithm
+    from mmrl.types import Credit
+
+    advantages = load_algorithm("opd", {}).advantage(taught["teacher"], taught["logprobs"], torch.ones(len(allowed), 1).bool())
+    weighed = Credit(advantages=advantages * p.detach().exp()[:, None] * len(allowed))
+    learner.update([run.steps.pack(rollouts, weighed)], 0)
+    assert same(weights(run.policy), descended(policy, (p.exp() * (p - q)).sum()), before)
+
+
+def test_the_sampled_divergence_by_hand():
+    teacher = teacher_of(0.02)
+    run = begun({**DISTILL, "divergence": "sampled", "group_size": 1}, ANSWERS, teacher=teacher)
+    policy, before = copy.deepcopy(run.policy), weights(run.policy)
+    rollouts = run.collector.collect(*prompts_of(policy), 1, run.sampling("", 0))
+    found = step(run)
+    pairs = [(logprobs(policy, r), logprobs(teacher, r).detach()) for r in rollouts]
+    mine, theirs = (torch.cat(p) for p in zip(*pairs, strict=True))
+    assert same(weights(run.policy), descended(policy, -((theirs - mine).detach() * mine).mean()), before)
+    assert found["divergence"] == pytest.approx((mine - theirs).mean().item(), rel=1e-3)
+
+
+def prompts_of(policy):
+    prompts = [Prompt(id=i, task="a", messages=[user(i)]) for i in ("p0", "p1")]
+    return prompts, [policy.encode(p) for p in prompts]
+
+
+def test_hard_distillation_imitates_what_the_teacher_says():
+    teacher = teacher_of(0.5)
+    run = begun({**DISTILL, "divergence": "hard"}, teacher=teacher)
+    assert run.steps.collector.policy is teacher and run.steps.collector.generator.policy is teacher
+    answered = []
+    collect = run.steps.collector.collect
+    run.steps.collector.collect = lambda *a, **k: answered.append(collect(*a, **k)) or answered[-1]
+    policy, before = copy.deepcopy(run.policy), weights(run.policy)
+    found = step(run)
+    rollouts = answered[0]
+    with torch.no_grad():
+        for r in rollouts:
+            assert (logprobs(teacher, r) - torch.tensor(r.turns[0].logprobs)).abs().max() < 1e-4, "the teacher's own samples"
+    mean = -torch.cat([logprobs(policy, r) for r in rollouts]).mean()
+    assert same(weights(run.policy), descended(policy, mean), before) and found["loss"] == pytest.approx(mean.item(), rel=1e-4)
+
+
+def test_distillation_heeds_what_tasks_say_of_their_completions():
+    tasks = [{"id": "a", "max_tokens": 3, "verifiers": {"right": 1.0}}, {"id": "b", "verifiers": {"right": 1.0}, "group_size": 3}]
+    run = begun({**DISTILL, "prompts_per_step": 6}, lambda p: [p.task] * 4, tasks=tasks, teacher=teacher_of(0.02))
+    rollouts = []
+    pack = run.steps.pack
+    run.steps.pack = lambda found, *a, **k: rollouts.extend(found) or pack(found, *a, **k)
+    step(run)
+    assert sorted((size, s.max_tokens) for _, size, s in run.collector.calls) == [(2, 3), (3, 8)]
+    groups = {r.group: (r.prompt.task, r.prompt.id) for r in rollouts}
+    assert len(groups) == 6, "rollouts of different prompts are never packed behind one of them"
+    assert all(groups[r.group] == (r.prompt.task, r.prompt.id) for r in rollouts)
+    assert len(rollouts) == sum(2 if task == "a" else 3 for task, _ in groups.values())
