@@ -21,7 +21,7 @@ from mmrl.algorithms.loss import LossInputs, average, clipped_surrogate
 from mmrl.pack import pack
 from mmrl.policies.vlm import VLM
 from mmrl.schema import PolicyConfig
-from mmrl.types import Batch, Prompt, Rollout, Status, Turn, user
+from mmrl.types import Batch, Credit, Prompt, Rollout, Status, Turn, user
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 
@@ -59,9 +59,7 @@ def update(policy: VLM, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, float
                 advantages_L=micro.advantages_L,
                 rollout_L=micro.rollout_L,
                 lengths_N=batch.lengths_N,
-            ),
-            0.2,
-            0.2,
+            )
         )
         average(loss, micro, batch, "token").backward()
         found.append((micro.rollout_L, logprobs.detach()))
@@ -81,9 +79,9 @@ def compare(family: str, args: argparse.Namespace) -> dict[str, Any]:
     name = f"tiny:{family}:hidden={args.hidden},layers={args.layers}"
     policy = VLM(PolicyConfig(model=name, dtype=args.dtype), device=args.device)
     rollouts = group_of(policy, args.pixels, args.group, args.tokens, args.images)
-    advantages = torch.linspace(-1, 1, args.group) + 0.01
-    shared = pack(rollouts, advantages, policy, shared_prefix=True, budget=10**6)
-    alone = pack(rollouts, advantages, policy, shared_prefix=False, budget=10**6)
+    credit = Credit(advantages=torch.linspace(-1, 1, args.group) + 0.01)
+    shared = pack(rollouts, credit, policy, shared_prefix=True, budget=10**6)
+    alone = pack(rollouts, credit, policy, shared_prefix=False, budget=10**6)
     seconds: dict[str, list[float]] = {"shared": [], "per_completion": []}
     for run in range(args.runs + 1):
         a, b = update(policy, shared), update(policy, alone)

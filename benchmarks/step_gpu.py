@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from machine import machine
-from mmrl.algorithms.loss import clipped_surrogate
+from mmrl.algorithms.presets import load_algorithm
 from mmrl.collect.turns import TurnCollector
 from mmrl.compat import prepare_torchvision
 from mmrl.generate.local import LocalGenerator, Sampling
@@ -30,7 +30,7 @@ from mmrl.pack import pack
 from mmrl.policies import tiny
 from mmrl.policies.vlm import VLM
 from mmrl.schema import PolicyConfig, RlStage
-from mmrl.types import Prompt, user
+from mmrl.types import Credit, Prompt, user
 
 TEXT = {
     "3b": dict(hidden_size=2048, intermediate_size=11008, num_hidden_layers=36, num_attention_heads=16, num_key_value_heads=2),
@@ -93,17 +93,17 @@ def main() -> None:
     pictures = [Image.fromarray(rng.randint(0, 255, (args.pixels, args.pixels, 3), dtype=np.uint8)) for _ in range(args.prompts)]
     prompts = [Prompt(id=str(i), messages=[user("What digit is shown?", p)]) for i, p in enumerate(pictures)]
     collector = TurnCollector(policy, LocalGenerator(policy, args.prompts * args.group))
-    learner = Learner(policy, RlStage(kind="rl", steps=9, learning_rate=1e-6), clipped_surrogate, "token")
+    learner = Learner(policy, RlStage(kind="rl", steps=9, learning_rate=1e-6), load_algorithm("grpo", {}))
     parts: dict[str, list[float]] = {"process": [], "generate": [], "update": [], "update_per_completion": []}
     for step in range(args.steps + 1):
         inputs, process = timed(policy, lambda: collector.encode(prompts))
         sampling = Sampling(max_tokens=args.tokens, temperature=1.0, seed=step)
         rollouts, generate = timed(policy, lambda i=inputs, s=sampling: collector.collect(prompts, i, args.group, s))
-        advantages = torch.randn(len(rollouts))
-        shared = pack(rollouts, advantages, policy, shared_prefix=True, budget=args.budget)
-        metrics, update = timed(policy, lambda b=shared: learner.update(b, 0))
-        alone = pack(rollouts, advantages, policy, shared_prefix=False, budget=args.budget)
-        _, per_completion = timed(policy, lambda b=alone: learner.update(b, 0))
+        credit = Credit(advantages=torch.randn(len(rollouts)))
+        shared = pack(rollouts, credit, policy, shared_prefix=True, budget=args.budget)
+        metrics, update = timed(policy, lambda b=shared: learner.update([b], 0))
+        alone = pack(rollouts, credit, policy, shared_prefix=False, budget=args.budget)
+        _, per_completion = timed(policy, lambda b=alone: learner.update([b], 0))
         if step:
             for key, seconds in zip(parts, (process, generate, update, per_completion), strict=True):
                 parts[key].append(seconds)

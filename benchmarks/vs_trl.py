@@ -122,7 +122,7 @@ def run_mmrl(checkpoint: str, pixels: int, steps: int, ready: Callable[[], None]
                 ],
                 "generate": {"max_tokens": TOKENS},
                 "evaluate": {"n": 0},
-                "record": {"rollouts_every": 0},
+                "record": {"rollouts_every": 0, "trackers": []},
             }
         ),
         Gate(),

@@ -139,9 +139,9 @@ RANGES: dict[str, tuple[float, float]] = {
 
 def check_ranges(where: str, settings: Mapping[str, Any], names: Iterable[str]) -> None:
     """Refuse settings of these names outside their `RANGES`. They are numbers already."""
-    for name in names:
-        low, high = RANGES.get(name, (-math.inf, math.inf))
-        if name in settings and not low <= settings[name] <= high:
+    for name in [n for n in names if n in settings and n in RANGES]:
+        low, high = RANGES[name]
+        if not low <= settings[name] <= high:
             limits = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
             raise UserError(f"{where}.{name} = {settings[name]!r} must be {limits}")
     if 0 < settings.get("dual_clip", 0.0) <= 1 and "dual_clip" in names:

@@ -40,7 +40,7 @@ class Item:
     values: tuple[float | None, ...]
     """The score of each answer, in the order in which they were sampled; None where the verifier failed."""
     answers: tuple[str, ...]
-    """What `Task.read` finds in each."""
+    """What `Task.answer_of` finds in each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,10 +167,10 @@ class Evaluator:
         return items
 
     def _read(self, label: str, completion: str) -> str:
-        with calling(f"task {label!r}: read()"):
-            answer = self.tasks[label].read(completion)
+        with calling(f"task {label!r}: answer_of()"):
+            answer = self.tasks[label].answer_of(completion)
         if not isinstance(answer, str):
-            raise PluginError(f"task {label!r}: read() must give text, not {answer!r:.60}")
+            raise PluginError(f"task {label!r}: answer_of() must give text, not {answer!r:.60}")
         return answer
 
     def _summarise(self, label: str, scored: list[tuple[Prompt, float]]) -> dict[str, float]:

@@ -224,9 +224,9 @@ class Gatherer:
         return others
 
     def _answers(self, group: Group) -> list[str]:
-        what = f"task {group.prompt.task!r}: read()"
+        what = f"task {group.prompt.task!r}: answer_of()"
         with calling(what):
-            answers = [self.tasks[group.prompt.task].read(r.completion) for r in group.rollouts]
+            answers = [self.tasks[group.prompt.task].answer_of(r.completion) for r in group.rollouts]
         for answer in answers:
             _check(answer, str, f"{what} must give text")
         return answers
@@ -301,6 +301,7 @@ class Gatherer:
         self._score(added, self.stage.ground_truth_without)
         for group, extra in zip(chosen, added, strict=True):
             score = extra.scores[0]
+            score = replace(score, parts={k: v for k, v in score.parts.items() if k not in self.stage.ground_truth_without})
             if group.rewards and score.value is not None and max(group.rewards) >= score.value:
                 score, group.neutral = replace(score, value=statistics.fmean(group.rewards)), len(group.rollouts)
             group.rollouts, group.scores = [*group.rollouts, *extra.rollouts], [*group.scores, score]

@@ -40,7 +40,7 @@ class Task:
         """A completion that deserves the highest score: what SFT imitates and `mmrl check` scores. By default the answer."""
         return str(prompt.answer)
 
-    def read(self, completion: str) -> str:
+    def answer_of(self, completion: str) -> str:
         """The answer that a completion gives, for votes among several: majority@k and training without labels. By default the
         text of its last `<answer>` tag, or else all of it; without outer blanks, in lower case."""
         start = completion.rfind("<answer>")

@@ -214,12 +214,10 @@ def check_stage(config: RunConfig, number: int, stage: RlStage) -> None:
             f"{where}.critic is given and {stage.algorithm} has no use for one: drop it, or take an algorithm like ppo"
         )
     if stage.condition and algorithm.has_critic:
-        raise UserError(
-            f"{where}.condition imitates completions, which never trains the critic of {stage.algorithm}: take another algorithm"
-        )
+        raise UserError(f"{where}.condition imitates completions, and the critic of {stage.algorithm} is never trained: drop one")
     if stage.credit != "token" and "units_NT" not in algorithm.needs:
         raise UserError(
-            f'{where}.credit = "{stage.credit}" says what a critic\'s values belong to; {stage.algorithm} has no critic: drop it'
+            f'{where}.credit = "{stage.credit}" is about a critic\'s values, and {stage.algorithm} has no critic: drop it'
         )
     for key in ("kl_target", "reference_every"):  # here, as the penalty may be the algorithm's
         if getattr(stage, key) and not stage.kl:
@@ -237,12 +235,10 @@ def check_stage(config: RunConfig, number: int, stage: RlStage) -> None:
         raise UserError(
             f"{where}.ground_truth_without names {unknown[0]!r}, which rewards nothing here: {', '.join(sorted(given))}"
         )
-    for entry in config.tasks:
+    for entry in config.tasks if stage.labels == "co-reward" else ():
         task = plugins.registry().make_task(entry.id, entry.options)
-        if stage.labels == "co-reward" and type(task).rephrase is Task.rephrase and entry.label in config.weights(stage):
-            raise UserError(
-                f'{where}.labels = "co-reward": task {entry.label!r} has no rephrase(prompt): write one, or use "ttrv"'
-            )
+        if type(task).rephrase is Task.rephrase and entry.label in config.weights(stage):
+            raise UserError(f"{where}.labels: task {entry.label!r} has no rephrase(prompt) for co-reward: write one, or use ttrv")
 
 
 def check_model(config: RunConfig) -> None:

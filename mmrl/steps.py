@@ -220,7 +220,7 @@ class RlSteps(Steps):
             rollouts,
             scores,
             self.stage,
-            weights=[self.weights(r.prompt.task) for r in rollouts],
+            weights=[self.parts(r.prompt.task) for r in rollouts],
             kl=self.kl,
             measure=lambda names: self.measure(rollouts, names),
             greedy=lambda: self.greedy(gathered),
@@ -249,6 +249,12 @@ class RlSteps(Steps):
         """Verifier -> weight, at this step of the stage."""
         share = self.run.at.stage_step / max(1, self.stage.steps - 1)
         return {v: w[0] + (w[1] - w[0]) * share for v, w in self.run.weights[task].items()}
+
+    def parts(self, task: str) -> dict[str, float]:
+        """Part of the reward -> weight: those of the verifiers, or the group's agreement, and what long completions pay."""
+        labels = self.stage.labels
+        own = self.weights(task) if labels == "task" else {labels: 1.0}
+        return own | ({"overlong": 1.0} if self.stage.overlong_buffer else {})
 
     # -- the update -------------------------------------------------------------------------------------------------------
 

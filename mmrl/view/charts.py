@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 from mmrl.view.svg import Number, Series, limits, line_chart, number, stacked_chart
-from mmrl.view.text import esc
+from mmrl.view.text import count, esc
 
 MAX_SERIES = 8
 """Lines in one chart; the page has as many colours."""
@@ -58,6 +59,13 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 hint="What each verifier gave, before weighting. One part rising alone can mean that it is being gamed.",
             ),
             Chart(
+                title="Reward by part, of each task",
+                keys=("task/*/reward/*",),
+                zero=True,
+                several=True,
+                hint="The same for each task: a part may be easy in one and out of reach in another.",
+            ),
+            Chart(
                 title="Reward by task",
                 keys=("task/*/reward",),
                 zero=True,
@@ -76,6 +84,9 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 hint="Tokens. A steady climb without more reward is padding.",
             ),
             Chart(
+                title="Completion length by task", keys=("task/*/length",), zero=True, several=True, hint="Tokens, on average."
+            ),
+            Chart(
                 title="Cut off by the length limit",
                 keys=("length/truncated_share",),
                 unit="%",
@@ -88,6 +99,19 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 zero=True,
                 hint="How undecided the policy is, in nats per token. Near zero it has stopped exploring.",
             ),
+            Chart(
+                title="Same answer to different prompts",
+                keys=("answers/top_share",),
+                unit="%",
+                zero=True,
+                hint="Share of groups whose commonest text is the commonest of all. Near 100% the picture no longer matters.",
+            ),
+            Chart(
+                title="Turns",
+                keys=("turns/mean",),
+                zero=True,
+                hint="Turns per episode. Fewer for the same reward is a shorter way.",
+            ),
         ),
     ),
     (
@@ -99,6 +123,12 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 zero=True,
                 spiky=True,
                 hint="From the reference; without one, from the weights that sampled, which is 0 with one epoch.",
+            ),
+            Chart(
+                title="Weight of the KL penalty",
+                keys=("kl_weight",),
+                zero=True,
+                hint="With kl_target it rises while the KL is above the target, and falls below.",
             ),
             Chart(
                 title="Clipped tokens",
@@ -115,11 +145,32 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 hint="All completions scored alike: nothing to learn from. Harder or easier prompts help.",
             ),
             Chart(
+                title="Groups without spread, by task",
+                keys=("task/*/zero_spread_share",),
+                unit="%",
+                zero=True,
+                several=True,
+                hint="A task near 100% costs time and teaches nothing.",
+            ),
+            Chart(
+                title="Groups left out",
+                keys=("sampling/left_out_share",),
+                unit="%",
+                zero=True,
+                hint="Share of the sampled groups that the sampling rules dropped. At 100% the step trained on nothing.",
+            ),
+            Chart(
+                title="Groups sampled",
+                keys=("sampling/groups", "sampling/hinted"),
+                zero=True,
+                hint="In all, for the groups that are trained on; hinted are those that failed and that a hint saved.",
+            ),
+            Chart(
                 title="Loss",
                 keys=("loss",),
                 spiky=True,
                 per_stage=True,
-                hint="In SFT the cross-entropy, which falls. In RL it hovers about zero; only jumps matter.",
+                hint="In SFT the cross-entropy, in distillation the divergence: it falls. In RL it hovers about zero.",
             ),
             Chart(
                 title="Gradient norm",
@@ -130,6 +181,60 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 hint="Before clipping. Rare spikes are normal, a rising floor is not.",
             ),
             Chart(title="Learning rate", keys=("learning_rate",), zero=True, per_stage=True, hint="As scheduled."),
+        ),
+    ),
+    (
+        "Critic",
+        (
+            Chart(
+                title="Values", keys=("value",), hint="What the critic expects, on average. It should come to follow the reward."
+            ),
+            Chart(
+                title="Value loss",
+                keys=("value_loss",),
+                zero=True,
+                spiky=True,
+                hint="Its error. It falls at first; while it is large, advantages are mostly noise.",
+            ),
+            Chart(
+                title="Clipped values",
+                keys=("value_clip",),
+                unit="%",
+                zero=True,
+                hint="Share whose update was clipped. If it is high, the critic can't keep up.",
+            ),
+            Chart(
+                title="Gradient norm of the critic",
+                keys=("grad_norm/critic",),
+                zero=True,
+                spiky=True,
+                hint="Of its own weights, before clipping.",
+            ),
+        ),
+    ),
+    (
+        "Teacher and gold completions",
+        (
+            Chart(
+                title="Divergence from the teacher",
+                keys=("divergence",),
+                zero=True,
+                spiky=True,
+                hint="Over the whole vocabulary, in nats per token. It should fall.",
+            ),
+            Chart(
+                title="Weight of gold completions",
+                keys=("imitation/weight",),
+                zero=True,
+                hint="Beside the sampled ones; the rest of the loss is the algorithm's.",
+            ),
+            Chart(
+                title="Loss of gold completions",
+                keys=("imitation/loss",),
+                zero=True,
+                spiky=True,
+                hint="What they add to the loss, weighted.",
+            ),
         ),
     ),
     (
@@ -190,7 +295,8 @@ def stages(steps: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
 def curves(steps: Sequence[Mapping[str, Any]]) -> str:
     """All sections of charts that have data, as HTML; metrics outside the catalogue come last, each in a chart of its own."""
     metrics, marks = table(steps), boundaries(steps)
-    left = [key for key in metrics if key not in HIDDEN]
+    one_task = sum(fnmatchcase(key, "task/*/zero_spread_share") for key in metrics) == 1  # what is said of it is said of all
+    left = [key for key in metrics if key not in HIDDEN and not (one_task and key.startswith("task/"))]
     sections = []
     for title, charts in SECTIONS:
         cards = []
@@ -211,8 +317,10 @@ def curves(steps: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def evaluation_card(evals: Sequence[Mapping[str, Any]], marks: Sequence[tuple[float, str]]) -> str:
-    """The evaluations over steps with their intervals, as a card; nothing when there are none."""
+def evaluation_card(
+    evals: Sequence[Mapping[str, Any]], marks: Sequence[tuple[float, str]], settings: Mapping[str, Any] = MappingProxyType({})
+) -> str:
+    """The evaluations over steps with their intervals, as a card; nothing when there are none. settings: `[evaluate]`."""
     by_name: dict[str, list[Mapping[str, Any]]] = {}
     for row in evals:
         one = row["eval"]
@@ -225,9 +333,11 @@ def evaluation_card(evals: Sequence[Mapping[str, Any]], marks: Sequence[tuple[fl
         return ""
     unit = "%" if all(row["eval"]["metric"] == "accuracy" for row in evals) else ""
     svg = line_chart(series, unit=unit, height=240, boundaries=marks)
+    samples, temperature = settings.get("samples", 1), settings.get("temperature", 0.0)
+    asked = f"{count(samples, 'answer')} each at temperature {temperature:g}" if temperature else "greedy"
     return _card(
         "Evaluation",
-        "Held-out items, greedy. The band is the 95% interval: overlapping bands are no progress yet.",
+        f"Held-out items, {asked}. The band is the 95% interval: overlapping bands are no progress yet.",
         series,
         unit,
         svg,
@@ -311,4 +421,7 @@ def _name(key: str, several: bool) -> str:
     if not several:
         return key
     head, _, rest = key.partition("/")
-    return rest.removesuffix("/reward") if head == "task" else rest or key
+    if head != "task":
+        return rest or key
+    task, reward, part = rest.partition("/reward/")
+    return f"{task}: {part}" if reward else rest.rpartition("/")[0]

@@ -78,7 +78,7 @@ def _header(run: RunData, name: str) -> str:
 def _headline(run: RunData) -> str:
     """What a person looks for first: accuracy before and after, how long it took, what the time went into."""
     results = _results(run)
-    evaluations = evaluation_card(run.evals, boundaries(run.steps))
+    evaluations = evaluation_card(run.evals, boundaries(run.steps), run.config.get("evaluate") or {})
     first = "".join(_intervals(task, rows) for task, rows in results.items())
     return f'<section class="headline">{first}{evaluations}{_tiles(run)}</section>'
 

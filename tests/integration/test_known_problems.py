@@ -120,7 +120,7 @@ def rollout(start, turns, observed, status=Status.FINISHED, group=0):
 
 MEANS = np.array([[0.9, 0.2, 0.4], [0.1, 0.8, 0.5], [0.3, 0.0, 0.6], [-0.5, -0.2, -0.9]])
 """Expected reward of each arm (tokens 5, 6, 7) in each context."""
-NOISE = 0.3
+NOISE = 0.2
 ARMS = {context: [5, 6, 7] for context in range(4)}
 
 
@@ -147,7 +147,7 @@ def test_a_contextual_bandit_is_solved_and_its_values_are_the_expected_rewards(b
         found = bandit_step(problem, number)
     best = [problem.policy.probabilities(c)[5:8] for c in range(4)]
     assert [int(p.argmax()) for p in best] == MEANS.argmax(1).tolist() and min(p.max() for p in best) > 0.95
-    # the last steps average some 16 * 30 noisy rewards of a context: 0.3 / sqrt(480) is a standard error of 0.014
+    # towards the end some 20 steps of 16 noisy rewards count in each context: 0.2 / sqrt(320) is a standard error of 0.011
     assert problem.values(range(4)) == pytest.approx(bandit_values(problem), abs=0.05)
     assert found["value_loss"] == pytest.approx(NOISE**2 / 2, rel=0.4), "what is left is the noise"
     assert found["logprob_gap"] < 1e-5
@@ -161,7 +161,7 @@ def test_while_the_critic_warms_up_the_policy_stays_bit_for_bit():
         found = bandit_step(problem, number, per_context=48)
         assert found["grad_norm"] == 0.0 and found["grad_norm/critic"] > 0.0
     assert all(torch.equal(p, before[name]) for name, p in problem.policy.parameters())
-    # the arms' means differ by about 0.3, and so does the noise: 0.45 / sqrt(48 * 10)
+    # the arms' means differ by about 0.3, to which the noise comes, and some 5 steps count: 0.36 / sqrt(48 * 5) is 0.023
     assert problem.values(range(4)) == pytest.approx(MEANS.mean(1).tolist(), abs=0.08)
     found = bandit_step(problem, 120)
     assert found["grad_norm"] > 0.0 and not torch.equal(problem.policy.model.out, before["out"])
@@ -289,7 +289,8 @@ def test_the_values_of_a_given_policy(way, backbone, credit, lam):
 def test_the_chain_is_solved_to_its_optimum(way, credit):
     """The policy learns too. Its values are those of its own probabilities, and only with the right bootstrap the optimum's."""
     steps, first = 200, GAMMA if credit == "token" else 1.0
-    problem = Problem(MOVES, {"gamma": GAMMA, "lam": 1.0}, {"clip": 0.5}, steps=steps, credit=credit, learning_rate=0.05)
+    critic = {"clip": 0.5, "warmup_steps": 20}
+    problem = Problem(MOVES, {"gamma": GAMMA, "lam": 1.0}, critic, steps=steps, credit=credit, learning_rate=0.03)
     for number in range(steps):
         found = chain_step(problem, number, WAYS[way], each=4)
     right = np.array([problem.policy.probabilities(s)[RIGHT] for s in range(5)])
@@ -297,9 +298,9 @@ def test_the_chain_is_solved_to_its_optimum(way, credit):
     values = np.array(problem.values(range(5)))
     for name, ends in WAYS.items():
         error = np.abs(values - chain_values(right, ends, first)).max()
-        assert (error < 0.05) if name == way else (error > 0.1)
+        assert (error < 0.03) if name == way else (error > 0.1)
     if way == "right":
-        assert right.min() > 0.95 and values.tolist() == pytest.approx(optimum(first), abs=0.06)
+        assert right.min() > 0.95 and values.tolist() == pytest.approx(optimum(first), abs=0.02)
 
 
 # -- what the critic's settings do ------------------------------------------------------------------------------------------

@@ -359,7 +359,7 @@ def test_pass_at_k_is_the_share_of_choices_of_k_with_a_right_one():
 )
 def test_an_answer_that_is_no_text_is_the_tasks_fault(tmp_path, answer, told):
     class Odd(Letters):
-        def read(self, completion):
+        def answer_of(self, completion):
             return answer
 
     evaluator = Evaluator(runs.toy_config(tmp_path), {"toy/colour": Odd()}, Collector(), Judged(*[1.0] * 4))

@@ -452,6 +452,7 @@ def test_some_verifiers_dont_reward_the_gold_completion():
     found = step()
     assert [values(g) for g in found.groups] == [[0.5, 0, 1], [1.5, 0.5, 1.0]], "1.5 is as good as 1: the mean"
     assert found.neutral == [False, False, False, False, False, True]
+    assert [g.scores[-1].parts for g in found.groups] == [{"right": 1.0}] * 2, "for algorithms that look at each part"
     assert step.judge.asked[-2:] == [("1/x", {"right": 1.0, "format": 0.0})] * 2, "a verifier of weight 0 can't make it fail"
     with_it = Step(answers, answer="1/1", weights=weights, ground_truth="always")()
     assert [values(g)[-1] for g in with_it.groups] == [1.5, 1.0]
@@ -539,7 +540,7 @@ def test_co_reward_replaces_groups_one_by_one_and_keeps_to_twice_the_prompts():
 
 def test_a_task_that_breaks_its_promises_is_named():
     class Broken(Numbers):
-        def read(self, completion):
+        def answer_of(self, completion):
             return ["a list"]
 
         def hint(self, prompt, share):
@@ -549,7 +550,7 @@ def test_a_task_that_breaks_its_promises_is_named():
             return "p0 in other words"
 
     for stage, what in (
-        ({"labels": "majority"}, r"task 'a': read\(\) must give text, not \['a list'\]"),
+        ({"labels": "majority"}, r"task 'a': answer_of\(\) must give text, not \['a list'\]"),
         ({"labels": "co-reward"}, r"task 'a': rephrase\(\) must give a mmrl.Prompt, not 'p0 in other words'"),
         ({"hints": "ghpo"}, r"task 'a': hint\(\) must give text, not None"),
     ):

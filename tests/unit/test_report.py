@@ -90,7 +90,10 @@ def fake_run(path: Path, sft: int = 60, rl: int = 250, seed: int = 1) -> RunFold
                 "entropy": 0.9 * math.exp(-i / 110) + 0.08 + abs(noise) / 4,
                 "kl": 0.03 * done + abs(draw.gauss(0, 0.002)),
                 "clip_share": abs(draw.gauss(0.01, 0.006)),
-                "zero_spread_share": min(0.3 + 0.45 * done + draw.gauss(0, 0.06), 1),
+                "zero_spread_share": (idle := min(0.3 + 0.45 * done + draw.gauss(0, 0.06), 1)),
+                "answers/top_share": 0.3 - 0.1 * done + draw.choice([0.0, 0.05]),
+                "task/classification/digits/reward": min(skill * 1.1 + noise, 1.1),
+                "task/classification/digits/zero_spread_share": idle,
                 "loss": draw.gauss(0, 0.02),
                 "grad_norm": 0.8 + draw.random() * 0.5 + (25 if i == 140 else 0),
                 "learning_rate": 3e-4,
@@ -255,6 +258,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
         "Completion length",
         "Cut off by the length limit",
         "Entropy",
+        "Same answer to different prompts",
         "KL",
         "Clipped tokens",
         "Groups without spread",
@@ -268,7 +272,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
         "Failed scores",
         "Seconds per step",
     ]
-    assert titles[4:21] == expected
+    assert titles[4:22] == expected
     assert [t for t in titles if t.startswith("Step ")] == [f"Step {s}" for s in (31, 40, 50, 60, 70, 80, 90)]
     assert "76.6%" in page.texts("b")  # 304 of 397 before
     assert page.count("svg") == 1 + 1 + len(expected)
@@ -372,6 +376,54 @@ def test_several_tasks_and_metrics_of_plugins(run: RunFolder) -> None:
 def test_one_part_and_one_task_are_not_drawn_twice(run: RunFolder) -> None:
     run.metrics(1, "rl", {"reward/mean": 1.0, "reward/t/exact": 1.0, "task/t/a/reward": 1.0})
     assert page_of(run).texts("h3") == ["Reward"]
+
+
+def test_what_is_said_of_the_only_task_is_said_of_all(run: RunFolder) -> None:
+    own = {"reward": 1.0, "length": 5.0, "zero_spread_share": 0.5, "reward/t/exact": 1.0, "reward/t/length": 0.5}
+    whole = {"reward/mean": 1.0, "length/mean": 5.0, "zero_spread_share": 0.5, "reward/t/exact": 1.0, "reward/t/length": 0.5}
+    one = {f"task/t/a/{key}": value for key, value in own.items()}
+    run.metrics(1, "rl", whole | one)
+    drawn = ["Reward", "Reward by part", "Completion length", "Groups without spread"]
+    assert page_of(run).texts("h3") == drawn
+    run.metrics(2, "rl", whole | one | {key.replace("t/a", "t/b"): value for key, value in one.items()})
+    page = page_of(run)
+    assert [title for title in page.texts("h3") if title not in drawn] == [
+        "Reward by part, of each task",
+        "Reward by task",
+        "Completion length by task",
+        "Groups without spread, by task",
+    ]
+    names = ["t/a: t/exact", "t/a: t/length", "t/b: t/exact", "t/b: t/length", *["t/a", "t/b"] * 3]
+    assert [name for name in page.texts("span") if name in names] == names
+
+
+def test_every_metric_of_the_run_folder_has_a_chart_with_words_of_its_own(run: RunFolder) -> None:
+    docs = (Path(__file__).parents[2] / "docs" / "run-folder.md").read_text(encoding="utf-8")
+    keys = re.findall(r"^\| `([^`]+)` \|", docs.partition("### Metrics")[2].partition("\n## ")[0], re.MULTILINE)
+    assert {"reward/mean", "divergence", "grad_norm/critic"} < set(keys)
+    named = [k.replace("<verifier id>", v).replace("<task>", t) for k in keys for v in ("t/x", "t/y") for t in ("t/a", "t/b")]
+    run.metrics(1, "rl", dict.fromkeys(named, 0.5))
+    page = page_of(run)
+    assert "Also reported" not in page.texts("h2") and len(page.texts("h3")) > 25
+    assert page.texts("h2")[:6] == [
+        "Learning", "Behaviour", "Optimisation", "Critic", "Teacher and gold completions", "Health and speed",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "Held-out items, greedy."),
+        ({"temperature": 0.0, "samples": 1}, "Held-out items, greedy."),
+        ({"temperature": 0.5}, "Held-out items, 1 answer each at temperature 0.5."),
+        ({"temperature": 1.0, "samples": 8}, "Held-out items, 8 answers each at temperature 1."),
+    ],
+)
+def test_the_evaluation_says_how_it_was_answered(tmp_path: Path, settings: dict[str, Any], said: str) -> None:
+    run = RunFolder.create(tmp_path / "run", {**CONFIG, "evaluate": settings}, 1)
+    run.evaluation(0, "rl", figure("t/a", 0.5))
+    (text,) = [p for p in page_of(run).texts("p") if p.startswith("Held-out")]
+    assert text == f"{said} The band is the 95% interval: overlapping bands are no progress yet."
 
 
 def test_values_that_are_not_numbers_are_gaps_with_a_note(run: RunFolder) -> None:

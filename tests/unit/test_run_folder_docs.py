@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from mmrl.config import load_config
 from mmrl.record import read_rows, read_run
@@ -64,13 +65,42 @@ n = 4
 [judge]
 failure_limit = 1.0
 """
+FULL = """
+[[stages]]
+kind = "rl"
+steps = 1
+prompts_per_step = 4
+group_size = 2
+algorithm = "ppo"
+kl = 0.1
+dynamic_sampling = 1
+hints = "guide"
+imitation = {batch_size = 2}
+[[stages]]
+kind = "distill"
+steps = 1
+prompts_per_step = 2
+teacher = "tiny:qwen2_5_vl:hidden=128,seed=9"
+"""
+"""What RUN_FILE has no use for."""
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("docs")
+    return trained(tmp_path_factory.mktemp("docs"), RUN_FILE)
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    head, _, rest = RUN_FILE.partition("[[stages]]")
+    return trained(
+        tmp_path_factory.mktemp("full"), head + FULL + rest[rest.index("[generate]") :] + "[checkpoint]\nevery = 1\nkeep = 2"
+    )
+
+
+def trained(folder: Path, run_file: str) -> Path:
     (folder / "shades.py").write_text(PLUGIN)
-    (folder / "run.toml").write_text(RUN_FILE)
+    (folder / "run.toml").write_text(run_file)
     command = [sys.executable, "-m", "mmrl", "--plugin", "shades.py", "train", "run.toml"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
@@ -93,8 +123,8 @@ def test_the_tree_is_what_is_there(run: Path) -> None:
     assert tree
     told = {re.sub(r"\d{6}", "NNN", name).rstrip("/") for name in re.findall(r"^  (\S+)", tree[1], re.MULTILINE)}
     there = {str(path.relative_to(run)) for path in run.glob("*")} | {str(path.relative_to(run)) for path in run.glob("*/*")}
-    there = {re.sub(r"\d{6}", "NNN", name) for name in there} - {"rollouts", "checkpoints"}
-    assert told == there
+    there = {re.sub(r"\d{6}", "NNN", name) for name in there} - {"rollouts", "checkpoints", "evaluations"}
+    assert told == {re.sub(r"/events\..*", "", name) for name in there}
 
 
 def test_manifest(run: Path) -> None:
@@ -110,11 +140,22 @@ def test_rows_of_metrics(run: Path) -> None:
     assert {row["stage"] for row in rows} == {"sft", "rl"}
 
 
-def test_metrics(run: Path) -> None:
-    sft, rl = (set(row["metrics"]) for row in read_run(run).steps)
-    general = {"reward/shades/exact": "reward/<verifier id>", "task/shades/name/reward": "task/<task id>/reward"}
-    assert {general.get(key, key) for key in rl} == documented("Metrics")
-    assert sft == {"loss", "grad_norm", "learning_rate", *(key for key in rl if key.startswith("time/"))}
+def general(metrics: Mapping[str, float]) -> set[str]:
+    """A step's keys, with the page's words for names."""
+    return {key.replace("task/shades/name/", "task/<task>/").replace("shades/exact", "<verifier id>") for key in metrics}
+
+
+def test_metrics(run: Path, full: Path) -> None:
+    sft, rl = (general(row["metrics"]) for row in read_run(run).steps)
+    more, distill = (general(row["metrics"]) for row in read_run(full).steps)
+    always, _, asked_for = re.split(r"^### Metrics$", PAGE, flags=re.MULTILINE)[1].partition("\nAn `sft` stage has ")
+    assert rl == set(re.findall(r"^\| `([^`]+)` \|", always, re.MULTILINE)), "what every such step has"
+    assert rl - {"answers/top_share"} < more, "its groups with spread have one answer"
+    assert {"turns/mean"} | rl | more | distill == documented("Metrics"), "nothing samples several turns yet"
+    times = {key for key in rl if key.startswith("time/")}
+    told, _, more_told = asked_for.partition(" and the times, a `distill` stage also ")
+    assert sft == {*re.findall("`(.+?)`", told), *times}
+    assert distill == sft | set(re.findall("`(.+?)`", more_told.partition(";")[0]))
 
 
 def test_rollouts(run: Path) -> None:
@@ -130,16 +171,27 @@ def test_rollouts(run: Path) -> None:
     assert {row["score"]["status"] for row in rows} == {"ok", "failed"}
 
 
+def test_items_of_evaluations(run: Path) -> None:
+    files = read_run(run).item_files
+    assert [path.name for path in files] == ["step-000001.jsonl", "step-000002.jsonl"]
+    for path in files:
+        rows = read_rows(path)
+        assert len(rows) == 4 and all(set(row) == documented("evaluations/") for row in rows)
+        assert {len(row["values"]) for row in rows} == {1} and None in [row["value"] for row in rows]
+
+
 def test_errors(run: Path) -> None:
     rows = read_rows(run / "errors.jsonl")
     assert rows
     assert all(set(row) == documented("errors.jsonl") for row in rows)
 
 
-def test_checkpoints(run: Path) -> None:
+def test_checkpoints(run: Path, full: Path) -> None:
     held = {path.name for path in (run / "checkpoints" / "step-000002").iterdir()}
-    section = PAGE.split("## checkpoints/")[1].split("## ")[0]
-    assert held == {name.rstrip("/") for name in re.findall(r"`([a-z.]+/?)`", section)} - {"reference.safetensors"}
+    assert held == {name.rstrip("/") for name in documented("checkpoints/")}
+    parts = set(re.findall(r"`(\w+)/\.\.\.`", PAGE.split("## checkpoints/")[1].split("## ")[0]))
+    tensors = load_file(full / "checkpoints" / "step-000001" / "learner.safetensors")
+    assert {name.partition("/")[0] for name in tensors} == parts
 
 
 def test_summary(run: Path) -> None:

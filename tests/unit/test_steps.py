@@ -3,6 +3,7 @@ and one completion, autograd, and gradient descent at a rate of 1. What the poli
 
 import copy
 import math
+import random
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ import torch
 import vlm_cases as cases
 from mmrl import Task
 from mmrl.algorithms.kl import ESTIMATES
+from mmrl.algorithms.presets import load_algorithm
 from mmrl.collect.turns import TurnCollector
 from mmrl.config import parse_config
 from mmrl.data.seeds import derive
@@ -22,7 +24,7 @@ from mmrl.policies.vlm import VLM
 from mmrl.run import Run
 from mmrl.schema import PolicyConfig
 from mmrl.start import resolved
-from mmrl.types import Prompt, Rollout, Score, Status, Turn, replace, user
+from mmrl.types import Credit, Prompt, Rollout, Score, Status, Turn, replace, user
 
 MODEL = "tiny:qwen2_5_vl:hidden=32,layers=1"
 DESCENT = {"optimizer": "sgd", "beta1": 0.0, "learning_rate": 1.0, "max_grad_norm": math.inf}
@@ -303,11 +305,11 @@ def with_hints(kind, **stage):
             ["0", "1", "0", "0!"] if "Hint" in prompt.text else ["0", "0!", "0", "0"] if prompt.id == "p0" else EVERY.split(" ")
         )
 
-    return begun({"hints": kind, **stage}, script, off=(0.0, 0.25, -0.25))
+    return begun({"hints": kind, **stage}, script, off=(0.0, -0.25, 0.25))
 
 
 def test_guide_trains_hinted_answers_under_the_prompt_itself_weighted_by_importance():
-    run = with_hints("guide", settings={"clip_low": 0.02, "clip_high": 0.03})
+    run = with_hints("guide")
     before, policy = weights(run.policy), copy.deepcopy(run.policy)
     found = step(run)
     rollouts = run.steps.gatherer.last.rollouts
@@ -317,12 +319,12 @@ def test_guide_trains_hinted_answers_under_the_prompt_itself_weighted_by_importa
     for a, r in zip(advantages, rollouts, strict=True):
         new, sampler = logprobs(policy, r), torch.tensor(r.turns[0].logprobs)
         ratio = (new - (sampler if r.off_policy else new.detach())).exp()
-        loss = loss - torch.minimum(ratio * a, ratio.clamp(0.98, 1.03) * a).mean() / 12
+        loss = loss - torch.minimum(ratio * a, ratio.clamp(0.8, 1.2) * a).mean() / 12
         if r.off_policy:
             assert not (ratio - 1).abs().max() < 1e-2, "the hint makes a difference"
         else:
             gap, own = gap + (new - sampler).abs().sum().item(), own + len(new)
-        clipped += ((ratio.clamp(0.98, 1.03) * a) < (ratio * a)).sum().item()
+        clipped += ((ratio.clamp(0.8, 1.2) * a) < (ratio * a)).sum().item()
         tokens += len(new)
     assert same(weights(run.policy), descended(policy, loss), before)
     assert found["logprob_gap"] == pytest.approx(gap / own, rel=1e-3) and found["loss"] == pytest.approx(loss.item(), abs=1e-5)
@@ -409,6 +411,34 @@ def test_beside_a_sampled_answer_that_is_as_good_it_counts_exactly_nothing(algor
     if algorithm == "grpo":
         expected = standardised([1, 0, 0.3, 0.1, 0.35])
         assert credit.advantages[:4].tolist() == pytest.approx(expected[:4], abs=1e-6), "the mean stays where it was"
+
+
+@pytest.mark.parametrize(
+    ("stage", "answers", "expected"),
+    [
+        ({}, ["1!", "0!", "1", "0"], [1, 0, 1, 0]),
+        ({"overlong_buffer": 0.5}, ["1", "1!!!!!!", "1", "1!!"], [0, -1, 0, 0]),
+        ({"labels": "majority"}, ["1", "0", "1", "1"], [1, 0, 1, 1]),
+        ({"labels": "ttrv"}, ["1", "0", "1", "1"], [1, 0, 1, 1]),
+    ],
+)
+def test_an_algorithm_that_takes_rewards_apart_sees_all_that_they_are_made_of(stage, answers, expected):
+    """GDPO, with a single part that has spread, is that part standardised in its group."""
+    run = begun({"algorithm": "gdpo", "settings": {"batch": False}, "prompts_per_step": 1, **stage}, lambda p: answers)
+    gathered = run.steps.gatherer(run.clock)
+    assert run.steps.credit(gathered).advantages.tolist() == pytest.approx(standardised(expected), rel=1e-3)
+
+
+def test_an_algorithm_that_takes_rewards_apart_leaves_out_what_doesnt_reward_the_gold_completion():
+    """By `right` alone the gold completion is the one that stands out; `length` has spread among the others only."""
+    tasks = [{"id": "a", "verifiers": {"right": 1.0, "length": 0.25}}]
+    stage = {"algorithm": "gdpo", "settings": {"batch": False}, "ground_truth": "always", "ground_truth_without": ["length"]}
+    run = begun({**stage, "prompts_per_step": 1}, lambda p: ["0!!", "0", "0", "0"], tasks=tasks)
+    gathered = run.steps.gatherer(run.clock)
+    right, length = standardised([0, 0, 0, 0, 1]), [*standardised([2, 0, 0, 0]), 0.0]
+    assert [s.value for s in gathered.scores] == [0.5, 0.0, 0.0, 0.0, 1.0] and not any(gathered.neutral)
+    expected = [r + 0.25 * n for r, n in zip(right, length, strict=True)]
+    assert run.steps.credit(gathered).advantages.tolist() == pytest.approx(expected, rel=1e-3)
 
 
 # -- a baseline ---------------------------------------------------------------------------------------------------------
@@ -552,10 +582,10 @@ def test_a_weight_of_one_samples_nothing_and_a_weight_of_none_imitates_nothing()
     assert "imitation/weight" not in second and second["reward/mean"] == 0.375 and run.steps.source.draws == 4
 
 
-def sasr(gamma=1.0, steps=24, seed=0):
+def sasr(gamma=1.0, steps=12):
     """Which steps were supervised, and the metrics."""
     stage = {"imitation": {"rule": "sasr", "gamma": gamma, "batch_size": 2}, "steps": steps, "learning_rate": 0.02}
-    run = begun(stage, lambda p: EVERY.split(" "), seed=seed)
+    run = begun(stage, lambda p: EVERY.split(" "))
     found = [step(run) for _ in range(steps)]
     return ["imitation/loss" in f for f in found], found, run
 
@@ -565,8 +595,6 @@ def test_sasr_takes_a_supervised_step_by_the_chance_of_its_gradient_norms():
     assert supervised[0], "the first is, so that there is a norm to compare with"
     first = last = None
     for n, (was, metrics) in enumerate(zip(supervised, found, strict=True)):
-        import random
-
         chance = 1.0 if first is None else last / (last + first)
         assert was == (random.Random(derive(0, "sasr", n)).random() < chance)
         assert ("reward/mean" in metrics) != was, "one or the other"
@@ -574,14 +602,13 @@ def test_sasr_takes_a_supervised_step_by_the_chance_of_its_gradient_norms():
             assert metrics["imitation/weight"] == 1.0
             first, last = first or metrics["grad_norm"], metrics["grad_norm"]
     assert run.at.memory == {"sasr_first": first, "sasr_last": last} and last < first
-    assert 3 < sum(supervised) < 20
-    assert sasr()[0] == supervised, "the seed decides"
+    assert 2 < sum(supervised) < 10
 
 
 def test_sasrs_gamma_weighs_the_first_norm():
-    rare, _, _ = sasr(gamma=1e6, steps=8)
-    often, _, _ = sasr(gamma=1e-6, steps=8)
-    assert rare == [True] + [False] * 7 and often == [True] * 8
+    rare, _, _ = sasr(gamma=1e6, steps=4)
+    often, _, _ = sasr(gamma=1e-6, steps=4)
+    assert rare == [True, False, False, False] and often == [True] * 4
 
 
 # -- told whether it was good -------------------------------------------------------------------------------------------
@@ -665,6 +692,15 @@ def test_a_minibatch_has_the_same_rollouts_whatever_the_credit_looks_like():
         ]
         assert [b.num_rollouts for b in batches] == [8, 4]
         assert all((m.values_L is not None) == (algorithm == "ppo") for b in batches for m in b.micro)
+
+
+def test_minibatches_of_relabelled_rollouts_are_those_of_the_groups_that_were_sampled():
+    condition = {"positive": "good", "negative": "bad", "top": 0.5, "drop": 0.5}
+    run = begun({"prompts_per_step": 3, "minibatches": 2, "condition": condition}, lambda p: EVERY.split(" "))
+    gathered = run.steps.gatherer(run.clock)
+    batches = run.steps.batches(gathered, run.steps.credit(gathered))
+    assert [sorted({int(n) for m in b.micro for n in m.rollout_L}) for b in batches] == [[0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7]]
+    assert all((m.advantages_L == 1).all() for b in batches for m in b.micro)
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("off", (1, 1, 1)), ("truncate", (1.5, 2.0, 0.5)), ("mask", (1.5, 0.0, 0.5))])
@@ -758,9 +794,6 @@ def test_over_all_answers_the_sampled_divergence_has_the_gradient_of_the_reverse
     taught = run.steps.measure(rollouts, frozenset({"logprobs", "teacher"}))
     p, q = distributions(policy, rollouts[0])[0], distributions(teacher, rollouts[0])[0].detach()
     assert (taught["logprobs"][:, 0] - p).abs().max() < 1e-5 and (taught["teacher"][:, 0] - q).abs().max() < 1e-5
-    from mmrl.algorithms.presets import load_algorithm
-    from mmrl.types import Credit
-
     advantages = load_algorithm("opd", {}).advantage(taught["teacher"], taught["logprobs"], torch.ones(len(allowed), 1).bool())
     weighed = Credit(advantages=advantages * p.detach().exp()[:, None] * len(allowed))
     learner.update([run.steps.pack(rollouts, weighed)], 0)
