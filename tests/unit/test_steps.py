@@ -216,6 +216,20 @@ def test_verifiers_weights_go_from_one_end_of_the_stage_to_the_other():
             assert scores == pytest.approx([right, 2 * length, 0.5 * right, 0.0])
 
 
+def test_every_time_a_step_samples_it_has_a_seed_of_its_own():
+    """Another round of dynamic sampling, or a hint, would otherwise meet the very same noise again."""
+    run = begun({"dynamic_sampling": 2, "hints": "ghpo", "hint_shares": [1.0]}, lambda p: ["0"] * 4)
+    seeds = []
+    for _ in range(2):
+        step(run)
+        seeds.append([s.seed for _, _, s in run.collector.calls])
+        run.collector.calls.clear()
+    assert [len(s) for s in seeds] == [6, 6] and len({*seeds[0], *seeds[1]}) == 12
+    again = begun({"dynamic_sampling": 2, "hints": "ghpo", "hint_shares": [1.0]}, lambda p: ["0"] * 4)
+    step(again)
+    assert [s.seed for _, _, s in again.collector.calls] == seeds[0]
+
+
 # -- nothing left -------------------------------------------------------------------------------------------------------
 
 IDLE = [

@@ -1,0 +1,295 @@
+"""What a run file may say: every key with its type, default and meaning. Plain data, no heavy import.
+
+What one key says about another is checked here too, so that a contradiction is refused when the file is read.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from mmrl.schema.base import Count, Free, Positive, Rate, Section, Share, Threshold, Weight
+from mmrl.schema.stages import (
+    STAGES,
+    ConditionConfig,
+    CriticConfig,
+    DistillStage,
+    ImitationConfig,
+    PartConfig,
+    RlStage,
+    SftStage,
+    Stage,
+    Training,
+)
+
+__all__ = [  # what others import from here beside this page's own
+    *("STAGES", "ConditionConfig", "CriticConfig", "DistillStage", "ImitationConfig"),
+    *("PartConfig", "RlStage", "Section", "SftStage", "Training"),
+]
+
+
+class LoraConfig(Section):
+    """`[policy.lora]`: train low-rank adapters (Hu et al., LoRA) and leave the model's own weights as they are."""
+
+    rank: Positive = 16
+    """Rank of the added matrices."""
+    alpha: Rate = 32.0
+    """The adapters' output is scaled by alpha / rank."""
+    match: list[str] = ["language"]
+    """Which linear layers get one: `vision`, `projector`, `language`, or patterns of their names, such as `*.q_proj`."""
+
+
+class PolicyConfig(Section):
+    """`[policy]`: the model that is trained."""
+
+    model: str
+    """A folder or hub name of a transformers checkpoint, or `tiny:FAMILY` (see `mmrl.policies.tiny`) for a small random one."""
+    kind: str = "vlm"
+    """Id of the policy, see `mmrl list policies`."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of weights and activations; log-probabilities and losses are float32 whatever this says."""
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    """`auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:1`."""
+    attention: Literal["sdpa", "eager"] = "sdpa"
+    """How attention is computed; `eager` is slow and transparent. Others can't express a shared prompt."""
+    trust_remote_code: bool = False
+    """Run code that comes with the checkpoint. Off unless you know whose code it is."""
+    min_pixels: Positive | None = None
+    """Images below this are enlarged by the processor; its own limit when unset."""
+    max_pixels: Positive | None = None
+    """Images above this are shrunk by the processor; its own limit when unset."""
+    lora: LoraConfig | None = None
+    """Train low-rank adapters instead of the model's own weights."""
+
+    @model_validator(mode="after")
+    def _limits_are_in_order(self) -> PolicyConfig:
+        if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
+            raise ValueError(f"min_pixels = {self.min_pixels} is above max_pixels = {self.max_pixels}: lower it")
+        return self
+
+
+class TaskConfig(Section):
+    """`[[tasks]]`: one source of problems."""
+
+    id: str
+    """See `mmrl list tasks`."""
+    name: str = ""
+    """What figures and curves call it; the id when unset. A task that is listed twice needs two names."""
+    weight: Weight = 1.0
+    """Share of the prompts, relative to the other tasks; 0 only evaluates it."""
+    options: Free = {}
+    """Keyword arguments of the task."""
+    verifiers: dict[str, float | tuple[float, float]] = {}
+    """Verifier id -> weight in the reward; replaces the task's own. `[a, b]` goes from a to b over each stage."""
+    prompt: str = ""
+    """The text the policy is shown, with `{text}` where the task's own goes, such as `"{text} Think first."`."""
+    group_size: Positive | None = None
+    """Completions sampled for each of its prompts; the stage's when unset."""
+    max_tokens: Positive | None = None
+    """Longest completion of its prompts, in tokens; `generate.max_tokens` when unset, and never more."""
+
+    @field_validator("prompt")
+    @classmethod
+    def _prompt_has_a_place_for_the_text(cls, prompt: str) -> str:
+        if prompt and prompt.count("{text}") != 1:
+            raise ValueError('must hold {text} once, where the task\'s own text goes, such as "{text} Think first."')
+        return prompt
+
+    @property
+    def label(self) -> str:
+        """What the rest of the engine calls this entry."""
+        return self.name or self.id
+
+
+class GenerateConfig(Section):
+    """`[generate]`: how completions are sampled during training. The checkpoint's own generation settings are ignored."""
+
+    max_tokens: Annotated[int, Field(ge=1, le=2**17)] = 256
+    """Longest completion, in tokens."""
+    temperature: Annotated[float, Field(ge=1e-3, le=1e3)] = 1.0
+    """Logits are divided by this, in the sampler and in the learner."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Sample from the likeliest tokens that together have this probability; log-probabilities stay those of all tokens."""
+    top_k: Count = 0
+    """Sample from so many of the likeliest tokens; 0 from all."""
+    batch_size: Positive = 256
+    """Completions sampled at once; a larger group is not divided."""
+
+
+class EvaluateConfig(Section):
+    """`[evaluate]`: answers to held-out prompts, before, during and after the RL stages."""
+
+    split: str = "test"
+    """Which split of the tasks is held out."""
+    n: Count = 200
+    """Prompts per task; 0 switches evaluation off."""
+    every: Count = 0
+    """Also after every so many steps of an RL stage."""
+    temperature: Annotated[float, Field(ge=0, le=1e3)] = 0.0
+    """0 takes the likeliest token each time (greedy)."""
+    samples: Positive = 1
+    """Answers to each prompt; with more than one, pass@k and majority@k are reported beside the mean."""
+    blank: bool = False
+    """Also answer with every picture blanked: what is left was not seen."""
+
+    @model_validator(mode="after")
+    def _samples_differ(self) -> EvaluateConfig:
+        if self.samples > 1 and not self.temperature:
+            raise ValueError(f"samples = {self.samples} greedy answers would be the same: set temperature, such as 1.0")
+        return self
+
+
+class JudgeConfig(Section):
+    """`[judge]`: the processes in which verifiers run."""
+
+    processes: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Workers that score side by side."""
+    deadline_s: Rate | None = None
+    """Seconds per case and verifier; each verifier's own limit when unset."""
+    failure_limit: Share = 0.1
+    """The run stops when more than this share of a step's scores failed."""
+
+
+class TrainConfig(Section):
+    """`[train]`: how an update is computed; none of this changes its result beyond rounding."""
+
+    micro_batch_tokens: Positive = 16384
+    """Padded tokens per forward pass."""
+    packing: Literal["auto", "shared-prefix", "per-completion"] = "auto"
+    """`auto` shares a group's prompt where the model family can; `shared-prefix` refuses models that can't."""
+    checkpointing: bool = False
+    """Compute activations again in the backward pass instead of keeping them: less memory, about a third more time."""
+    threads: Annotated[int, Field(ge=0, le=1024)] = 0
+    """CPU threads of torch; 0 leaves torch's choice."""
+
+
+class CheckpointConfig(Section):
+    """`[checkpoint]`: what a resume needs."""
+
+    every: Count = 0
+    """Steps between checkpoints; the end of the run is always one."""
+    keep: Positive = 1
+    """How many of the newest are kept beside the best."""
+
+
+class RecordConfig(Section):
+    """`[record]`: what is kept for people."""
+
+    rollouts_every: Count = 10
+    """Steps between recorded rollouts; 0 records none."""
+    rollouts: Positive = 16
+    """How many a recorded step keeps."""
+    trackers: list[str] = ["tensorboard"]
+    """Where curves go besides the run folder: `tensorboard`, `wandb`, `trackio`, `mlflow`, or a plugin's."""
+    project: str = "mmrl"
+    """What wandb, trackio and mlflow file the run under."""
+
+
+class Alarm(Section):
+    """Thresholds of a figure; a plain number is `stop`."""
+
+    warn: Threshold | None = None
+    """From here on a person is told, once."""
+    stop: Threshold | None = None
+    """From here on the run stops."""
+
+    @model_validator(mode="after")
+    def _warns_first(self) -> Alarm:
+        if self.warn is not None and self.stop is not None and self.warn > self.stop:
+            raise ValueError(f"warn = {self.warn:g} is above stop = {self.stop:g}, so nobody would be warned: lower it")
+        return self
+
+
+class LimitsConfig(Section):
+    """`[limits]`: what is said, and what stops a run, when its numbers can no longer be trusted. Each is
+    `{warn = ..., stop = ...}`; a plain number stops."""
+
+    logprob_gap: Alarm = Alarm(warn=0.02, stop=0.1)
+    """Mean difference between the sampler's and the learner's log-probabilities, in nats a token."""
+    answer_collapse: Alarm = Alarm(warn=0.9)
+    """Share of a step's completions that are the same text although their answers differ."""
+    length_growth: Alarm = Alarm(warn=4.0)
+    """Mean length over that of the stage's first steps."""
+    entropy_fall: Alarm = Alarm(warn=0.98)
+    """Share of the first steps' entropy that is gone."""
+    clip_share: Alarm = Alarm(warn=0.5)
+    """Share of the tokens whose gradient the loss's bounds cut off."""
+    zero_spread: Alarm = Alarm(warn=0.95)
+    """Share of the groups that taught nothing, over the last ten steps."""
+    blind: Alarm = Alarm(warn=0.9)
+    """Figure on blanked pictures over the figure on the pictures themselves; needs `evaluate.blank`."""
+    reward_hacking: Alarm = Alarm(warn=0.05)
+    """Fall of the held-out figure below its best while a part of the reward is higher than it was then."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _a_number_stops(cls, value: Any) -> Any:
+        return {"stop": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+class RunConfig(Section):
+    """A whole run file."""
+
+    name: str
+    """Names the run folder."""
+    runs: Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*$")] = "runs"
+    """The folder that run folders are made in."""
+    seed: int = 0
+    """Fixes prompts, sampling and initial weights."""
+    policy: PolicyConfig
+    """The model."""
+    tasks: Annotated[list[TaskConfig], Field(min_length=1)]
+    """What it is trained on and evaluated with."""
+    stages: Annotated[list[Stage], Field(min_length=1)]
+    """What is done, in order."""
+    generate: GenerateConfig = GenerateConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    judge: JudgeConfig = JudgeConfig()
+    train: TrainConfig = TrainConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    record: RecordConfig = RecordConfig()
+    limits: LimitsConfig = LimitsConfig()
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_a_folder_name(cls, name: str) -> str:
+        if not re.fullmatch(r"[^\s/\\-]([^/\\]{0,198}[^\s/\\])?", name) or not name.isprintable() or name.strip(".") == "":
+            raise ValueError("must be usable as a folder name: no slashes, no blanks or dash in front, at most 200 characters")
+        return name
+
+    @model_validator(mode="after")
+    def _tasks_are_distinct(self) -> RunConfig:
+        labels = [t.label for t in self.tasks]
+        if twice := [label for label in labels if labels.count(label) > 1]:
+            raise ValueError(f"task {twice[0]!r} is listed twice: give each entry a name, or one of them a larger weight")
+        if not sum(t.weight for t in self.tasks):
+            raise ValueError("the weights of [[tasks]] add up to 0: give at least one more than that")
+        for i, stage in enumerate(self.stages):
+            if unknown := [name for name in stage.tasks if name not in labels]:
+                raise ValueError(f"stages.{i}.tasks names {unknown[0]!r}, which is none of [[tasks]]: {', '.join(labels)}")
+        for task in self.tasks:
+            if task.max_tokens and task.max_tokens > self.generate.max_tokens:
+                raise ValueError(
+                    f"task {task.label!r} has max_tokens = {task.max_tokens}, above generate.max_tokens = "
+                    f"{self.generate.max_tokens}: raise that"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _sampling_is_what_the_learner_assumes(self) -> RunConfig:
+        filtered = [
+            f"{k} = {v:g}" for k, v, off in (("top_p", self.generate.top_p, 1), ("top_k", self.generate.top_k, 0)) if v != off
+        ]
+        for i, stage in enumerate(self.stages):
+            if filtered and isinstance(stage, RlStage) and stage.importance != "off":
+                raise ValueError(
+                    f'stages.{i}.importance = "{stage.importance}" compares with the probabilities that were sampled from, which '
+                    f'generate.{filtered[0]} changes: drop that, or set importance = "off"'
+                )
+        return self
+
+    def weights(self, stage: Training) -> dict[str, float]:
+        """Task -> its share of a stage's prompts, for those that have one."""
+        return {t.label: w for t in self.tasks if (w := stage.tasks.get(t.label, 0.0) if stage.tasks else t.weight)}
