@@ -24,9 +24,17 @@ from mmrl.schema.stages import (
     Training,
 )
 
-__all__ = [  # what others import from here beside this page's own
-    *("STAGES", "ConditionConfig", "CriticConfig", "DistillStage", "ImitationConfig"),
-    *("PartConfig", "RlStage", "Section", "SftStage", "Training"),
+__all__ = [
+    "STAGES",
+    "ConditionConfig",
+    "CriticConfig",
+    "DistillStage",
+    "ImitationConfig",
+    "PartConfig",
+    "RlStage",
+    "Section",
+    "SftStage",
+    "Training",
 ]
 
 
