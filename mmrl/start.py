@@ -213,6 +213,11 @@ def check_stage(config: RunConfig, number: int, stage: RlStage) -> None:
         raise UserError(
             f"{where}.critic is given and {stage.algorithm} has no use for one: drop it, or take an algorithm like ppo"
         )
+    if stage.labels != "task" and "baselines_N" in algorithm.needs:
+        raise UserError(
+            f'{where}.labels = "{stage.labels}": {stage.algorithm} compares with the reward of a greedy completion, '
+            "which needs the task's answers: take another algorithm"
+        )
     if stage.condition and algorithm.has_critic:
         raise UserError(f"{where}.condition imitates completions, and the critic of {stage.algorithm} is never trained: drop one")
     if stage.credit != "token" and "units_NT" not in algorithm.needs:

@@ -156,7 +156,7 @@ class RlStage(Training):
     kind: Literal["rl"]
     """Which stage it is."""
     prompts_per_step: Positive = 16
-    """Prompts sampled in a step."""
+    """Prompts sampled in a step; with `labels = "co-reward"` their rephrased forms come on top."""
     group_size: Positive = 8
     """Completions sampled for each prompt."""
     algorithm: str = "grpo"
@@ -254,6 +254,11 @@ class RlStage(Training):
                     raise ValueError(
                         f'{key} = "{found}" shows the gold completion and labels = "{self.labels}" does without it: drop one'
                     )
+        for key, changed in (("hints", self.hints == "ghpo"), ("labels", self.labels == "co-reward")):
+            if self.condition and changed:
+                raise ValueError(
+                    f'condition shows prompts anew and {key} = "{getattr(self, key)}" trains on others than the task\'s: drop one'
+                )
         if self.minibatches > self.prompts_per_step:
             raise ValueError(
                 f"minibatches = {self.minibatches} is above prompts_per_step = {self.prompts_per_step}, whose groups stay whole: "

@@ -110,6 +110,15 @@ REFUSED = {
         stage(algorithm="ppo", condition={}),
         r"stages\.0\.condition imitates .* the critic of ppo is never trained: drop one",
     ),
+    "a condition and hinted prompts": (
+        stage(condition={}, hints="ghpo"),
+        r'condition shows prompts anew and hints = "ghpo".*drop one',
+    ),
+    "a condition and rephrased prompts": (stage(condition={}, labels="co-reward"), r"condition shows prompts anew and labels"),
+    "a greedy baseline without labels": (
+        stage(algorithm="remax", labels="ttrv"),
+        r'stages\.0\.labels = "ttrv": remax compares .* take another algorithm',
+    ),
     "imitation over no steps": (stage(imitation={"steps": 0}), r"stages\.0\.imitation\.steps.*greater than or equal to 1"),
     # the penalty and its reference
     "a penalty without a reference": (
