@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -21,6 +22,7 @@ from mmrl.policies.reference import Reference
 from mmrl.policies.vlm import VLM
 from mmrl.ranks import total
 from mmrl.schema import DistillStage, RlStage, Training
+from mmrl.targets import calling
 from mmrl.types import Batch, MicroBatch
 
 Sums = dict[str, torch.Tensor]
@@ -66,6 +68,7 @@ class Learner:
         self.gap_limit, self.checkpointed = gap_limit, checkpointed
         self.rl = stage if isinstance(stage, RlStage) else None
         self.over_vocabulary = isinstance(stage, DistillStage) and stage.divergence in ("reverse", "forward")
+        self.what = f"algorithm {algorithm.id!r}: its loss" if algorithm else "the likelihood"
         self.loss: LossFunction = algorithm.loss if algorithm else negative_log_likelihood
         self.normalise: Normalise = algorithm.normalise if algorithm else "token"
         self.constant = algorithm.constant if algorithm else 1.0
@@ -112,7 +115,7 @@ class Learner:
         """Gradients of the objective, added up; old: the log-probabilities before the update, filled in on a first pass."""
         sums = dict.fromkeys(SUMS, torch.zeros((), dtype=torch.float64, device=self.policy.device))  # alike on every rank
         targets = total(_sum([(~m.returns_L.isnan()).sum() for m in batch.micro if m.returns_L is not None], self.policy.device))
-        with checkpointing(self.policy.model, self.checkpointed):
+        with self._checkpointing():
             for i, micro in enumerate(batch.micro):
                 if self.over_vocabulary:
                     loss_L, found = self._diverge(micro)
@@ -145,7 +148,8 @@ class Learner:
             rollout_L=micro.rollout_L,
             lengths_N=batch.lengths_N,
         )
-        loss_L, clipped_L = self.loss(inputs)
+        with calling(self.what):
+            loss_L, clipped_L = self.loss(inputs)
         own_L = sampled_L & ~micro.off_policy_L
         if stage and stage.importance != "off":
             loss_L = loss_L * importance(
@@ -181,7 +185,7 @@ class Learner:
     def _imitate(self, gold: Demonstrations) -> dict[str, float]:
         """Gradients of the gold completions' likelihood, added to what is there."""
         batch, loss = self._counted(gold.batch), torch.zeros((), device=self.policy.device)
-        with checkpointing(self.policy.model, self.checkpointed):
+        with self._checkpointing():
             for micro in batch.micro:
                 logprobs_L = self.policy.outputs(micro, 1.0).logprobs_L
                 likely_L = logprobs_L.detach().exp()
@@ -191,6 +195,14 @@ class Learner:
                 self.optimizer.gather()
                 loss += share.detach()
         return {"imitation/loss": total(loss).item(), "imitation/weight": gold.weight}
+
+    @contextlib.contextmanager
+    def _checkpointing(self) -> Iterator[None]:
+        """Passes inside save memory, if the run file asks for it."""
+        backbone = self.critic.backbone if self.critic else None
+        with checkpointing(self.policy.model, self.checkpointed):
+            with checkpointing(backbone.model, self.checkpointed) if backbone else contextlib.nullcontext():
+                yield
 
     def _figures(self, sums: Sums, first: bool, targets: torch.Tensor) -> dict[str, float]:
         """Means over the tokens of all ranks. Refuses an update whose samples aren't the learner's own."""

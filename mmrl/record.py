@@ -345,15 +345,15 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 def rollout_row(rollout: Rollout, score: Score, advantage: float) -> dict[str, Any]:
     """What the run folder keeps of a rollout."""
-    prompt, turn = rollout.prompt, rollout.turns[-1]
+    prompt = rollout.prompt
     return {
         "task": prompt.task,
         "prompt_id": prompt.id,
         "group": rollout.group,
         "messages": prompt.messages,
         "answer": prompt.answer,
-        "completion": turn.text,
-        "tokens": len(turn.token_ids),
+        "completion": rollout.completion,
+        "tokens": rollout.length,
         "status": rollout.status,
         "score": score.as_json(),
         "advantage": advantage,

@@ -34,7 +34,7 @@ def doubts(
     """What speaks against a run, a sentence each. All by task."""
     for task, items in prompts.items():
         rollouts = list(_gold(tasks[task], task, items, collector, entries[task].prompt))
-        shortest = min((len(r.turns[-1].token_ids) for r in rollouts), default=0)
+        shortest = min((r.length for r in rollouts), default=0)
         if shortest > max_tokens[task]:
             key = f"tasks {task!r} max_tokens" if entries[task].max_tokens else "generate.max_tokens"
             yield f"{task}: {key} = {max_tokens[task]} cuts off even gold completions, of {shortest} tokens: raise it"

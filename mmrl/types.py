@@ -88,7 +88,11 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One exchange: what was observed, what the policy sampled."""
+    """One exchange: what was observed, what the policy sampled.
+
+    An episode that its world cuts off ends with a turn that observes and samples nothing: by that observation a critic values the
+    state in which it was left.
+    """
 
     observed_ids: tuple[int, ...]
     """Token ids that the policy read before this turn; for turn 0 the whole encoded prompt."""
@@ -134,8 +138,8 @@ class Rollout:
 
     @property
     def completion(self) -> str:
-        """The text of the last turn."""
-        return self.turns[-1].text if self.turns else ""
+        """The text of the last turn in which something was sampled."""
+        return next((t.text for t in reversed(self.turns) if t.token_ids), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

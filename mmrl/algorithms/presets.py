@@ -98,6 +98,10 @@ def load_algorithm(id: str, settings: Mapping[str, Any], max_tokens: int = 1) ->
     constant = max_tokens if own["constant"] is None else own["constant"]
     if isinstance(constant, bool) or not isinstance(constant, int | float) or not 0 < constant < math.inf:
         raise UserError(f"{what}: constant = {constant!r} must be a number above 0")
+    if own["normalise"] != "constant" and "constant" in settings:
+        raise UserError(
+            f'{what}: constant = {own["constant"]!r} divides nothing unless normalise = "constant": set that, or drop it'
+        )
     needs = signals_of(advantage)
     for name in needs:
         if name not in SIGNALS:

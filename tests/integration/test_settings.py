@@ -13,8 +13,7 @@ import mmrl.start
 import mmrl.steps
 import runs
 from mmrl.algorithms.advantage import group_relative
-from mmrl.cli.eval import command as eval_command
-from mmrl.cli.train import command as train_command
+from mmrl.cli import main
 from mmrl.config import parse_config, smoke
 from mmrl.data.seeds import derive
 from mmrl.errors import UserError
@@ -556,7 +555,7 @@ def test_the_switches_of_mmrl_train(tmp_path, monkeypatch, arguments, steps, nam
 
     monkeypatch.setattr("mmrl.start.train", train)
     monkeypatch.setattr("mmrl.view.report.write_report", lambda path: path / "report.html")
-    done = CliRunner().invoke(train_command, [str(tmp_path / "run.toml"), *arguments], catch_exceptions=False)
+    done = CliRunner().invoke(main, ["train", str(tmp_path / "run.toml"), *arguments], catch_exceptions=False)
     assert done.exit_code == 0 and asked == [(steps, name, {"resume": resume, "overwrite": overwrite})]
     lines = [line for line in done.stdout.splitlines() if line.startswith("a/b")]
     assert lines == [
@@ -583,7 +582,7 @@ def test_the_switches_of_mmrl_eval(tmp_path, monkeypatch):
         (50, "best", [tmp_path / "run"]),
         (7, "last", last),
     ):
-        done = CliRunner().invoke(eval_command, list(map(str, arguments)), catch_exceptions=False)
+        done = CliRunner().invoke(main, ["eval", *map(str, arguments)], catch_exceptions=False)
         few = [f"  {asked_for} prompts were asked for, and the split has 10"] if asked_for > 10 else []
         figure = ["a/b  test  a/v 0.750 (0.500 to 1.000), n=8", *few, "  failed 2.000"]
         assert done.stdout.splitlines() == [f"the {which} weights", *figure]
@@ -592,7 +591,7 @@ def test_the_switches_of_mmrl_eval(tmp_path, monkeypatch):
         (tmp_path / "run", "4", 50, "valid", 0),
         (tmp_path / "run", "4", 7, "train", 9),
     ], "the step that was found, and without one the run file's own weights"
-    done = CliRunner().invoke(eval_command, [str(tmp_path / "run"), "--json"], catch_exceptions=False)
+    done = CliRunner().invoke(main, ["eval", str(tmp_path / "run"), "--json"], catch_exceptions=False)
     figure = json.loads(done.stdout)["a/b"]
     assert figure == {
         "task": "a/b", "split": "test", "metric": "a/v", "value": 0.75, "low": 0.5, "high": 1.0, "n": 8, "extra": {"failed": 2.0},
@@ -602,7 +601,7 @@ def test_the_switches_of_mmrl_eval(tmp_path, monkeypatch):
 def test_a_smoke_run_can_be_repeated(tmp_path, monkeypatch):
     (tmp_path / "run.toml").write_text(RUN_FILE + f'runs = "{tmp_path / "runs"}"\n')
     for _ in range(2):
-        done = CliRunner().invoke(train_command, [str(tmp_path / "run.toml"), "--smoke"], catch_exceptions=False)
+        done = CliRunner().invoke(main, ["train", str(tmp_path / "run.toml"), "--smoke"], catch_exceptions=False)
         assert done.exit_code == 0, done.output
     summary = json.loads((tmp_path / "runs" / "toy-smoke" / "summary.json").read_text())
     assert summary["steps"] == 2 and summary["last"]["toy/colour"]["n"] == 4

@@ -113,6 +113,7 @@ def test_the_constant_is_the_longest_completion_unless_it_is_set():
         ("grpo", {"scale": "groups"}, r"algorithm 'grpo': scale = 'groups' is not one of 'group', 'batch', 'none'"),
         ("grpo", {"normalise": "tokens"}, "normalise = 'tokens' is not one of token, sequence, constant"),
         *(("grpo", {"constant": c}, r"constant = .* must be a number above 0") for c in (0, -1.0, True, "8", float("inf"))),
+        ("grpo", {"constant": 8}, r"constant = 8 divides nothing unless normalise = .constant."),
         ("grpo", {"clip_low": "0.2"}, r"algorithm 'grpo': clip_low = '0\.2' must be a number"),
         ("grpo", {"clip_low": True}, "clip_low = True must be a number"),
         ("ppo", {"lam": float("nan")}, "lam = nan must be a number"),

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from mmrl import UserError, files, user
-from mmrl.cli.report import command
+from mmrl.cli import main
 from mmrl.record import RunFolder
 from mmrl.view import charts, gallery, svg, text
 from mmrl.view.report import write_report
@@ -689,7 +689,7 @@ def test_stage_boundaries() -> None:
 
 
 def test_the_command_prints_the_path(run: RunFolder) -> None:
-    done = CliRunner().invoke(command, [str(run.path)])
+    done = CliRunner().invoke(main, ["report", str(run.path)])
     assert done.output == f"{run.path / 'report.html'}\n"
     assert (run.path / "report.html").read_text().startswith("<!doctype html>")
 
