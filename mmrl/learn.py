@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -22,7 +22,7 @@ from mmrl.policies.reference import Reference
 from mmrl.policies.vlm import VLM
 from mmrl.ranks import total
 from mmrl.schema import DistillStage, RlStage, Training
-from mmrl.targets import calling
+from mmrl.targets import PluginError, calling
 from mmrl.types import Batch, MicroBatch
 
 Sums = dict[str, torch.Tensor]
@@ -149,7 +149,8 @@ class Learner:
             lengths_N=batch.lengths_N,
         )
         with calling(self.what):
-            loss_L, clipped_L = self.loss(inputs)
+            computed = self.loss(inputs)
+        loss_L, clipped_L = pair(computed, len(micro.target_L), self.what)
         own_L = sampled_L & ~micro.off_policy_L
         if stage and stage.importance != "off":
             loss_L = loss_L * importance(
@@ -279,6 +280,20 @@ class Learner:
     def close(self) -> None:
         """The stage is over: another may train what this one froze."""
         self.optimizer.release()
+
+
+def pair(found: Any, length: int, what: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a loss gave, if it is two tensors [L]; PluginError if not, as an average inside it would hide the split of a batch."""
+    if (
+        not isinstance(found, tuple)
+        or len(found) != 2
+        or not all(isinstance(f, torch.Tensor) and f.shape == (length,) for f in found)
+    ):
+        shapes = [list(f.shape) if isinstance(f, torch.Tensor) else f for f in (found if isinstance(found, tuple) else [found])]
+        raise PluginError(
+            f"{what} must give (loss_L, clipped_L), each a tensor [{length}], not {', '.join(map(str, shapes)):.80}"
+        )
+    return found
 
 
 def importance(old_L: torch.Tensor, sampler_L: torch.Tensor, own_L: torch.Tensor, mask: bool, cap: float) -> torch.Tensor:

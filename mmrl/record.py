@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import shutil
@@ -346,6 +347,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 def rollout_row(rollout: Rollout, score: Score, advantage: float) -> dict[str, Any]:
     """What the run folder keeps of a rollout."""
     prompt = rollout.prompt
+    gold = any(math.isnan(p) for turn in rollout.turns for p in turn.logprobs)
     return {
         "task": prompt.task,
         "prompt_id": prompt.id,
@@ -353,6 +355,7 @@ def rollout_row(rollout: Rollout, score: Score, advantage: float) -> dict[str, A
         "messages": prompt.messages,
         "answer": prompt.answer,
         "completion": rollout.completion,
+        "source": "gold" if gold else "hint" if rollout.off_policy else "policy",
         "tokens": rollout.length,
         "status": rollout.status,
         "score": score.as_json(),

@@ -17,6 +17,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from mmrl import checkpoint, plugins
+from mmrl.algorithms.loss import negative_log_likelihood, policy_gradient
 from mmrl.algorithms.presets import load_algorithm, settings_of, with_defaults
 from mmrl.collect.turns import TurnCollector
 from mmrl.config import as_data, check_ranges, explain
@@ -69,6 +70,8 @@ def train(config: RunConfig, progress: Progress, *, resume: bool = False, overwr
                 shutil.rmtree(path)
             folder = RunFolder.create(path, as_data(config), config.seed)
             held.enter_context(alone(path))
+        for remark in remarks(config):
+            progress.note(remark)
         run = Run(config, tasks, folder, policy, judge, progress, lambda stage: load_teacher(config, stage))
         if resume:
             restore(run, found)
@@ -118,6 +121,10 @@ def finish(run: Run) -> None:
         status = "finished"
     except KeyboardInterrupt:
         status = "stopped"
+        raise
+    except UserError as error:
+        with contextlib.suppress(UserError):  # a full disk, most likely, which is what the person is told
+            run.folder.error(run.at.step, "the end of the run", str(error))
         raise
     finally:
         if status != "finished" and run.consistent and run.at.step and not run.folder.checkpoint_dir(run.at.step).exists():
@@ -246,6 +253,29 @@ def check_stage(config: RunConfig, number: int, stage: RlStage) -> None:
             raise UserError(f"{where}.labels: task {entry.label!r} has no rephrase(prompt) for co-reward: write one, or use ttrv")
 
 
+def remarks(config: RunConfig) -> list[str]:
+    """What is allowed and most likely not meant."""
+    found = []
+    for number, stage in enumerate(config.stages):
+        if not isinstance(stage, RlStage):
+            continue
+        algorithm, where = load_algorithm(stage.algorithm, stage.settings, config.generate.max_tokens), f"stages.{number}"
+        loss = getattr(algorithm.loss, "func", algorithm.loss)
+        if loss in (policy_gradient, negative_log_likelihood):
+            what = f"the loss of {stage.algorithm} has no probability ratio"
+            if stage.epochs * stage.minibatches > 1:
+                found.append(f"{where}: {what}, so from the second update on it takes old completions for the policy's own")
+            if stage.hints == "guide":
+                found.append(f'{where}.hints = "guide": {what}, so hinted answers count as if they had been given without a hint')
+        if stage.kl and stage.kl_in == "loss" and stage.kl_estimate == "k1":
+            found.append(f'{where}.kl_estimate = "k1" has no gradient on average in the loss: take k2 or k3, or kl_in = "reward"')
+        if stage.kl and stage.kl_in == "reward" and not {"rewards_N", "rewards_NT"} & set(algorithm.needs):
+            found.append(
+                f'{where}.kl_in = "reward": {stage.algorithm} looks at the verifiers\' values alone: take kl_in = "loss"'
+            )
+    return found
+
+
 def check_model(config: RunConfig) -> None:
     """Refuse a `[policy]` that can't be loaded, where its kind can tell without loading. A checkpoint doesn't need that model."""
     registry = plugins.registry()
@@ -287,7 +317,7 @@ def load_policy(config: RunConfig, source: Path | None) -> VLM:
     try:
         return registry.target(spec)(config.policy, device=device, seed=seed, source=source, **spec.options)
     except UserError as error:
-        if source is None:
+        if source is None or str(error).startswith(f"policy.model {config.policy.model!r}"):  # what adapters belong to is missing
             raise
         raise UserError(
             f"checkpoint {source.parent} can't be read: {error}: remove that folder to go on from an earlier one"
@@ -333,6 +363,11 @@ def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Ev
     with Judge(verifier_ids(config), config.judge.processes, config.judge.deadline_s) as judge:
         evaluator = Evaluator(config, tasks, collector, judge, shown_in(config.stages[-1]))
         return [evaluator(name)[0] for name in tasks]
+
+
+def checkpoint_state(folder: Path) -> dict[str, Any]:
+    """Where the newest checkpoint of a run folder left the run."""
+    return checkpoint.state(RunFolder.open(folder).checkpoints()[-1])
 
 
 def find_checkpoint(folder: RunFolder, which: str) -> Path | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -324,14 +325,35 @@ class RlSteps(Steps):
     # -- for people -------------------------------------------------------------------------------------------------------
 
     def keep(self, gathered: Gathered, credit: Credit) -> None:
-        """Record some rollouts, whole groups where possible."""
+        """Record some rollouts: whole groups of each task in turn, those that taught something first. Of a first group that is
+        too large, its gold completions and the first others."""
         record, run = self.config.record, self.run
         every, step = record.rollouts_every, run.at.step + 1
         if every and (step == 1 or step % every == 0 or run.at.stage_step in (0, self.stage.steps - 1)):
             with run.clock("other"):
                 advantages = credit.advantages if credit.advantages.ndim == 1 else credit.advantages.sum(1)
-                rows = list(zip(gathered.rollouts, gathered.scores, advantages.tolist(), strict=True))[: record.rollouts]
-                run.folder.rollouts(step, [rollout_row(*row) for row in rows])
+                nonzero = credit.advantages.nan_to_num(0.0) != 0
+                taught = (nonzero if nonzero.ndim == 1 else nonzero.any(1)).tolist()
+                rows = list(zip(gathered.rollouts, gathered.scores, advantages.tolist(), strict=True))
+                kept = kept_of(gathered.rollouts, taught, record.rollouts)
+                run.folder.rollouts(step, [rollout_row(*rows[n]) for n in kept])
+
+
+def kept_of(rollouts: Sequence[Rollout], taught: Sequence[bool], limit: int) -> list[int]:
+    """Which rollouts `RlSteps.keep` records. taught: of each, whether it has an advantage other than zero."""
+    groups: dict[int, list[int]] = {}
+    for n, rollout in enumerate(rollouts):
+        groups.setdefault(rollout.group, []).append(n)
+    by_task: dict[str, list[list[int]]] = {}
+    for group in sorted(groups.values(), key=lambda group: not any(taught[n] for n in group)):
+        by_task.setdefault(rollouts[group[0]].prompt.task, []).append(group)
+    kept: list[int] = []
+    for group in (group for turn in zip_longest(*by_task.values(), fillvalue=()) for group in turn):
+        if not kept and len(group) > limit:
+            return sorted(sorted(group, key=lambda n: not is_gold(rollouts[n]))[:limit])
+        if len(kept) + len(group) <= limit:
+            kept += group
+    return kept
 
 
 class DistillSteps(Steps):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 NAMES = ("name", "seed")
 """Keys of a run file in which the runs of one group differ, beside those that don't change what is learned."""
-SHOWN = 6
+SHOWN = 3
 """Keys that are named of those in which runs differ."""
+KINDS = ("kind", "id")
+"""Keys that say what an entry of a list is."""
 LIKELY = 0.05
 """A difference with a smaller p is shown as one."""
 
@@ -222,7 +224,30 @@ def _differing(one: Measured, other: Measured) -> dict[str, tuple[Any, Any]]:
     from mmrl.record import MAY_CHANGE, differences
 
     found = differences(one.data.config, other.data.config)
-    return {key: pair for key, pair in found.items() if key.partition(".")[0] not in (*NAMES, *MAY_CHANGE)}
+    kept = {key: pair for key, pair in found.items() if key.partition(".")[0] not in (*NAMES, *MAY_CHANGE)}
+    return {name: pair for key, (old, new) in kept.items() for name, pair in _leaves(key, old, new)}
+
+
+def _leaves(key: str, old: Any, new: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """A difference as those of single values, lists of them, and whole entries that one run has in another's place."""
+    if any(isinstance(v, list) and any(isinstance(entry, dict) for entry in v) for v in (old, new)):
+        old, new = ({str(i): entry for i, entry in enumerate(v or ())} for v in (old, new))
+        for i in sorted({*old, *new}, key=int):
+            yield from _entries(f"{key}.{i}", old.get(i), new.get(i))
+    elif (old or new) and all(v is None or isinstance(v, dict) for v in (old, new)):
+        for name in sorted({*(old or {}), *(new or {})}):
+            yield from _leaves(f"{key}.{name}", (old or {}).get(name), (new or {}).get(name))
+    elif old != new:
+        yield key, (old, new)
+
+
+def _entries(key: str, old: Any, new: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """The same of two entries of a list: one difference where they are of different kinds or only one is there."""
+    kinds = [[v.get(name) for name in KINDS] if isinstance(v, dict) else v for v in (old, new)]
+    if kinds[0] != kinds[1]:
+        yield key, (old, new)
+    else:
+        yield from _leaves(key, old, new)
 
 
 def _grouped(measured: Sequence[Measured]) -> list[tuple[int, ...]]:
@@ -320,13 +345,15 @@ def _p(p: float) -> str:
 def _notes(measured: Sequence[Measured], found: Sequence[Comparison], missing: Sequence[str], step: str) -> list[str]:
     """What a reader of the figures must know."""
     notes = []
-    keys = dict.fromkeys(key for run in measured[1:] for key in _differing(measured[0], run))
-    if keys:
-        told = list(keys)[:SHOWN]
-        if len(measured) == 2:
-            pairs = _differing(*measured)
-            told = [f"{key} ({_short(pairs[key][0])}, {_short(pairs[key][1])})" for key in told]
-        more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
+    differing = [_differing(measured[0], run) for run in measured[1:]]
+    values: dict[str, list[str]] = {}  # key -> the first run's value, then the others' where they have another
+    for key, (old, new) in (item for found_of_one in differing for item in found_of_one.items()):
+        known = values.setdefault(key, [_short(old)])
+        if len(measured) == 2 or _short(new) not in known:
+            known.append(_short(new))
+    if values:
+        told = [f"{key} ({', '.join(known[:4])}{', ...' * (len(known) > 4)})" for key, known in list(values.items())[:SHOWN]]
+        more = f" and {len(values) - SHOWN} more" if len(values) > SHOWN else ""
         notes.append(f"the runs differ in {', '.join(told)}{more}")
     if len(measured) == 2 and measured[0].seed != measured[1].seed:
         notes.append("the seeds differ: a task that draws its held-out prompts from the seed posed others under the same ids")
@@ -346,7 +373,16 @@ def _notes(measured: Sequence[Measured], found: Sequence[Comparison], missing: S
 
 
 def _short(value: Any) -> str:
-    text = "unset" if value is None else str(value)
+    """A value as in a run file; of an entry or a table, what it is."""
+    if isinstance(value, dict):
+        named = next((value[name] for name in KINDS if isinstance(value.get(name), str)), None)
+        text = named or ("a table" if value else "an empty table")
+    elif isinstance(value, list):
+        text = f"[{', '.join(map(_short, value))}]"
+    elif isinstance(value, bool):
+        text = str(value).lower()
+    else:
+        text = "unset" if value is None else str(value)
     return text if len(text) <= 40 else text[:37] + "..."
 
 

@@ -68,7 +68,7 @@ def _dry_run(config: Any) -> None:
     from mmrl.data.source import prompts_of
     from mmrl.evaluate import metric_of
     from mmrl.run import task_weights
-    from mmrl.start import check_config, check_model, resolved
+    from mmrl.start import check_config, check_model, remarks, resolved
 
     config = resolved(config)
     check_model(config)
@@ -79,6 +79,8 @@ def _dry_run(config: Any) -> None:
         reward = " + ".join(_weighted(verifier, *w) for verifier, w in weights[name].items())
         counts = ", ".join(f"{len(prompts_of(name, task, split, config.seed))} {split}" for split in splits)
         click.echo(f"# {name}: {counts} prompts; reward {reward}; evaluated with {metric_of(config, name)}", err=True)
+    for remark in remarks(config):
+        click.echo(f"# note: {remark}", err=True)
     path = Path(config.runs) / config.name
     if path.exists():
         click.echo(f"# {path} is there already: training needs --resume, --overwrite or another name", err=True)

@@ -103,8 +103,10 @@ class VLM:
             tiny.parse(name, 0)
         elif Path(name).is_dir():
             if not (Path(name) / "config.json").is_file() and base_of(Path(name)) is None:
-                raise UserError(f"policy.model {name!r} is a folder without config.json: {MODEL_CURE}")
-        elif name.startswith((".", "/", "~")):
+                kept = sorted(Path(name).glob("checkpoints/step-*/policy"))
+                cure = f"it is a run: give one of its checkpoints, such as {kept[-1]}" if kept else MODEL_CURE
+                raise UserError(f"policy.model {name!r} is a folder without config.json: {cure}")
+        elif name.startswith((".", "/", "~")) or name.count("/") > 1:  # a hub name has one slash at most
             raise UserError(f"policy.model {name!r} is not a folder: {MODEL_CURE}")
 
     def _try(self, name: str) -> None:
@@ -293,7 +295,7 @@ def _eos_ids(model: Any, tokenizer: Any) -> set[int]:
 def _base_name(model: str, seed: int) -> str:
     """What a saved adapter says it belongs to."""
     if not model.startswith("tiny:"):
-        return model
+        return str(Path(model).resolve()) if Path(model).is_dir() else model  # wherever it is read from
     from mmrl.policies import tiny
 
     return tiny.full_name(model, seed)

@@ -281,14 +281,19 @@ def boundaries(steps: Sequence[Mapping[str, Any]]) -> list[tuple[float, str]]:
     return [(after["step"] - 0.5, after["stage"]) for before, after in pairwise(steps) if before["stage"] != after["stage"]]
 
 
-def stages(steps: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
-    """(stage, number of steps) in the order they ran."""
-    found: list[tuple[str, int]] = []
+def stages(steps: Sequence[Mapping[str, Any]], planned: Sequence[Mapping[str, Any]] = ()) -> list[tuple[str, str, int]]:
+    """(stage, algorithm or "", number of steps) in the order they ran. planned: the run file's stages, by which neighbours of
+    one kind are told apart."""
+    found: list[tuple[str, str, int]] = []
+    at = 0
     for row in steps:
-        if found and found[-1][0] == row["stage"]:
-            found[-1] = (row["stage"], found[-1][1] + 1)
-        else:
-            found.append((row["stage"], 1))
+        stage = row["stage"]
+        full = at + 1 < len(planned) and found and found[-1][2] == planned[at].get("steps")
+        if not found or found[-1][0] != stage or (full and planned[at + 1].get("kind") == stage):
+            at += bool(found)
+            known = at < len(planned) and planned[at].get("kind") == stage == "rl"
+            found.append((stage, str(planned[at].get("algorithm") or "") if known else "", 0))
+        found[-1] = (*found[-1][:2], found[-1][2] + 1)
     return found
 
 

@@ -34,6 +34,8 @@ _STATUS = {
     "truncated-time": "cut off: too slow",
     "world-error": "the world failed",
 }
+_SOURCE = {"gold": "gold completion", "hint": "answered with a hint"}
+"""What is said of a completion that the policy didn't write on its own."""
 
 
 def gallery(run: RunData) -> str:
@@ -94,14 +96,32 @@ def _group(members: Sequence[Mapping[str, Any]], folder: Path, budget: int) -> s
     lines = [_line(row, times, scale, top) for row, times in shown]
     if len(kinds) > len(shown):
         lines.insert(ROWS // 2, f'<li class="more">{len(kinds) - len(shown)} others between these</li>')
-    flat = '<p class="flat">All scored alike: nothing to learn here.</p>' if len(values) > 1 and len(set(values)) == 1 else ""
+    lesson = f'<p class="flat">{said}</p>' if (said := _lesson(members)) else ""
     wide = " wide" if max(len(str(row.get("completion"))) for row in members) > LONG // 2 else ""
     return (
         f'<article class="card group{wide}"><div class="prompt">{_messages(first.get("messages") or [], folder, budget)}'
         f'<p class="answer"><span>Answer</span> <b>{esc(first.get("answer"), 400)}</b></p>'
         f'<p class="id">{esc(first.get("task", ""), 80)} {esc(first.get("prompt_id", ""), 80)}</p></div>'
-        f'<div class="answers"><ol>{"".join(lines)}</ol>{flat}</div></article>'
+        f'<div class="answers"><ol>{"".join(lines)}</ol>{lesson}</div></article>'
     )
+
+
+def _lesson(members: Sequence[Mapping[str, Any]]) -> str:
+    """What a group taught by its recorded advantages, where a reader wouldn't expect it from the scores."""
+    if not any("advantage" in row for row in members):
+        return ""
+    advantages = [a for a in map(_advantage, members) if a is not None]
+    values = [v for v in map(_value, members) if v is not None]
+    alike = len(values) > 1 and len(set(values)) == 1
+    if not values:
+        return "No score: nothing to learn here."
+    if not advantages:
+        return "All scored alike and left out of the update." if alike else "Left out of the update: nothing was learned here."
+    if any(abs(a) > 1e-9 for a in advantages):
+        return "All scored alike, but there are advantages: they compare with more than this group." if alike else ""
+    if alike:
+        return "All scored alike: nothing to learn here."
+    return "Every advantage is zero" + (", though the scores differ" if len(values) > 1 else "") + ": nothing to learn here."
 
 
 def _kinds(members: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], int]]:
@@ -109,7 +129,8 @@ def _kinds(members: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any]
     alike: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in members:
         advantage = _advantage(row)
-        key = (row.get("completion"), _value(row), row.get("status"), None if advantage is None else round(advantage, 4))
+        rounded = None if advantage is None else round(advantage, 4)
+        key = (row.get("completion"), _value(row), row.get("status"), row.get("source"), rounded)
         alike.setdefault(key, []).append(row)
     kinds = [(rows[0], len(rows)) for rows in alike.values()]
     return sorted(kinds, key=lambda kind: (_value(kind[0]) is None, -(_value(kind[0]) or 0.0), -kind[1]))
@@ -124,7 +145,9 @@ def _line(row: Mapping[str, Any], times: int, scale: float, top: float) -> str:
         filled = min(max(value / top, 0.0), 1.0) * 100
         reward = f'<div class="reward"><b>{_reward(value)}</b><i><u style="width:{filled:.0f}%"></u></i></div>'
     text = str(row.get("completion") or "")
-    facts = [f"<span>{esc(name, 60)} <b>{_part(part)}</b></span>" for name, part in (score.get("parts") or {}).items()]
+    source = row.get("source")
+    facts = [f"<span><b>{_SOURCE[source]}</b></span>"] if isinstance(source, str) and source in _SOURCE else []
+    facts += [f"<span>{esc(name, 60)} <b>{_part(part)}</b></span>" for name, part in (score.get("parts") or {}).items()]
     if isinstance(row.get("tokens"), int):
         facts.append(f"<span>{count(row['tokens'], 'token')}</span>")
     if row.get("status") in _STATUS:
@@ -134,7 +157,7 @@ def _line(row: Mapping[str, Any], times: int, scale: float, top: float) -> str:
     body, full = esc(text, LONG) if text.strip() else "<em>nothing</em>", ""
     if len(text) > LONG:
         full = f'<details><summary>all {len(text):,} characters</summary><pre tabindex="0">{esc(text, LONGEST)}</pre></details>'
-    many = f'<span class="times" title="written {times} times">&times;{times}</span>' if times > 1 else ""
+    many = f'<span class="times" title="{times} times the same">&times;{times}</span>' if times > 1 else ""
     return (
         f'<li>{reward}<div class="wrote"><pre>{body}</pre>{full}<p class="facts">{"".join(facts)}</p></div>'
         f'<div class="side">{many}{_arrow(advantage, scale)}</div></li>'

@@ -63,7 +63,11 @@ def page(run: RunData) -> str:
 def _header(run: RunData, name: str) -> str:
     status = str(run.summary.get("status", "finished")) if run.summary else "not finished"
     kind = {"finished": "good", "failed": "bad"}.get(status, "warn")
-    chain = "".join(f"<li>{esc(stage)} <b>{count(n, 'step')}</b></li>" for stage, n in stages(run.steps))
+    ran = stages(run.steps, run.config.get("stages") or ())
+    chain = "".join(
+        f"<li>{', '.join(esc(name) for name in (stage, algorithm) if name)}, <b>{count(n, 'step')}</b></li>"
+        for stage, algorithm, n in ran
+    )
     chain = f'<ol class="chain">{chain}</ol>' if chain else '<p class="hint">No step was recorded yet.</p>'
     machine = run.manifest.get("machine") or {}
     gpus = [str(gpu) for gpu in machine.get("gpus") or []]
@@ -193,9 +197,11 @@ def _errors(errors: Sequence[Mapping[str, Any]]) -> str:
         cells = (f"{len(steps):,}", span, esc(where, 200), f"<code>{esc(what, 1000)}</code>")
         rows.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
     more = f'<p class="hint">{count(len(common) - 50, "more kind")} in errors.jsonl.</p>' if len(common) > 50 else ""
+    whole = ' style="white-space:nowrap"'  # a cell may break within a word
+    heads = "".join(f"<th{whole}>{name}</th>" for name in ("Times", "Steps", "Where", "What"))
     return (
         '<section id="errors"><h2>Errors and warnings</h2><p class="hint">From errors.jsonl; equal ones are counted together.</p>'
-        f'<div class="card scroll"><table><thead><tr><th>Times</th><th>Steps</th><th>Where</th><th>What</th></tr></thead>'
+        f'<div class="card scroll"><table><thead><tr>{heads}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>{more}</section>"
     )
 

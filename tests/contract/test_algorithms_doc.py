@@ -1,10 +1,15 @@
 """docs/algorithms.md and docs/training.md: every run file on them is accepted, and the table of algorithms is that of the code.
+docs/plugins.md: the fields of what tasks and verifiers handle are those of `mmrl.types`.
 
-MMRL_UPDATE_DOCS=1 writes the table anew.
+MMRL_UPDATE_DOCS=1 writes the tables anew.
 """
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import enum
+import inspect
 import os
 import re
 import tomllib
@@ -17,10 +22,13 @@ import runs
 from mmrl import config as configs
 from mmrl import plugins
 from mmrl.algorithms.presets import settings_of, signals_of
+from mmrl.data.source import gold_of, prompt_at, prompts_of
+from mmrl.policies.tiny import build
 from mmrl.schema import DistillStage, RlStage, RunConfig, Training
 from mmrl.specs import AlgorithmSpec
 from mmrl.start import check_config, resolved
 from mmrl.targets import load_target
+from mmrl.types import Case, Prompt, Score
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {name: (DOCS / f"{name}.md").read_text("utf-8") for name in ("algorithms", "training")}
@@ -38,8 +46,10 @@ def my_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: Any) -> Non
 
 
 def whole(page: str, i: int) -> RunConfig:
-    """A block as a run file: the first is one, the others replace parts of it."""
+    """A block as a run file: the first is one, the others replace parts of it; of the algorithms' all but the warm start."""
     first, block = (tomllib.loads(BLOCKS[page][k]) for k in (0, i))
+    if page == "algorithms" and i and "stages" in block:
+        block["stages"] = [first["stages"][0], *block["stages"]]
     return configs.parse_config({**first, **block})
 
 
@@ -69,9 +79,24 @@ def test_the_pages_show_what_they_speak_of(my_digits: None) -> None:
     assert {"ttrv", "co-reward"} <= {s.labels for s in stages}
     assert {s.imitation.rule for s in stages if s.imitation} == {"mixed", "sasr"}
     assert any(s.condition for s in stages) and any(s.kl_target for s in stages)
-    (dapo,) = [s for s in stages if s.algorithm == "dapo"]
-    assert dapo.settings == {"clip_high": 0.3}
-    assert (dapo.dynamic_sampling, dapo.overlong_buffer) == (0, 0.25), "the run file's, and the algorithm's"
+    dapo, changed = [s for s in stages if s.algorithm == "dapo"]
+    assert (dapo.settings, dapo.dynamic_sampling, dapo.overlong_buffer) == ({}, 3, 0.25), "DAPO as it comes"
+    assert changed.settings == {"clip_high": 0.3}
+    assert (changed.dynamic_sampling, changed.overlong_buffer) == (5, 0.25), "the run file's, and the algorithm's"
+
+
+def test_a_block_can_be_used_as_it_stands(my_digits: None) -> None:
+    """With the first file's warm start; each rl stage says its learning rate, and answers have room for gold completions."""
+    for i, text in enumerate(BLOCKS["algorithms"]):
+        config = resolved(whole("algorithms", i))
+        assert [s.kind for s in config.stages].count("sft") == 1 and config.stages[0].kind == "sft"
+        for stage in tomllib.loads(text)["stages"]:
+            assert "learning_rate" in stage, text
+        tokenizer = build(hidden=32, layers=1)[1].tokenizer
+        for label, task in check_config(config).items():
+            gold = [gold_of(task, prompt_at(prompts_of(label, task, "warm", 0), k, label)) for k in range(3)]
+            need = max(len(tokenizer(completion).input_ids) for completion in gold) + 1  # the end of the turn too
+            assert need <= config.generate.max_tokens, text
 
 
 def test_metis_rise_is_two_stages() -> None:
@@ -136,3 +161,41 @@ def test_the_table_of_algorithms_is_that_of_the_code() -> None:
 
 def test_there_is_a_place_for_what_was_measured() -> None:
     assert re.search(r"<!-- measured: begin -->\n.*<!-- measured: end -->\n", PAGES["algorithms"], re.DOTALL)
+
+
+def fields_table(noun: type) -> str:
+    """The fields of one of `mmrl.types`, each with its type, default and what the source says below it."""
+    (body,) = [node.body for node in ast.parse(inspect.getsource(noun)).body if isinstance(node, ast.ClassDef)]
+    told: dict[str, str] = {}
+    for node, following in zip(body, body[1:], strict=False):
+        if isinstance(node, ast.AnnAssign) and isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            told[ast.unparse(node.target)] = " ".join(str(following.value.value).split())
+    plain = {("Case", "completion"): "What the policy wrote, without special tokens.", ("Case", "answer"): "The prompt's."}
+    plain |= {("Case", "meta"): "The prompt's."}
+    rows = ["", "| field | type | default | what it is |", "|---|---|---|---|"]
+    for field in dataclasses.fields(noun):
+        made = field.default_factory is not dataclasses.MISSING
+        given = "required" if field.default is dataclasses.MISSING and not made else "empty" if made else f"`{default(field.default)}`"
+        what = told.get(field.name) or plain[noun.__name__, field.name]
+        kind = str(field.type).replace("|", "\\|")
+        rows.append(f"| `{field.name}` | `{kind}` | {given} | {what} |")
+    return "\n".join([*rows, ""])
+
+
+def default(given: Any) -> str:
+    if isinstance(given, enum.Enum):
+        return f"{type(given).__name__}.{given.name}"
+    return f'"{given}"' if isinstance(given, str) else repr(given)
+
+
+@pytest.mark.parametrize("noun", [Prompt, Case, Score], ids=lambda noun: noun.__name__)
+def test_the_guide_has_every_field_of_a_noun(noun: type) -> None:
+    path = DOCS / "plugins.md"
+    page = path.read_text("utf-8")
+    begin, end = (re.search(rf"<!-- {noun.__name__}: {mark}.*-->\n?", page) for mark in ("begin", "end"))
+    assert begin and end
+    if os.environ.get("MMRL_UPDATE_DOCS"):
+        page = page[: begin.end()] + fields_table(noun) + page[end.start() :]
+        path.write_text(page, "utf-8")
+        end = re.search(rf"<!-- {noun.__name__}: end.*-->\n?", page)
+    assert end and page[begin.end() : end.start()] == fields_table(noun)

@@ -7,12 +7,16 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from mmrl import config as configs
+from mmrl import plugins
 from mmrl.cli.mix import command
 from mmrl.data.source import DECAY, FLOOR
 from mmrl.mixture import enough
 from mmrl.schema import RlStage, TaskConfig
+from mmrl.start import check_config, resolved
+from mmrl.testing.tasks import check_task
 
 PAGE = (Path(__file__).parents[2] / "docs" / "mixtures.md").read_text("utf-8")
 BLOCKS = [tomllib.loads(text) for text in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)]
@@ -28,10 +32,37 @@ def test_the_examples_are_valid():
     assert own.tasks[0].verifiers == {"classification/answer": 1.0, "classification/format": (0.5, 0.1)}
     assert [s.order for s in stages.stages] == ["easy-first", "shuffled"]
     assert [stages.weights(s) for s in stages.stages] == [
-        {"classification/digits": 1},
-        {"classification/digits": 0.3, "birds": 0.7},
+        {"graded/digits": 1},
+        {"graded/digits": 0.3, "birds": 0.7},
     ]
     assert (stages.stages[1].adapt, stages.stages[1].replay, stages.stages[1].replay_size) == ("variance", 0.25, 128)
+
+
+@pytest.fixture
+def as_the_page_says(tmp_path, monkeypatch, site):
+    """A folder with the page's own task in the file that it names, and pictures of birds."""
+    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    assert "The file `graded.py` is whole" in PAGE
+    (tmp_path / "graded.py").write_text(code, "utf-8")
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", str(tmp_path / "graded.py"))
+    monkeypatch.setenv("MMRL_PLUGINS", "classification,graded")
+    monkeypatch.chdir(tmp_path)
+    for i in range(20):
+        path = tmp_path / "pictures" / "birds" / ("crow", "wren")[i % 2] / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (28, 28), (i * 10, 0, 0)).save(path)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=["whole", "own", "stages"])
+def test_the_examples_are_accepted(block, as_the_page_says):
+    check_config(resolved(configs.parse_config({**WHOLE, **block})))
+
+
+def test_the_task_of_the_page_gives_difficulty(as_the_page_says):
+    report = check_task(plugins.registry().get("tasks", "graded/digits"))
+    assert report.ok, str(report)
+    prompts = plugins.registry().make_task("graded/digits").prompts("train", 0)
+    assert len({p.meta["difficulty"] for p in prompts}) > 100 and all("labels" in p.meta for p in prompts)
 
 
 def test_the_commands_are_valid():

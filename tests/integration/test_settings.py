@@ -186,14 +186,14 @@ def test_each_stage_has_its_own_schedule(tmp_path):
 
 def test_the_algorithm_brings_advantage_loss_and_average_and_a_stage_changes_its_settings(tmp_path, more, learners):
     own = {**RL, "algorithm": "more/plain", "steps": 1}
-    changed = {"scale": "none", "normalise": "sequence", "constant": 6.0}
-    stages = [{**RL, "steps": 1}, own, {**own, "settings": changed}]
+    changed = [{"scale": "none", "normalise": "sequence"}, {"constant": 4.0}]
+    stages = [{**RL, "steps": 1}, own, *({**own, "settings": settings} for settings in changed)]
     folder = runs.run(runs.toy_config(tmp_path, stages=stages, evaluate=NOTHING))
-    assert [made.normalise for made in learners] == ["sequence", "constant", "sequence"]
-    assert [made.loss.func.__name__ for made in learners] == ["clipped_surrogate", "loss", "loss"]
-    assert [made.constant for made in learners] == [6.0, 2.5, 6.0], "generate.max_tokens, unless it says its own"
+    assert [made.normalise for made in learners] == ["sequence", "constant", "sequence", "constant"]
+    assert [made.loss.func.__name__ for made in learners] == ["clipped_surrogate", *["loss"] * 3]
+    assert [made.constant for made in learners] == [6.0, 2.5, 2.5, 4.0], "generate.max_tokens, unless it says its own"
     groups = torch.tensor([0] * 4 + [1] * 4)
-    for (step, rows), scale in zip(recorded(folder).items(), ("group", "batch", "none"), strict=True):
+    for (step, rows), scale in zip(recorded(folder).items(), ("group", "batch", "none", "batch"), strict=True):
         rewards = torch.tensor([r["score"]["value"] for r in rows], dtype=torch.float64)
         expected = group_relative(rewards, groups, scale=scale).tolist()
         assert [r["advantage"] for r in rows] == pytest.approx(expected, abs=1e-6), step

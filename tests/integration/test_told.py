@@ -174,3 +174,29 @@ def test_waiting_threads_spin_shortly_unless_the_environment_says_otherwise(give
     kept = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     done = subprocess.run([sys.executable, "-c", code], env=kept | given, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == spin
+
+
+def test_what_ended_a_run_is_written_down(tmp_path):
+    """A limit that stops a run: one line for the person, the same in errors.jsonl."""
+    config = runs.toy_config(tmp_path, stages=[{**RL, "steps": 12}], limits={"zero_spread": 0.0})
+    with pytest.raises(UserError, match=r"limits\.zero_spread") as told:
+        runs.run(config)
+    written = [json.loads(line) for line in (tmp_path / "toy" / "errors.jsonl").read_text().splitlines()]
+    assert written[-1] == {"step": 10, "where": "the end of the run", "what": str(told.value)}
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        ({"algorithm": "rloo", "epochs": 2}, "the loss of rloo has no probability ratio, so from the second update on"),
+        ({"algorithm": "rloo", "hints": "guide"}, "so hinted answers count as if they had been given without a hint"),
+        ({"kl": 0.1, "kl_estimate": "k1"}, 'stages.0.kl_estimate = "k1" has no gradient on average in the loss'),
+        ({"algorithm": "gdpo", "kl": 0.1, "kl_in": "reward"}, "gdpo looks at the verifiers' values alone"),
+    ],
+)
+def test_what_is_most_likely_not_meant_is_said_before_the_run(tmp_path, stage, said):
+    from mmrl.start import remarks, resolved
+
+    (told,) = remarks(resolved(runs.toy_config(tmp_path, stages=[{**RL, **stage}])))
+    assert said in told
+    assert remarks(resolved(runs.toy_config(tmp_path, stages=[RL, {**RL, "kl": 0.1, "epochs": 2, "hints": "guide"}]))) == []

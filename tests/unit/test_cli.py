@@ -491,8 +491,8 @@ def test_completion_knows_ids(mmrl, site, tmp_path, words: str, completed: list[
     assert done.stderr == "" or "my_zoo" in words, done.stderr
 
 
-def run_folder(path: Path, best: int | None = None) -> None:
-    """A run folder with checkpoints after steps 2 and 4, without weights."""
+def run_folder(path: Path, best: int | None = None, evaluated: int = 4) -> None:
+    """A run folder with checkpoints after steps 2 and 4, without weights; the newest evaluation was after step `evaluated`."""
     from mmrl.record import RunFolder
 
     config = {
@@ -504,7 +504,9 @@ def run_folder(path: Path, best: int | None = None) -> None:
     run = RunFolder.create(path, config, seed=0)
     for step in (2, 4):
         run.checkpoint_dir(step).mkdir()
-        (run.checkpoint_dir(step) / "state.json").write_text(json.dumps({"best_step": best}))
+        (run.checkpoint_dir(step) / "state.json").write_text(
+            json.dumps({"best_step": best, "step": step, "evaluated_step": evaluated})
+        )
 
 
 @pytest.mark.parametrize(
@@ -529,13 +531,26 @@ def test_eval_without_any_run(mmrl) -> None:
     assert answer(mmrl("eval", "nope.toml")).startswith("run file nope.toml does not exist")
 
 
+def test_eval_says_when_the_newest_checkpoint_was_never_evaluated(tmp_path, monkeypatch) -> None:
+    from mmrl import start
+
+    monkeypatch.setattr(start, "evaluate_only", lambda config, folder, which: [])
+    run_folder(tmp_path / "x", best=0, evaluated=0)
+    shown = CliRunner().invoke(main, ["eval", str(tmp_path / "x")]).stdout
+    assert shown.strip().endswith("tiny:qwen2_5_vl; step 4 was not evaluated: --checkpoint last")
+
+
 @pytest.mark.parametrize(
     ("best", "which", "weights"),
     [
         (2, "best", "runs/x, best checkpoint: step 2"),
         (2, "last", "runs/x, last checkpoint: step 4"),
         (2, "4", "runs/x, checkpoint: step 4"),
-        (0, "best", "runs/x, best checkpoint: none was better than the weights that the run began with, tiny:qwen2_5_vl"),
+        (
+            0,
+            "best",
+            "runs/x, best checkpoint: no evaluation was better than that of the weights that the run began with, tiny:qwen2_5_vl",
+        ),
     ],
 )
 def test_eval_names_the_weights(tmp_path, monkeypatch, best: int, which: str, weights: str) -> None:

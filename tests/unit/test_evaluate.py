@@ -255,7 +255,7 @@ class Sampled(Collector):
         for group, prompt in enumerate(prompts):
             for _ in range(group_size):
                 text = self.texts[self.at % len(self.texts)] if self.texts else ""
-                turn = Turn(observed_ids=(), token_ids=(), logprobs=(), text=text)
+                turn = Turn(observed_ids=(), token_ids=(7,), logprobs=(-1.0,), text=text)
                 rollouts.append(Rollout(prompt=prompt, group=group, turns=(turn,), status=Status.FINISHED))
                 self.at += 1
         return rollouts
@@ -355,7 +355,7 @@ def test_pass_at_k_is_the_share_of_choices_of_k_with_a_right_one():
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"), [(None, r"read\(\) must give text, not None"), (1 / 3, r"read\(\) must give text, not 0\.33")]
+    ("answer", "told"), [(None, r"answer_of\(\) must give text, not None"), (1 / 3, r"answer_of\(\) must give text, not 0\.33")]
 )
 def test_an_answer_that_is_no_text_is_the_tasks_fault(tmp_path, answer, told):
     class Odd(Letters):
@@ -429,7 +429,7 @@ def test_entries_of_one_task_have_their_own_figures(tmp_path, monkeypatch):
     monkeypatch.setattr(type(registry), "get", lambda self, kind, id: spec if kind == "tasks" else get(self, kind, id))
     tasks = [
         {"id": "toy/colour", "name": "plain", "max_tokens": 3},
-        {"id": "toy/colour", "name": "told", "max_tokens": 50, "prompt": "{text} think", "verifiers": {"toy/exact": [0.0, 1.0]}},
+        {"id": "toy/colour", "name": "told", "prompt": "{text} think", "verifiers": {"toy/exact": [0.0, 1.0]}},
     ]
     config = runs.toy_config(tmp_path, tasks=tasks, overrides=("evaluate.n=2",))
     collector, judge = Sampled("a"), Judged(1.0, 0.0)
@@ -437,7 +437,7 @@ def test_entries_of_one_task_have_their_own_figures(tmp_path, monkeypatch):
     assert [evaluator(label)[0].task for label in ("plain", "told")] == ["plain", "told"]
     assert [verifier for verifier, _ in judge.asked] == ["toy/letters", "toy/exact"], "the task's, and the one that replaced it"
     (plain, first), (told, second) = collector.asked
-    assert (first.max_tokens, second.max_tokens) == (3, 6), "never more than generate.max_tokens"
+    assert (first.max_tokens, second.max_tokens) == (3, 6), "its own, or generate.max_tokens"
     assert [p.id for p in plain] == [p.id for p in told], "the same prompts"
     assert ({p.text for p in plain}, {p.text for p in told}) == ({"x"}, {"x think"})
     assert {p.task for p in told} == {"told"} and first.seed != second.seed

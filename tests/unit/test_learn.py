@@ -14,12 +14,13 @@ from torch.nn.functional import log_softmax
 from mmrl.algorithms.loss import clipped_surrogate
 from mmrl.algorithms.presets import Algorithm
 from mmrl.errors import UserError
-from mmrl.learn import Demonstrations, Learner, importance
+from mmrl.learn import Demonstrations, Learner, importance, pair
 from mmrl.policies.critic import twin
 from mmrl.policies.families import Family
 from mmrl.policies.reference import Reference
 from mmrl.policies.vlm import VLM, Outputs
 from mmrl.schema import PolicyConfig, RlStage, SftStage
+from mmrl.targets import PluginError
 from mmrl.types import Batch, MicroBatch
 
 
@@ -418,3 +419,18 @@ def test_a_learner_with_restored_state_goes_on_bit_for_bit(tmp_path):
     assert not torch.equal(policy.w, others[1].w) and not torch.equal(policy.w, others[2].w), "both matter"
     assert state["optimizer/w/step"].item() == 3, "what was given is not shared"
     assert all(torch.equal(learner.state()[k], again.state()[k]) for k in state)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (torch.zeros(()), r"each a tensor \[2\], not \[\]"),
+        (torch.zeros(2), r"not \[2\]"),
+        ((torch.zeros(()), torch.zeros(2)), r"not \[\], \[2\]"),
+        ((torch.zeros(2), 0.5), r"not \[2\], 0.5"),
+    ],
+)
+def test_a_loss_that_averages_is_told_apart_from_one_that_does_not(found, said):
+    with pytest.raises(PluginError, match="algorithm 'a': its loss must give .*" + said):
+        pair(found, 2, "algorithm 'a': its loss")
+    assert pair((torch.ones(2), torch.zeros(2)), 2, "x")[0].tolist() == [1.0, 1.0]

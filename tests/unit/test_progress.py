@@ -43,7 +43,7 @@ def test_a_log_gets_the_stage_and_ten_lines_of_it():
         for step in range(30):
             show.step_finished(step + 100, RL)
     assert lines(show) == [
-        "stage 2 of 3: rl, 30 steps",
+        "stage 2 of 3: rl, grpo, 30 steps",
         *(
             f"step {n}/30  reward 0.25  length 31.5  cut off 0.125  entropy 1.23  no spread 0.5  logprob gap 1e-05  s/step 2"
             for n in range(3, 31, 3)
