@@ -1,6 +1,6 @@
 """Every algorithm on the digits, from the same warm start: held-out accuracy over seeds, and seconds a step.
 
-    python benchmarks/algorithms.py [--algorithms grpo ppo ...] [--seeds 0 1 2] [--steps 200] [--side-by-side 2] [--write-docs]
+    python benchmarks/algorithms.py [--algorithms grpo ppo ...] [--seeds 0 1 2] [--steps 100] [--side-by-side 2] [--write-docs]
 
 Each run is `mmrl train` in a process of its own, with one thread; so many go on side by side, which makes their steps slower than
 alone, alike for all. Nothing but the algorithm's id differs, so what it has by default (KL, sampling rules, a critic) comes with
@@ -112,7 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algorithms", nargs="+", default=None, help="by default all that an rl stage can run")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--side-by-side", type=int, default=2)
     parser.add_argument("--write-docs", action="store_true")
     args = parser.parse_args()

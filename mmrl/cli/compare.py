@@ -7,6 +7,7 @@ import re
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -221,19 +222,18 @@ def _student(values: Sequence[float], bounds: tuple[float, float]) -> tuple[floa
 
 def _differing(one: Measured, other: Measured) -> dict[str, tuple[Any, Any]]:
     """Dotted keys of the run files in which two runs differ, but for name, seed and what doesn't change what is learned."""
-    from mmrl.record import MAY_CHANGE, differences
+    from mmrl.record import MAY_CHANGE
 
-    found = differences(one.data.config, other.data.config)
-    kept = {key: pair for key, pair in found.items() if key.partition(".")[0] not in (*NAMES, *MAY_CHANGE)}
-    return {name: pair for key, (old, new) in kept.items() for name, pair in _leaves(key, old, new)}
+    old, new = one.data.config, other.data.config
+    sections = sorted({*old, *new} - {*NAMES, *MAY_CHANGE})
+    return {key: pair for section in sections for key, pair in _leaves(section, old.get(section), new.get(section))}
 
 
 def _leaves(key: str, old: Any, new: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """A difference as those of single values, lists of them, and whole entries that one run has in another's place."""
-    if any(isinstance(v, list) and any(isinstance(entry, dict) for entry in v) for v in (old, new)):
-        old, new = ({str(i): entry for i, entry in enumerate(v or ())} for v in (old, new))
-        for i in sorted({*old, *new}, key=int):
-            yield from _entries(f"{key}.{i}", old.get(i), new.get(i))
+    """Where two values differ: in single values, lists of them, and whole entries that one run has in another's place."""
+    if all(v is None or (isinstance(v, list) and v and isinstance(v[0], dict)) for v in (old, new)):
+        for i, (entry, other) in enumerate(zip_longest(old or (), new or ())):
+            yield from _entries(f"{key}.{i}", entry, other)
     elif (old or new) and all(v is None or isinstance(v, dict) for v in (old, new)):
         for name in sorted({*(old or {}), *(new or {})}):
             yield from _leaves(f"{key}.{name}", (old or {}).get(name), (new or {}).get(name))

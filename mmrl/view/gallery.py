@@ -130,7 +130,7 @@ def _kinds(members: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any]
     for row in members:
         advantage = _advantage(row)
         rounded = None if advantage is None else round(advantage, 4)
-        key = (row.get("completion"), _value(row), row.get("status"), row.get("source"), rounded)
+        key = (row.get("completion"), _value(row), row.get("status"), _source(row), rounded)
         alike.setdefault(key, []).append(row)
     kinds = [(rows[0], len(rows)) for rows in alike.values()]
     return sorted(kinds, key=lambda kind: (_value(kind[0]) is None, -(_value(kind[0]) or 0.0), -kind[1]))
@@ -145,8 +145,7 @@ def _line(row: Mapping[str, Any], times: int, scale: float, top: float) -> str:
         filled = min(max(value / top, 0.0), 1.0) * 100
         reward = f'<div class="reward"><b>{_reward(value)}</b><i><u style="width:{filled:.0f}%"></u></i></div>'
     text = str(row.get("completion") or "")
-    source = row.get("source")
-    facts = [f"<span><b>{_SOURCE[source]}</b></span>"] if isinstance(source, str) and source in _SOURCE else []
+    facts = [f"<span><b>{source}</b></span>"] if (source := _source(row)) else []
     facts += [f"<span>{esc(name, 60)} <b>{_part(part)}</b></span>" for name, part in (score.get("parts") or {}).items()]
     if isinstance(row.get("tokens"), int):
         facts.append(f"<span>{count(row['tokens'], 'token')}</span>")
@@ -233,6 +232,11 @@ def _value(row: Mapping[str, Any]) -> float | None:
 def _advantage(row: Mapping[str, Any]) -> float | None:
     value = row.get("advantage")
     return float(value) if isinstance(value, int | float) else None
+
+
+def _source(row: Mapping[str, Any]) -> str:
+    source = row.get("source")
+    return _SOURCE.get(source, "") if isinstance(source, str) else ""
 
 
 def _part(value: Any) -> str:

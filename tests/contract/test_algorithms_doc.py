@@ -10,6 +10,7 @@ import ast
 import dataclasses
 import enum
 import inspect
+import itertools
 import os
 import re
 import tomllib
@@ -167,15 +168,16 @@ def fields_table(noun: type) -> str:
     """The fields of one of `mmrl.types`, each with its type, default and what the source says below it."""
     (body,) = [node.body for node in ast.parse(inspect.getsource(noun)).body if isinstance(node, ast.ClassDef)]
     told: dict[str, str] = {}
-    for node, following in zip(body, body[1:], strict=False):
+    for node, following in itertools.pairwise(body):
         if isinstance(node, ast.AnnAssign) and isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
             told[ast.unparse(node.target)] = " ".join(str(following.value.value).split())
     plain = {("Case", "completion"): "What the policy wrote, without special tokens.", ("Case", "answer"): "The prompt's."}
     plain |= {("Case", "meta"): "The prompt's."}
     rows = ["", "| field | type | default | what it is |", "|---|---|---|---|"]
     for field in dataclasses.fields(noun):
-        made = field.default_factory is not dataclasses.MISSING
-        given = "required" if field.default is dataclasses.MISSING and not made else "empty" if made else f"`{default(field.default)}`"
+        given = f"`{default(field.default)}`" if field.default is not dataclasses.MISSING else "required"
+        if field.default_factory is not dataclasses.MISSING:
+            given = "empty"
         what = told.get(field.name) or plain[noun.__name__, field.name]
         kind = str(field.type).replace("|", "\\|")
         rows.append(f"| `{field.name}` | `{kind}` | {given} | {what} |")

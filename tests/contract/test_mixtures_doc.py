@@ -31,10 +31,7 @@ def test_the_examples_are_valid():
     assert own.tasks[0].prompt == "{text} Think first."
     assert own.tasks[0].verifiers == {"classification/answer": 1.0, "classification/format": (0.5, 0.1)}
     assert [s.order for s in stages.stages] == ["easy-first", "shuffled"]
-    assert [stages.weights(s) for s in stages.stages] == [
-        {"graded/digits": 1},
-        {"graded/digits": 0.3, "birds": 0.7},
-    ]
+    assert [stages.weights(s) for s in stages.stages] == [{"graded/digits": 1}, {"graded/digits": 0.3, "birds": 0.7}]
     assert (stages.stages[1].adapt, stages.stages[1].replay, stages.stages[1].replay_size) == ("variance", 0.25, 128)
 
 

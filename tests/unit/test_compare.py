@@ -199,6 +199,42 @@ def test_what_a_reader_must_know(mmrl, tmp_path):
     ]
 
 
+def configured(path, **config):
+    config = {"name": path.name, "seed": 0, "runs": "runs", **config}
+    RunFolder.create(path, config, 0).items(4, [item("0", 1.0)])
+
+
+SFT, RL = {"kind": "sft", "steps": 5}, {"kind": "rl", "steps": 9, "algorithm": "grpo"}
+DIFFERENCES = [
+    ({"stages": [RL]}, {"stages": [SFT, RL]}, "stages.0 (rl, sft), stages.1 (unset, rl)"),
+    ({"stages": [RL]}, {"stages": [SFT]}, "stages.0 (rl, sft)"),
+    ({"stages": [RL]}, {"stages": [{**RL, "kl": 0.5}]}, "stages.0.kl (unset, 0.5)"),
+    ({}, {"stages": [RL]}, "stages.0 (unset, rl)"),
+    ({"stages": []}, {"stages": [RL]}, "stages ([], [rl])"),
+    ({"policy": {"model": "a"}}, {"policy": {"model": "a", "lora": {"rank": 8, "all": True}}},
+     "policy.lora.all (unset, true), policy.lora.rank (unset, 8)"),
+    ({"policy": {}}, {}, "policy (an empty table, unset)"),
+    ({"tasks": [{"id": "a", "verifiers": {"v": [0.0, 1.0]}}]}, {"tasks": [{"id": "a", "verifiers": {"v": [0.5]}}]},
+     "tasks.0.verifiers.v ([0.0, 1.0], [0.5])"),
+    ({"policy": dict.fromkeys("abcde", 1)}, {"policy": dict.fromkeys("abcde", 2)},
+     "policy.a (1, 2), policy.b (1, 2), policy.c (1, 2) and 2 more"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("one", "other", "told"), DIFFERENCES, ids=[told for *_, told in DIFFERENCES])
+def test_differences_are_named_by_dotted_keys_and_values(mmrl, tmp_path, one, other, told):
+    configured(tmp_path / "a", **one)
+    configured(tmp_path / "b", **other)
+    assert mmrl("a", "b").splitlines()[-1] == f"note: the runs differ in {told}"
+
+
+def test_differences_among_several_runs_name_each_value_once(mmrl, tmp_path):
+    for name, rate in zip("abcdefg", (1, 2, 2, 3, 1, 4, 5), strict=True):
+        configured(tmp_path / name, policy={"rate": rate})
+    assert mmrl(*"abcde").splitlines()[-1] == "note: the runs differ in policy.rate (1, 2, 3)"
+    assert mmrl(*"abcdefg").splitlines()[-1] == "note: the runs differ in policy.rate (1, 2, 3, 4, ...)"
+
+
 # -- what is refused ----------------------------------------------------------------------------------------------------
 
 
@@ -253,7 +289,7 @@ def test_seeds_are_put_together(mmrl, tmp_path):
     assert lines[0] == "t/a test t/exact, 10 prompts in common"
     assert lines[3] == "grpo-s0 0 4 0.200 0.057 to 0.510"
     assert lines[7] == "grpo 3 seeds 0.400 0.000 to 0.897 0.200 to 0.600"
-    assert lines[-1] == "note: the runs differ in stages.0.algorithm"
+    assert lines[-1] == "note: the runs differ in stages.0.algorithm (grpo, dapo)"
     assert max(map(len, shown.splitlines())) <= 100
 
 

@@ -18,7 +18,8 @@ import pytest
 from PIL import Image
 
 from mmrl import UserError, files, user
-from mmrl.record import RunFolder, read_rows, read_run, step_of
+from mmrl.record import RunFolder, read_rows, read_run, rollout_row, step_of
+from mmrl.types import Prompt, Rollout, Score, Status, Turn
 from runs import figure
 
 CONFIG = {"name": "demo", "seed": 3, "policy": {"model": "tiny", "max_pixels": None}, "stages": [{"kind": "rl", "steps": 5}]}
@@ -278,6 +279,17 @@ def test_text_content_and_empty_rows(run: RunFolder) -> None:
     ]
     run.rollouts(2, [])
     assert read_rows(run.path / "rollouts" / "step-000002.jsonl") == []
+
+
+@pytest.mark.parametrize(
+    ("logprob", "off_policy", "source"),
+    [(-0.5, False, "policy"), (math.nan, False, "gold"), (-0.5, True, "hint"), (math.nan, True, "gold")],
+)
+def test_a_rollout_says_who_wrote_it(logprob: float, off_policy: bool, source: str) -> None:
+    turns = tuple(Turn(observed_ids=(1,), token_ids=(2,), logprobs=(p,), text="7") for p in (-0.1, logprob))
+    prompt = Prompt(id="p", messages=[user("which?")], answer="7")
+    rollout = Rollout(prompt=prompt, group=0, turns=turns, status=Status.FINISHED, off_policy=off_policy)
+    assert rollout_row(rollout, Score(1.0), 0.5)["source"] == source
 
 
 # -- resume -------------------------------------------------------------------------------------------------------------

@@ -562,6 +562,42 @@ def test_a_group_shows_its_best_and_worst_and_counts_equals(run: RunFolder) -> N
     assert [b for b in page.texts("b") if b[0] in "+-"][:7] == ["+4.50", "+3.50", "+2.50", "+1.50", "-2.50", "-3.50", "-4.50"]
 
 
+@pytest.mark.parametrize(
+    ("values", "advantages", "said"),
+    [
+        ([1.0, 1.0], [0.0, 0.0], "All scored alike: nothing to learn here."),
+        ([1.0, 1.0], [0.3, -0.3], "All scored alike, but there are advantages: they compare with more than this group."),
+        ([1.0, 0.0], [1.0, -1.0], None),
+        ([1.0], [0.5], None),
+        ([1.0, 0.0], [0.0, 0.0], "Every advantage is zero, though the scores differ: nothing to learn here."),
+        ([1.0, None], [0.0, None], "Every advantage is zero: nothing to learn here."),
+        ([1.0, 0.0], [None, None], "Left out of the update: nothing was learned here."),
+        ([1.0, 1.0], [None, None], "All scored alike and left out of the update."),
+        ([None, None], [None, None], "No score: nothing to learn here."),
+    ],
+)
+def test_what_a_group_taught_is_told_by_its_advantages(
+    run: RunFolder, values: list[float | None], advantages: list[float | None], said: str | None
+) -> None:
+    run.rollouts(1, [rollout(str(i), v, advantage=a) for i, (v, a) in enumerate(zip(values, advantages, strict=True))])
+    html = write_report(run.path).read_text()
+    assert re.findall('<p class="flat">(.*?)</p>', html) == ([said] if said else [])
+
+
+def test_rows_without_advantages_teach_what_nobody_knows() -> None:
+    rows = [{key: value for key, value in rollout().items() if key != "advantage"}] * 2
+    assert gallery._lesson(rows) == ""
+
+
+def test_completions_that_the_policy_did_not_write_alone_say_so(run: RunFolder) -> None:
+    sources: list[Any] = ["policy", "gold", "hint", "<b>", ["gold"]]
+    run.rollouts(1, [rollout("7", source=source) for source in sources[:3]])  # one text, and yet three kinds
+    run.rollouts(2, [rollout(str(i), source=source) for i, source in enumerate(sources[3:])] + [rollout("old")])
+    page = page_of(run)
+    assert page.texts("pre")[:3] == ["7"] * 3 and page.texts("b").count("gold completion") == 1
+    assert page.texts("b").count("answered with a hint") == 1
+
+
 def test_pictures_outside_of_the_run_are_not_read(run: RunFolder, tmp_path: Path) -> None:
     (tmp_path / "secret.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"secret" * 9)
     (run.path / "rollouts" / "media" / "fake.png").write_bytes(b"GIF89a")
@@ -682,7 +718,35 @@ def test_hover_data_are_the_raw_values() -> None:
 def test_stage_boundaries() -> None:
     steps = [{"step": i, "stage": s, "metrics": {}} for i, s in ((1, "sft"), (2, "sft"), (3, "rl"), (4, "sft"))]
     assert charts.boundaries(steps) == [(2.5, "rl"), (3.5, "sft")]
-    assert charts.stages(steps) == [("sft", 2), ("rl", 1), ("sft", 1)]
+    assert charts.stages(steps) == [("sft", "", 2), ("rl", "", 1), ("sft", "", 1)]
+
+
+def test_stages_of_one_kind_are_told_apart_by_the_plan() -> None:
+    planned = [
+        {"kind": "sft", "steps": 1},
+        {"kind": "rl", "steps": 2, "algorithm": "grpo"},
+        {"kind": "rl", "steps": 3, "algorithm": "ppo"},
+    ]
+    steps = [{"step": i, "stage": "rl" if i > 1 else "sft", "metrics": {}} for i in range(1, 6)]
+    assert charts.stages(steps, planned) == [("sft", "", 1), ("rl", "grpo", 2), ("rl", "ppo", 2)]
+    assert charts.stages(steps, planned[:2]) == [("sft", "", 1), ("rl", "grpo", 4)], "more than planned stays with the last"
+    assert charts.stages(steps, planned[2:]) == [("sft", "", 1), ("rl", "", 4)], "a plan that doesn't fit names nothing"
+
+
+def test_the_header_names_the_algorithm(tmp_path: Path) -> None:
+    stages = [{"kind": "sft", "steps": 1}, {"kind": "rl", "steps": 12, "algorithm": "<ppo>"}]
+    run = RunFolder.create(tmp_path / "run", {**CONFIG, "stages": stages}, 1)
+    for step in range(1, 14):
+        run.metrics(step, "rl" if step > 1 else "sft", {"loss": 1.0})
+    html = write_report(run.path).read_text()
+    assert '<ol class="chain"><li>sft, <b>1 step</b></li><li>rl, &lt;ppo&gt;, <b>12 steps</b></li></ol>' in html
+
+
+def test_the_headings_of_the_errors_stay_whole(run: RunFolder) -> None:
+    run.error(1, "w", "long" * 200)
+    page = page_of(run)
+    assert page.texts("th") == ["Times", "Steps", "Where", "What"]
+    assert [a.get("style") for tag, a in page.elements if tag == "th"] == ["white-space:nowrap"] * 4
 
 
 # -- the command --------------------------------------------------------------------------------------------------------

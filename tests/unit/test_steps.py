@@ -24,6 +24,7 @@ from mmrl.policies.vlm import VLM
 from mmrl.run import Run
 from mmrl.schema import PolicyConfig
 from mmrl.start import resolved
+from mmrl.steps import kept_of
 from mmrl.types import Credit, Prompt, Rollout, Score, Status, Turn, replace, user
 
 MODEL = "tiny:qwen2_5_vl:hidden=32,layers=1"
@@ -276,6 +277,60 @@ def test_what_is_recorded_of_an_idle_step_has_no_advantage():
     assert len(run.folder.kept[1]) == 16 and all(math.isnan(row["advantage"]) for row in run.folder.kept[1])
 
 
+# -- what is recorded ---------------------------------------------------------------------------------------------------
+
+
+def kept(limit, sizes, taught=(), tasks="", gold=()):
+    """Group -> members recorded, in their order. taught: groups; tasks: a letter for each group; gold: rollouts."""
+    rollouts = []
+    for group, size in enumerate(sizes):
+        prompt = Prompt(id="p", messages=[user("p")], answer="", task=tasks[group] if tasks else "a")
+        for _ in range(size):
+            turn = Turn(observed_ids=(1,), token_ids=(2,), logprobs=(math.nan if len(rollouts) in gold else -1.0,), text="0")
+            rollouts.append(Rollout(prompt=prompt, group=group, turns=(turn,), status=Status.FINISHED))
+    numbers = kept_of(rollouts, [r.group in taught for r in rollouts], limit)
+    assert len({*numbers}) == len(numbers) <= limit
+    return [rollouts[n].group for n in numbers] if not gold else numbers
+
+
+def test_groups_are_recorded_whole():
+    assert kept(16, [6, 6, 6]) == [0] * 6 + [1] * 6
+    assert kept(8, [6, 6, 2]) == [0] * 6 + [2] * 2, "what is left has room for a smaller one"
+    assert kept(4, [4]) == [0] * 4 and kept(9, [2, 2]) == [0, 0, 1, 1]
+
+
+def test_a_first_group_that_is_too_large_keeps_its_gold_completion():
+    assert kept(3, [5, 2]) == [0, 0, 0]
+    assert kept(3, [5, 2], gold=(4,)) == [0, 1, 4]
+    assert kept(1, [5], gold=(3, 4)) == [3]
+
+
+def test_groups_that_taught_something_come_first_and_each_task_in_turn():
+    assert kept(2, [1, 1, 1], taught={2}) == [2, 0]
+    assert kept(4, [1] * 6, tasks="aaaabb") == [0, 4, 1, 5]
+    assert kept(4, [1] * 6, tasks="aaaabb", taught={3, 5}) == [3, 5, 0, 4], "of each task first"
+    assert kept(1, [1, 1], tasks="ab", taught={1}) == [1], "the task that taught something begins"
+    assert kept(4, [1] * 4, tasks="abbb") == [0, 1, 2, 3]
+
+
+def test_a_step_records_the_groups_that_taught_something_with_their_sources():
+    script = {"p0": "0 0 0 0", "p1": EVERY, "p2": "1 1 1 1", "p3": "0 1! 0 0"}
+    recorded = {"rollouts_every": 1, "rollouts": 11, "trackers": []}
+    for algorithm in ("grpo", "ppo"):  # one advantage for each rollout, and one for each token
+        run = begun({"prompts_per_step": 4, "algorithm": algorithm}, script, record=recorded)
+        step(run)
+        rows = run.folder.kept[1]
+        assert len(rows) == 8 and {row["source"] for row in rows} == {"policy"}
+        if algorithm == "grpo":
+            assert [row["prompt_id"] for row in rows] == ["p1"] * 4 + ["p3"] * 4
+    run = with_hints("guide", record=recorded)
+    step(run)
+    assert [row["source"] for row in run.folder.kept[1]] == ["policy"] * 4 + ["hint"] * 4
+    run = begun({"ground_truth": "when-failed"}, {"p0": "0 0!! 0 0", "p1": EVERY}, record=recorded)
+    step(run)
+    assert [row["source"] for row in run.folder.kept[1]] == ["policy"] * 4 + ["gold"] + ["policy"] * 4
+
+
 # -- cut off ------------------------------------------------------------------------------------------------------------
 
 
@@ -311,7 +366,7 @@ def test_masked_rows_of_credit_by_tokens_leave_as_a_whole():
 # -- hints --------------------------------------------------------------------------------------------------------------
 
 
-def with_hints(kind, **stage):
+def with_hints(kind, record=None, **stage):
     """p0 fails and succeeds with its hint, p1 does without."""
 
     def script(prompt):
@@ -319,7 +374,7 @@ def with_hints(kind, **stage):
             ["0", "1", "0", "0!"] if "Hint" in prompt.text else ["0", "0!", "0", "0"] if prompt.id == "p0" else EVERY.split(" ")
         )
 
-    return begun({"hints": kind, **stage}, script, off=(0.0, -0.25, 0.25))
+    return begun({"hints": kind, **stage}, script, off=(0.0, -0.25, 0.25), **({"record": record} if record else {}))
 
 
 def test_guide_trains_hinted_answers_under_the_prompt_itself_weighted_by_importance():
