@@ -348,7 +348,7 @@ def kept_of(rollouts: Sequence[Rollout], taught: Sequence[bool], limit: int) -> 
     for group in sorted(groups.values(), key=lambda group: not any(taught[n] for n in group)):
         by_task.setdefault(rollouts[group[0]].prompt.task, []).append(group)
     kept: list[int] = []
-    for group in (group for turn in zip_longest(*by_task.values(), fillvalue=()) for group in turn):
+    for group in (group for turn in zip_longest(*by_task.values()) for group in turn if group):
         if not kept and len(group) > limit:
             return sorted(sorted(group, key=lambda n: not is_gold(rollouts[n]))[:limit])
         if len(kept) + len(group) <= limit:

@@ -147,8 +147,11 @@ class Case:
     """What a verifier sees. It pickles: verifiers run in other processes."""
 
     completion: str
+    """What the policy wrote: the text of its last turn, without special tokens."""
     answer: Any = None
+    """The prompt's."""
     meta: Mapping[str, Any] = field(default_factory=dict)
+    """The prompt's."""
     status: Status = Status.FINISHED
     """`TRUNCATED_LENGTH` when the completion was cut off."""
     image_sizes: tuple[tuple[int, int], ...] = ()

@@ -171,14 +171,12 @@ def fields_table(noun: type) -> str:
     for node, following in itertools.pairwise(body):
         if isinstance(node, ast.AnnAssign) and isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
             told[ast.unparse(node.target)] = " ".join(str(following.value.value).split())
-    plain = {("Case", "completion"): "What the policy wrote, without special tokens.", ("Case", "answer"): "The prompt's."}
-    plain |= {("Case", "meta"): "The prompt's."}
     rows = ["", "| field | type | default | what it is |", "|---|---|---|---|"]
     for field in dataclasses.fields(noun):
         given = f"`{default(field.default)}`" if field.default is not dataclasses.MISSING else "required"
         if field.default_factory is not dataclasses.MISSING:
             given = "empty"
-        what = told.get(field.name) or plain[noun.__name__, field.name]
+        what = told[field.name]
         kind = str(field.type).replace("|", "\\|")
         rows.append(f"| `{field.name}` | `{kind}` | {given} | {what} |")
     return "\n".join([*rows, ""])
