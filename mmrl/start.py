@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -365,20 +365,24 @@ def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Ev
         return [evaluator(name)[0] for name in tasks]
 
 
-def checkpoint_state(folder: Path) -> dict[str, Any]:
-    """Where the newest checkpoint of a run folder left the run."""
-    return checkpoint.state(RunFolder.open(folder).checkpoints()[-1])
+def newest_state(folder: RunFolder) -> dict[str, Any]:
+    """Where the newest checkpoint left the run; empty when there is none."""
+    found = folder.checkpoints()
+    return checkpoint.state(found[-1]) if found else {}
 
 
-def find_checkpoint(folder: RunFolder, which: str) -> Path | None:
-    """`best`, `last` or a step number -> the checkpoint's folder; None when the best were the weights that the run began with."""
+def find_checkpoint(folder: RunFolder, which: str, state: Mapping[str, Any] | None = None) -> Path | None:
+    """`best`, `last` or a step number -> the checkpoint's folder; None when the best were the weights that the run began with.
+
+    state: that of the newest checkpoint, where it is known already.
+    """
     found = folder.checkpoints()
     if not found:
         raise UserError(f"{folder.path} has no checkpoint yet: wait for the first, or set checkpoint.every")
     if which == "last":
         return found[-1]
     if which == "best":
-        best = checkpoint.state(found[-1])["best_step"]
+        best = (state or newest_state(folder))["best_step"]
         if best == 0:
             return None
         return folder.checkpoint_dir(best) if best is not None else found[-1]

@@ -92,13 +92,15 @@ def _refuse_unknown(target: Path) -> None:
 def _weights(config: RunConfig, folder: Path | None, which: str) -> tuple[str, int | None]:
     """Which weights are evaluated, in words, and the step of their checkpoint; None when they are the run file's own."""
     from mmrl.record import RunFolder, step_of
-    from mmrl.start import checkpoint_state, find_checkpoint
+    from mmrl.start import find_checkpoint, newest_state
 
     if folder is None:
         return f"{config.policy.model}, as the run file names it", None
-    found = find_checkpoint(RunFolder.open(folder), which)
+    run = RunFolder.open(folder)
+    state = newest_state(run) if which == "best" else {}
+    found = find_checkpoint(run, which, state)
     if found is None:
-        state, what = checkpoint_state(folder), "the weights that the run began with"
+        what = "the weights that the run began with"
         later = "" if state["evaluated_step"] == state["step"] else f"; step {state['step']} was not evaluated: --checkpoint last"
         return f"{folder}, best checkpoint: no evaluation was better than that of {what}, {config.policy.model}{later}", None
     step = step_of(found)

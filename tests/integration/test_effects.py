@@ -44,19 +44,19 @@ from mmrl import PolicySpec, Prompt, Task, TaskSpec, TrackerSpec, VerifierSpec, 
 
 @hookimpl
 def mmrl_tasks():
-    return [TaskSpec(id="more/ranked", target="more:Ranked", verifiers={"toy/letters": 1.0}, metric="toy/letters")]
+    return [TaskSpec(id="extras/ranked", target="extras:Ranked", verifiers={"toy/letters": 1.0}, metric="toy/letters")]
 
 @hookimpl
 def mmrl_verifiers():
-    return [VerifierSpec(id=f"more/{name}", target=f"more:{name}", deadline_s=60) for name in ("opposite", "slow")]
+    return [VerifierSpec(id=f"extras/{name}", target=f"extras:{name}", deadline_s=60) for name in ("opposite", "slow")]
 
 @hookimpl
 def mmrl_policies():
-    return [PolicySpec(id="more/loud", target="more:loud")]
+    return [PolicySpec(id="extras/loud", target="extras:loud")]
 
 @hookimpl
 def mmrl_trackers():
-    return [TrackerSpec(id="more/kept", target="more:Kept")]
+    return [TrackerSpec(id="extras/kept", target="extras:Kept")]
 
 class Ranked(Task):
     """Prompts with a difficulty, a gold completion of four words, and other words to ask in."""
@@ -108,7 +108,7 @@ BASES: dict[str, dict[str, Any]] = {
 }
 OWN_CODE, ELSEWHERE = "a checkpoint with code of its own", "a folder that is not there yet"
 TWO = [{"id": "toy/colour", "name": "one"}, {"id": "toy/colour", "name": "two"}]
-RANKED = [{"id": "more/ranked"}]
+RANKED = [{"id": "extras/ranked"}]
 WRONG = [{"id": "toy/colour", "verifiers": {"toy/exact": 1.0}}]
 
 
@@ -211,7 +211,7 @@ class Lab:
 
     def __init__(self, folder):
         self.folder, self.ran = folder, {}
-        (folder / "more.py").write_text(MORE)
+        (folder / "extras.py").write_text(MORE)
 
     def __call__(self, base, changes=(), patch=None):
         changes = dict(changes)
@@ -250,7 +250,7 @@ class Lab:
             at(data, path, made() if made else copy.deepcopy(value))
         found, watcher, before = Ran(data), runs.Silent(), torch.get_num_threads()
         with pytest.MonkeyPatch.context() as m:
-            m.setenv("MMRL_PLUGIN_FILES", os.pathsep.join([runs.TOY, str(self.folder / "more.py")]))
+            m.setenv("MMRL_PLUGIN_FILES", os.pathsep.join([runs.TOY, str(self.folder / "extras.py")]))
             watch(m, found)
             if patch:
                 patch(m)
@@ -897,7 +897,7 @@ ENTRIES = {
     "policy": Effect(to={"model": MODEL.replace("32", "64")}, seen=lambda a, b: unequal(a.first, b.first), why="another model"),
     "policy.model": Effect(to=f"{MODEL},seed=5", seen=lambda a, b: unequal(a.first, b.first), why="another model"),
     "policy.kind": Effect(
-        to="more/loud", seen=lambda a, b: unequal(a.first, b.first), why="a plugin's policy doubles its weights"
+        to="extras/loud", seen=lambda a, b: unequal(a.first, b.first), why="a plugin's policy doubles its weights"
     ),
     "policy.dtype": Effect(
         to="bfloat16",
@@ -948,7 +948,7 @@ ENTRIES = {
     ),
     # tasks
     "tasks.id": Effect(
-        to="more/ranked", seen=lambda a, b: {r["task"] for r in b.rollouts} == {"more/ranked"}, why="other prompts"
+        to="extras/ranked", seen=lambda a, b: {r["task"] for r in b.rollouts} == {"extras/ranked"}, why="other prompts"
     ),
     "tasks.name": Effect(
         to="mine",
@@ -966,7 +966,7 @@ ENTRIES = {
         seen=lambda a, b: {r["answer"] for r in b.rollouts} == {"red"} != {r["answer"] for r in a.rollouts},
         why="the task is made with them",
     ),
-    "tasks.verifiers": Effect(to={"more/opposite": 1.0}, seen=rewards, why="another reward"),
+    "tasks.verifiers": Effect(to={"extras/opposite": 1.0}, seen=rewards, why="another reward"),
     "tasks.prompt": Effect(
         to="{text} Think first.",
         seen=lambda a, b: shown(a, "Think first.") == 0 < shown(b, "Think first.") == len(b.texts),
@@ -1019,7 +1019,7 @@ ENTRIES = {
     ),
     "judge.deadline_s": Effect(
         to=0.05,
-        also={"tasks": [{"id": "toy/colour", "verifiers": {"more/slow": 1.0}}], S + "steps": 1, S + "group_size": 2},
+        also={"tasks": [{"id": "toy/colour", "verifiers": {"extras/slow": 1.0}}], S + "steps": 1, S + "group_size": 2},
         seen=refused("scores of step 1 failed"),
         why="a slow verifier fails",
     ),
@@ -1076,7 +1076,7 @@ ENTRIES = {
     ),
     "record.project": Effect(
         to="mine",
-        also={"record.trackers": ["more/kept"]},
+        also={"record.trackers": ["extras/kept"]},
         why="trackers are told",
         seen=both(lambda r: (r.path / "project").read_text(), "mmrl", "mine"),
     ),
@@ -1093,7 +1093,7 @@ ENTRIES = {
         0.0,
         "the held-out figure fell",
         **{
-            "tasks": [{"id": "more/ranked", "verifiers": {"toy/letters": 0.0, "more/opposite": 1.0}}],
+            "tasks": [{"id": "extras/ranked", "verifiers": {"toy/letters": 0.0, "extras/opposite": 1.0}}],
             "evaluate.n": 8,
             "evaluate.every": 2,
             S + "learning_rate": 1e-2,

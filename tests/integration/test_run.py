@@ -159,6 +159,7 @@ def test_a_verifier_that_fails_stops_the_run_and_loses_nothing(tmp_path, name, r
         runs.run(with_verifier(tmp_path, name))
     assert reason in str(caught.value)
     errors = [json.loads(line) for line in (tmp_path / "toy" / "errors.jsonl").read_text().splitlines()]
+    assert errors.pop()["where"] == "the end of the run"
     assert len(errors) == 8 and reason in errors[0]["what"] and errors[0]["step"] == 3
     rows = runs.rows(tmp_path / "toy")
     assert [r["step"] for r in rows if "metrics" in r] == [1, 2], "the SFT steps stand, the failed step left no figures"

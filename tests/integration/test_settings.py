@@ -32,16 +32,16 @@ from mmrl import AlgorithmSpec, Prompt, Task, TaskSpec, VerifierSpec, hookimpl, 
 
 @hookimpl
 def mmrl_tasks():
-    return [TaskSpec(id="more/shape", target="more:Shape", verifiers={"more/length": 0.5, "more/vowels": 2.0})]
+    return [TaskSpec(id="shapes/shape", target="shapes:Shape", verifiers={"shapes/length": 0.5, "shapes/vowels": 2.0})]
 
 @hookimpl
 def mmrl_verifiers():
-    return [VerifierSpec(id="more/length", target="more:length"), VerifierSpec(id="more/vowels", target="more:vowels")]
+    return [VerifierSpec(id="shapes/length", target="shapes:length"), VerifierSpec(id="shapes/vowels", target="shapes:vowels")]
 
 @hookimpl
 def mmrl_algorithms():
-    return [AlgorithmSpec(id="more/plain", target="mmrl.algorithms.advantage:group_relative", options={"scale": "batch"},
-                          loss="more:loss", normalise="constant", constant=2.5)]
+    return [AlgorithmSpec(id="shapes/plain", target="mmrl.algorithms.advantage:group_relative", options={"scale": "batch"},
+                          loss="shapes:loss", normalise="constant", constant=2.5)]
 
 class Shape(Task):
     def prompts(self, split, seed):
@@ -63,7 +63,7 @@ NOTHING = {"n": 0}
 
 @pytest.fixture(scope="module")
 def more_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("plugin") / "more.py"
+    path = tmp_path_factory.mktemp("plugin") / "shapes.py"
     path.write_text(MORE)
     return path
 
@@ -121,18 +121,18 @@ def steps(folder):
 
 
 def test_tasks_come_by_weight_and_each_is_paid_by_its_own_verifiers(tmp_path, more, packed):
-    tasks = [{"id": "toy/colour", "weight": 1.0}, {"id": "more/shape", "weight": 4.0}]
+    tasks = [{"id": "toy/colour", "weight": 1.0}, {"id": "shapes/shape", "weight": 4.0}]
     record = {"rollouts_every": 1, "rollouts": 999}
     stage = {**RL, "steps": 5, "prompts_per_step": 8, "group_size": 2}
     folder = runs.run(runs.toy_config(tmp_path, tasks=tasks, stages=[stage], evaluate=NOTHING, record=record))
     rows = [row for step in recorded(folder).values() for row in step]
     assert len(rows) == 80
-    shapes = [r for r in rows if r["task"] == "more/shape"]
+    shapes = [r for r in rows if r["task"] == "shapes/shape"]
     assert 52 <= len(shapes) <= 76, "64 of 80 on average"
     for row in rows:
         parts, value = row["score"]["parts"], row["score"]["value"]
-        if row["task"] == "more/shape":
-            assert value == pytest.approx(0.5 * parts["more/length"] + 2.0 * parts["more/vowels"])
+        if row["task"] == "shapes/shape":
+            assert value == pytest.approx(0.5 * parts["shapes/length"] + 2.0 * parts["shapes/vowels"])
         else:
             assert parts == {"toy/letters": value}
     assert {r.prompt.id[: len("train")] for call in packed for r in call.rollouts} == {"train"}
@@ -140,12 +140,12 @@ def test_tasks_come_by_weight_and_each_is_paid_by_its_own_verifiers(tmp_path, mo
 
 
 def test_verifiers_of_the_run_file_replace_the_tasks_own(tmp_path, more):
-    task = {"id": "more/shape", "verifiers": {"toy/letters": 0.25, "more/vowels": -1.0}}
+    task = {"id": "shapes/shape", "verifiers": {"toy/letters": 0.25, "shapes/vowels": -1.0}}
     folder = runs.run(runs.toy_config(tmp_path, tasks=[task], stages=[RL], evaluate=NOTHING))
     for row in recorded(folder)[1]:
         parts = row["score"]["parts"]
-        assert set(parts) == {"toy/letters", "more/vowels"}
-        assert row["score"]["value"] == pytest.approx(0.25 * parts["toy/letters"] - parts["more/vowels"])
+        assert set(parts) == {"toy/letters", "shapes/vowels"}
+        assert row["score"]["value"] == pytest.approx(0.25 * parts["toy/letters"] - parts["shapes/vowels"])
 
 
 def test_a_stage_takes_its_split_its_order_and_the_runs_seed(tmp_path, more):
@@ -154,7 +154,7 @@ def test_a_stage_takes_its_split_its_order_and_the_runs_seed(tmp_path, more):
         runs.toy_config(
             tmp_path,
             overrides=("seed=5",),
-            tasks=[{"id": "more/shape"}],
+            tasks=[{"id": "shapes/shape"}],
             stages=[stage, stage, {**stage, "split": "test"}],
             evaluate=NOTHING,
             record={"rollouts": 12},
@@ -185,7 +185,7 @@ def test_each_stage_has_its_own_schedule(tmp_path):
 
 
 def test_the_algorithm_brings_advantage_loss_and_average_and_a_stage_changes_its_settings(tmp_path, more, learners):
-    own = {**RL, "algorithm": "more/plain", "steps": 1}
+    own = {**RL, "algorithm": "shapes/plain", "steps": 1}
     changed = [{"scale": "none", "normalise": "sequence"}, {"constant": 4.0}]
     stages = [{**RL, "steps": 1}, own, *({**own, "settings": settings} for settings in changed)]
     folder = runs.run(runs.toy_config(tmp_path, stages=stages, evaluate=NOTHING))
@@ -301,7 +301,7 @@ def scripted(monkeypatch, more):
 
 
 STAGES = [{**SFT, "steps": 3}, {**RL, "steps": 5}, {**RL, "steps": 4}]
-TASKS = [{"id": "toy/colour"}, {"id": "more/shape"}]
+TASKS = [{"id": "toy/colour"}, {"id": "shapes/shape"}]
 
 
 @pytest.mark.parametrize(("keep", "left"), [(1, [7, 12]), (2, [7, 9, 12]), (3, [7, 9, 12])])
@@ -346,7 +346,7 @@ def test_evaluation_of_a_checkpoint_uses_its_weights_and_every_task(tmp_path, sc
         (folder.path, "7", best),
         (None, "best", first),  # the run file's own policy
     ):
-        assert evaluate_only(config, where, which) == ["toy/colour", "more/shape"]
+        assert evaluate_only(config, where, which) == ["toy/colour", "shapes/shape"]
         assert torch.equal(seen[-1], expected)
     assert not torch.equal(first, best) and not torch.equal(best, last)
     with pytest.raises(UserError, match=r"evaluate\.n = 0 switches evaluation off: give -n"):
@@ -370,7 +370,7 @@ def test_rollouts_are_recorded_when_and_as_many_as_the_run_file_says(tmp_path):
         folder = runs.run(runs.toy_config(tmp_path, str(every), stages=stages, evaluate=NOTHING, record=record))
         found = recorded(folder)
         assert list(found) == expected, "the first and last of a stage, and every so many of all steps"
-        assert all([r["group"] for r in rows] == [0, 0, 0, 0, 1] for rows in found.values())
+        assert all(len(rows) == 4 and len({r["group"] for r in rows}) == 1 for rows in found.values()), "whole groups"
 
 
 # -- judge --------------------------------------------------------------------------------------------------------------
@@ -424,7 +424,8 @@ def test_a_tenth_and_two_more_may_be_broken(tmp_path):
     """4 of 16: when the last of them is met, at the 16th prompt at the latest, 2 + 16 // 10 = 3 are allowed."""
     with pytest.raises(UserError, match="4 prompts are broken so far"):
         broken(tmp_path, 4, {"steps": 9, "prompts_per_step": 4})
-    assert len((tmp_path / "toy" / "errors.jsonl").read_text().splitlines()) == 4
+    written = [json.loads(line)["where"] for line in (tmp_path / "toy" / "errors.jsonl").read_text().splitlines()]
+    assert written.pop() == "the end of the run" and len(written) == 4
 
 
 def test_a_broken_picture_is_named_once_in_all_epochs(tmp_path):

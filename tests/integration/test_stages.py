@@ -236,8 +236,13 @@ def test_recap_samples_and_evaluates_as_if_the_answer_were_going_to_be_good(tmp_
 def test_co_reward_trains_prompts_in_both_words(tmp_path):
     folder = runs.run(config(tmp_path / "a", {"labels": "co-reward", "steps": 2}))
     for rows in rollouts(folder).values():
-        starts = [texts(r)[0].split()[0] for r in rows]
-        assert starts == ["first"] * 8 + ["second"] * 8 and sorted({r["group"] for r in rows}) == [0, 1, 2, 3]
+        starts = {g: {texts(r)[0].split()[0] for r in rows if r["group"] == g} for g in range(4)}
+        assert starts == {0: {"first"}, 1: {"first"}, 2: {"second"}, 3: {"second"}} and sorted({r["group"] for r in rows}) == [
+            0,
+            1,
+            2,
+            3,
+        ]
         assert all(r["score"]["parts"].keys() == {"co-reward"} for r in rows)
 
 

@@ -528,9 +528,9 @@ def test_eval_reads_a_checkpoints_state_once(evaluated, tmp_path, monkeypatch):
     folder = RunFolder.create(tmp_path / "runs" / "x", as_data(runs.toy_config(tmp_path)), 0)
     for step in (2, 4):
         folder.checkpoint_dir(step).mkdir()
-    read = []
+    read, at = [], {"step": 4, "evaluated_step": 4}
     for best, expected in ((2, (folder.path, "2")), (0, (None, "None"))):
-        monkeypatch.setattr(checkpoint, "state", lambda path, best=best: read.append(path.name) or {"best_step": best})
+        monkeypatch.setattr(checkpoint, "state", lambda path, best=best: read.append(path.name) or {"best_step": best, **at})
         read.clear()
         _, asked = evaluated(str(folder.path))
         assert asked[0][1:] == expected and read == ["step-000004"]
