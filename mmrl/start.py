@@ -49,6 +49,8 @@ def train(config: RunConfig, progress: Progress, *, resume: bool = False, overwr
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
     going_on = resume and is_run(path)
+    if not going_on:
+        refuse_own_model(config, path)
     if not going_on and not (overwrite and is_run(path)):
         refuse_used(path, asked="--resume" if resume else "--overwrite" if overwrite else "")
     with contextlib.ExitStack() as held:
@@ -78,6 +80,14 @@ def train(config: RunConfig, progress: Progress, *, resume: bool = False, overwr
         with stopping_gently(run):
             finish(run)
     return folder
+
+
+def refuse_own_model(config: RunConfig, path: Path) -> None:
+    """UserError when the run would begin from a model in the folder that it is about to replace."""
+    teachers = [s.teacher for s in config.stages if isinstance(s, DistillStage)]
+    for name in [config.policy.model, *teachers]:
+        if is_run(path) and Path(name).is_dir() and Path(name).resolve().is_relative_to(path.resolve()):
+            raise UserError(f"{name} is in {path}, which this run would replace: choose another name for the run")
 
 
 @contextlib.contextmanager

@@ -200,3 +200,14 @@ def test_what_is_most_likely_not_meant_is_said_before_the_run(tmp_path, stage, s
     (told,) = remarks(resolved(runs.toy_config(tmp_path, stages=[{**RL, **stage}])))
     assert said in told
     assert remarks(resolved(runs.toy_config(tmp_path, stages=[RL, {**RL, "kl": 0.1, "epochs": 2, "hints": "guide"}]))) == []
+
+
+def test_a_run_does_not_replace_the_model_it_begins_with(tmp_path):
+    sft = {"kind": "sft", "steps": 1, "batch_size": 2}
+    folder = runs.run(runs.toy_config(tmp_path, stages=[sft], evaluate={"n": 0}))
+    model = str(folder.checkpoint_dir(1) / "policy")
+    distill = {"kind": "distill", "steps": 1, "teacher": model}
+    for changed in ({"policy": {"model": model}, "stages": [sft]}, {"stages": [distill]}):
+        with pytest.raises(UserError, match="which this run would replace: choose another name"):
+            runs.run(runs.toy_config(tmp_path, evaluate={"n": 0}, **changed), overwrite=True)
+    assert (folder.checkpoint_dir(1) / "policy" / "config.json").is_file()
