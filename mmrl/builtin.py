@@ -181,6 +181,7 @@ def _with_models() -> list[AlgorithmSpec]:
             id="digirl",
             target=ADVANTAGE + "step_filter",
             loss=LOSS + "negative_log_likelihood",
+            stage={"credit": "turn"},  # its steps are actions, each a whole answer
             summary="Imitate the steps that a critic finds made things better",
             paper="Bai et al., DigiRL, its step-level filter",
         ),

@@ -25,8 +25,9 @@ def relabelled(
     encode: Callable[[Prompt], PromptInputs],
     plain: Callable[[Group], Prompt],
     seed: int,
-) -> tuple[list[Rollout], Credit]:
-    """The rollouts as answers to prompts that say how good each was, every one with the weight 1: to be imitated.
+) -> tuple[list[Rollout], Credit, float]:
+    """The rollouts as answers to prompts that say how good each was, every one with the weight 1: to be imitated; and the share
+    of them that is called positive.
 
     The `top` share by advantage is called positive, the rest negative; `drop` of the rollouts hear neither. Failed ones stay out.
     plain: a group's prompt without a condition. What was sampled was sampled as positive.
@@ -43,7 +44,8 @@ def relabelled(
             shown[key] = (len(shown), prompt, group.inputs if label == config.positive else encode(prompt))
         number, prompt, inputs = shown[key]
         answers.append(replace(rollout if label == config.positive else moved(rollout, prompt, inputs), group=number))
-    return answers, Credit(advantages=torch.ones(len(labels)).where(~advantages_N.isnan(), torch.nan))
+    credit = Credit(advantages=torch.ones(len(labels)).where(~advantages_N.isnan(), torch.nan))
+    return answers, credit, labels.count(config.positive) / len(labels)
 
 
 def labels_of(advantages: Sequence[float], config: ConditionConfig, seed: int) -> list[str]:

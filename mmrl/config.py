@@ -17,7 +17,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from mmrl.errors import UserError
-from mmrl.schema import STAGES, RunConfig
+from mmrl.schema import PARTS, STAGES, RunConfig
+from mmrl.schema.base import LARGEST
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
@@ -87,7 +88,8 @@ def _override(tree: dict[str, Any], text: str) -> None:
 
 def _index(node: list[Any], part: str, text: str) -> int:
     if not re.fullmatch(r"-?[0-9]{1,9}", part) or not -len(node) <= int(part) < len(node):
-        raise UserError(f"--set {text!r}: {part!r} is not an item of a list of {len(node)}: use 0 to {len(node) - 1}")
+        known = f"use 0 to {len(node) - 1}" if node else "give the list in the run file first"
+        raise UserError(f"--set {text!r}: {part!r} is not an item of a list of {len(node)}: {known}")
     return int(part)
 
 
@@ -141,6 +143,8 @@ def check_ranges(where: str, settings: Mapping[str, Any], names: Iterable[str]) 
     """Refuse settings of these names outside their `RANGES`. They are numbers already."""
     for name in [n for n in names if n in settings and n in RANGES]:
         low, high = RANGES[name]
+        if LARGEST < settings[name] < math.inf:
+            raise UserError(f"{where}.{name} = {settings[name]!r:.40} must be at most {LARGEST:g}, or inf")
         if not low <= settings[name] <= high:
             limits = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
             raise UserError(f"{where}.{name} = {settings[name]!r} must be {limits}")
@@ -158,12 +162,18 @@ def smoke(config: RunConfig) -> RunConfig:
     data = config.model_dump(mode="json", exclude_unset=True)  # an algorithm's own defaults may still fill in
     if not config.policy.model.startswith("tiny:"):
         data["policy"] |= {"model": "tiny:qwen2_5_vl", "dtype": "float32", "trust_remote_code": False}
+        for stage in data["stages"]:  # patterns of names are about layers that the tiny model hasn't
+            stage["parts"] = [part for part in stage.get("parts", []) if part["match"] in PARTS]
+        if config.policy.lora:
+            data["policy"]["lora"]["match"] = [m for m in config.policy.lora.match if m in PARTS] or ["language"]
     largest = min(config.policy.max_pixels or 12544, 12544)
     data["policy"] |= {"device": "cpu", "max_pixels": largest, "min_pixels": min(config.policy.min_pixels or 3136, 3136, largest)}
     smaller = {"steps": 2, "batch_size": 4, "prompts_per_step": 2, "minibatches": 2, "group_size": 4, "epochs": 2}
     for stage, full in zip(data["stages"], config.stages, strict=True):
         if "teacher" in stage and not stage["teacher"].startswith("tiny:"):
             stage["teacher"] = data["policy"]["model"]
+        if stage.get("critic", {}).get("warmup_steps"):
+            stage["critic"]["warmup_steps"] = 1
         stage.update({k: min(getattr(full, k), v) for k, v in smaller.items() if hasattr(full, k)} | {"warmup_steps": 0})
     for task in data["tasks"]:
         task.update({k: min(task[k], most) for k, most in (("group_size", 4), ("max_tokens", 16)) if task.get(k)})

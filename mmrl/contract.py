@@ -6,7 +6,6 @@ Each check returns nothing, or raises a UserError whose message names the rule a
 from __future__ import annotations
 
 import inspect
-import math
 import re
 from collections.abc import Iterable, Mapping
 from importlib.metadata import Distribution
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 import mmrl
 from mmrl.errors import UserError
 from mmrl.specs import AlgorithmSpec, PolicySpec, SimulatorSpec, Spec, TaskSpec, TrackerSpec, VerifierSpec
-from mmrl.targets import suggest
+from mmrl.targets import is_finite, suggest
 
 KINDS: dict[str, type[Spec]] = {
     "tasks": TaskSpec,
@@ -143,26 +142,23 @@ def check_spec(plugin: str, spec: Spec) -> None:
     for target in targets:
         if not isinstance(target, str) or not _TARGET.fullmatch(target):
             raise broken(f'the target of {spec.id!r} must be "module:Name", not {target!r}')
-    for name in ("options", "verifiers"):
+    for name in ("options", "verifiers", "stage"):
         value = getattr(spec, name, {})
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             raise broken(f"{name} of {spec.id!r} must be a dict by names, not {value!r:.60}")
-    if isinstance(spec, TaskSpec) and not isinstance(spec.metric, str):
-        raise broken(f"metric of {spec.id!r} must be a text, not {spec.metric!r:.60}")
+    for name in ("summary", "metric", "paper"):
+        if not isinstance(value := getattr(spec, name, ""), str):
+            raise broken(f"{name} of {spec.id!r} must be a text, not {value!r:.60}")
     for verifier, weight in getattr(spec, "verifiers", {}).items():
-        if not _is_number(weight):
+        if not is_finite(weight):
             raise broken(f"{spec.id!r} needs a finite weight for {verifier!r}, not {weight!r:.60}")
     if isinstance(spec, TrackerSpec) and not (isinstance(spec.needs, tuple) and all(isinstance(n, str) for n in spec.needs)):
         raise broken(f"needs of {spec.id!r} must be a tuple of modules such as ('wandb',), not {spec.needs!r:.60}")
     if isinstance(spec, VerifierSpec):
         for name in ("low", "high", "deadline_s"):
-            if not _is_number(getattr(spec, name)):
+            if not is_finite(getattr(spec, name)):
                 raise broken(f"{spec.id!r} needs a finite number as {name}, not {getattr(spec, name)!r:.60}")
         if not spec.low < spec.high:
             raise broken(f"{spec.id!r} needs low < high, not {spec.low} and {spec.high}")
         if not spec.deadline_s > 0:
             raise broken(f"{spec.id!r} needs a deadline_s above 0, not {spec.deadline_s}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf

@@ -131,8 +131,7 @@ class Gatherer:
         if stage.oversample > 1:
             kept = sorted(kept, key=lambda g: -g.spread)  # stable: of equals, the first sampled
         kept = kept[:wanted]
-        if stage.ground_truth != "never":
-            self.add_ground_truth(kept)
+        shown = self.add_ground_truth(kept) if stage.ground_truth != "never" else 0
         idle = not kept
         kept = kept or sampled
         for number, group in enumerate(kept):
@@ -145,6 +144,8 @@ class Gatherer:
             }
         if stage.hints != "none":
             counts["sampling/hinted"] = float(hinted)
+        if stage.ground_truth != "never":
+            counts["sampling/ground_truth"] = float(shown)
         return Gathered(groups=kept, sampled=sampled, spent=self.spent, counts=counts, idle=idle)
 
     @property
@@ -205,6 +206,20 @@ class Gatherer:
             lengths_N = torch.tensor([r.length for r in group.rollouts])
             penalties = overlong_penalty(lengths_N, max_length=limit, buffer=buffer, factor=self.stage.overlong_penalty).tolist()
             group.scores = [adjusted(s, "overlong", p) for s, p in zip(group.scores, penalties, strict=True)]
+
+    def greedy(self, groups: Sequence[Group], clock: Callable[[str], Any]) -> list[Group]:
+        """The likeliest completion of each group's prompt, scored as the sampled ones are."""
+        taken, self.clock = [(g.place, g.prompt, g.inputs) for g in groups], clock
+        sampling = lambda task: replace(self.sampling(task, 0), temperature=0.0)  # noqa: E731
+        with clock("generate"):
+            found = collected(self.collector, taken, lambda task: 1, sampling, self.version())
+        tried = [
+            Group(place=g.place, prompt=g.prompt, inputs=g.inputs, rollouts=r, scores=[])
+            for g, r in zip(groups, found, strict=True)
+        ]
+        self._score(tried)
+        self._shorten(tried)
+        return tried
 
     # -- without labels ---------------------------------------------------------------------------------------------------
 
@@ -287,9 +302,11 @@ class Gatherer:
             alone=group.alone,
         )
 
-    def add_ground_truth(self, groups: Sequence[Group]) -> None:
+    def add_ground_truth(self, groups: Sequence[Group]) -> int:
         """The gold completion as one more rollout (ViSurf, section 3.3): in the task's own format, not rewarded by the verifiers
-        that `ground_truth_without` names, and with the group's mean reward and no advantage where a sampled one is as good."""
+        that `ground_truth_without` names, and with the group's mean reward and no advantage where a sampled one is as good.
+
+        Returns how many groups got one."""
         always = self.stage.ground_truth == "always"
         chosen = [g for g in groups if always or not g.successes(self.stage.success)]
         gold = [gold_of(self.tasks[g.prompt.task], g.prompt) for g in chosen]
@@ -305,6 +322,7 @@ class Gatherer:
             if group.rewards and score.value is not None and max(group.rewards) >= score.value:
                 score, group.neutral = replace(score, value=statistics.fmean(group.rewards)), len(group.rollouts)
             group.rollouts, group.scores = [*group.rollouts, *extra.rollouts], [*group.scores, score]
+        return len(chosen)
 
 
 def collected(

@@ -150,7 +150,7 @@ class Learner:
         )
         with calling(self.what):
             computed = self.loss(inputs)
-        loss_L, clipped_L = pair(computed, len(micro.target_L), self.what)
+        loss_L, clipped_L = pair(computed, out.logprobs_L, self.what)
         own_L = sampled_L & ~micro.off_policy_L
         if stage and stage.importance != "off":
             loss_L = loss_L * importance(
@@ -213,6 +213,9 @@ class Learner:
             return metrics
         asked = ["divergence", "entropy"] if self.over_vocabulary else ["entropy", "clip_share", "kl"]
         metrics |= {name: found[name] / found["tokens"] for name in [*asked, *(["value"] if self.critic else [])]}
+        if not -1e-6 <= metrics.get("clip_share", 0.0) <= 1 + 1e-6:
+            self.optimizer.clear()
+            raise PluginError(f"{self.what}: clipped_L must be 1.0 where a bound cuts the gradient off and else 0.0")
         if self.critic:
             metrics |= {name: found[name] / max(float(targets), 1.0) for name in ("value_loss", "value_clip")}
         if first and found["sampled"] and self.rl is not None:
@@ -282,8 +285,10 @@ class Learner:
         self.optimizer.release()
 
 
-def pair(found: Any, length: int, what: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a loss gave, if it is two tensors [L]; PluginError if not, as an average inside it would hide the split of a batch."""
+def pair(found: Any, logprobs_L: torch.Tensor, what: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a loss gave, if it is two tensors [L], the first with a gradient; PluginError if not, as an average inside it would
+    hide the split of a batch."""
+    length = len(logprobs_L)
     if (
         not isinstance(found, tuple)
         or len(found) != 2
@@ -293,7 +298,12 @@ def pair(found: Any, length: int, what: str) -> tuple[torch.Tensor, torch.Tensor
         raise PluginError(
             f"{what} must give (loss_L, clipped_L), each a tensor [{length}], not {', '.join(map(str, shapes)):.80}"
         )
-    return found
+    loss_L, clipped_L = found
+    if loss_L.device != logprobs_L.device or clipped_L.device != logprobs_L.device:
+        raise PluginError(f"{what} must stay on the device of its inputs, {logprobs_L.device}, not go to {loss_L.device}")
+    if logprobs_L.requires_grad and not loss_L.requires_grad:
+        raise PluginError(f"{what} has no gradient: make loss_L from inputs.logprobs_L, without detach() or whole numbers")
+    return loss_L, clipped_L.detach().float()
 
 
 def importance(old_L: torch.Tensor, sampler_L: torch.Tensor, own_L: torch.Tensor, mask: bool, cap: float) -> torch.Tensor:

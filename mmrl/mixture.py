@@ -7,11 +7,15 @@ intercept and the squares are combinations of the terms w_i and w_i w_j (Scheffe
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
+from mmrl.config import explain
 from mmrl.data.seeds import derive
 from mmrl.errors import UserError
 from mmrl.schema import RlStage, RunConfig
@@ -48,6 +52,9 @@ def seed_mixtures(labels: Sequence[str], count: int, seed: int) -> list[Mixture]
     found += [Mixture(f"only {label}", tuple(float(i == k) for i in range(m))) for k, label in enumerate(labels)]
     if m > 2:  # of two tasks, leaving out one is the other alone
         found += [Mixture(f"without {label}", tuple(float(i != k) / (m - 1) for i in range(m))) for k, label in enumerate(labels)]
+    random_ones = math.comb(99 + m, m - 1)  # ways to divide a hundred
+    if count > random_ones:
+        raise UserError(f"--pilots {count}: there are {random_ones} mixtures of {m} tasks in whole percents: ask for fewer")
     number = 0
     while len(found) < count:
         chance = random.Random(derive(seed, "pilot", number))
@@ -98,7 +105,10 @@ def pilot(config: RunConfig, number: int, mixture: Mixture, steps: int, runs: st
     data |= {"name": f"{config.name}-mix-{number:02d}", "runs": runs}
     data["stages"][at] |= {"tasks": dict(zip(labels, mixture.shares, strict=True)), "steps": steps}
     data["evaluate"] = {**data.get("evaluate", {}), "every": 0}
-    return RunConfig.model_validate(data)
+    try:
+        return RunConfig.model_validate(data)
+    except ValidationError as error:
+        raise UserError(f"a pilot of {steps} steps: {explain(error)}; or give other --steps") from None
 
 
 # -- the surrogate ----------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from typing import Any
 from mmrl import files
 from mmrl.errors import UserError
 from mmrl.files import plain
+from mmrl.targets import is_finite
 from mmrl.types import Rollout, Score
 
 VIEW_PIXELS = 512
@@ -263,6 +264,8 @@ def read_items(path: Path) -> list[dict[str, Any]]:
         named = all(isinstance(row.get(key), str) for key in ("task", "split", "verifier", "id"))
         if not named or not isinstance(row.get("value", ""), int | float | None) or not isinstance(row.get("values"), list):
             raise UserError(f"{path} line {number} is not an item of an evaluation: the file is damaged; remove that line")
+        if any(v is not None and not (is_finite(v) and abs(v) <= 1e30) for v in (row.get("value"), *row["values"])):
+            raise UserError(f"{path} line {number}: {row['value']!r:.40} is no score to calculate with: remove that line")
     return rows
 
 
@@ -403,6 +406,8 @@ def _differences(old: Any, new: Any, key: str) -> Iterable[tuple[str, tuple[Any,
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         old, new = dict(enumerate(old)), dict(enumerate(new))
     if isinstance(old, dict) and isinstance(new, dict):
+        if key.endswith(".verifiers") and old.keys() == new.keys() and [*old] != [*new]:  # the first is what evaluations report
+            yield key, ([*old], [*new])
         for name in sorted({*old, *new}, key=str):
             yield from _differences(old.get(name), new.get(name), f"{key}.{name}" if key else str(name))
     elif old != new:

@@ -80,8 +80,8 @@ class Run:
         self.collector = TurnCollector(policy, LocalGenerator(policy, config.generate.batch_size))
         self.evaluator = Evaluator(config, tasks, self.collector, judge)
         self.weights = task_weights(config)
-        self.before = next((i for i, s in enumerate(config.stages) if not isinstance(s, SftStage)), 0)
-        """The stage before which the first evaluation stands: the first that isn't a warm start."""
+        self.before = opening(config)
+        """The stage before which the first evaluation stands."""
         self.at = Position()
         self.steps: Steps
         self.watch = Watch(config.limits, config.judge, config.generate)
@@ -289,6 +289,11 @@ class Run:
             | {"steps": self.at.step, "best_step": self.at.best_step, "seconds": {k: round(v, 3) for k, v in seconds.items()}}
             | memory
         )
+
+
+def opening(config: RunConfig) -> int:
+    """The number of the first stage that isn't a warm start, which is where a run is first evaluated."""
+    return next((i for i, s in enumerate(config.stages) if not isinstance(s, SftStage)), 0)
 
 
 def shown_in(stage: Training) -> Callable[[Prompt], Prompt]:

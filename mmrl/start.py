@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import threading
@@ -32,8 +33,9 @@ from mmrl.policies.parts import check_parts
 from mmrl.policies.vlm import VLM
 from mmrl.policies.vocabulary import check_teacher
 from mmrl.record import RunFolder, is_run, read_rows, refuse_used, step_of
-from mmrl.run import Position, Progress, Run, shown_in, task_weights
+from mmrl.run import Position, Progress, Run, opening, shown_in, task_weights
 from mmrl.schema import DistillStage, RlStage, RunConfig
+from mmrl.targets import one_line
 from mmrl.trackers import check_trackers
 
 
@@ -53,7 +55,7 @@ def train(config: RunConfig, progress: Progress, *, resume: bool = False, overwr
         refuse_own_model(config, path)
     if not going_on and not (overwrite and is_run(path)):
         refuse_used(path, asked="--resume" if resume else "--overwrite" if overwrite else "")
-    with contextlib.ExitStack() as held:
+    with within_memory(config), contextlib.ExitStack() as held:
         if is_run(path):
             held.enter_context(alone(path))
         folder = RunFolder.open(path, as_data(config)) if going_on else None
@@ -79,6 +81,8 @@ def train(config: RunConfig, progress: Progress, *, resume: bool = False, overwr
             restore(run, found)
         with stopping_gently(run):
             finish(run)
+        if run.stop:  # asked for in the last moments, when no step was left that it could end
+            raise KeyboardInterrupt
     return folder
 
 
@@ -88,6 +92,21 @@ def refuse_own_model(config: RunConfig, path: Path) -> None:
     for name in [config.policy.model, *teachers]:
         if is_run(path) and Path(name).is_dir() and Path(name).resolve().is_relative_to(path.resolve()):
             raise UserError(f"{name} is in {path}, which this run would replace: choose another name for the run")
+
+
+@contextlib.contextmanager
+def within_memory(config: RunConfig) -> Iterator[None]:
+    """Running out of memory becomes one line that names the keys that need it."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:  # torch's own kind is a RuntimeError, and on a CPU it has none
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        raise UserError(
+            f"out of memory ({one_line(error)[:120] or type(error).__name__}): lower train.micro_batch_tokens = "
+            f"{config.train.micro_batch_tokens}, generate.batch_size = {config.generate.batch_size} or policy.max_pixels, or set "
+            "train.checkpointing = true; a run that had begun goes on with --resume"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -198,10 +217,13 @@ def check_config(config: RunConfig) -> dict[str, Task]:
     tasks = {entry.label: registry.make_task(entry.id, entry.options) for entry in config.tasks}
     for name in verifier_ids(config):
         registry.make_verifier(name)
+    weights = task_weights(config)
     for number, stage in enumerate(config.stages):
         if isinstance(stage, RlStage):
             check_stage(config, number, stage)
         for name in config.weights(stage):
+            if isinstance(stage, RlStage) and stage.labels == "task" and not any(map(any, weights[name].values())):
+                raise UserError(f"tasks {name!r}: its verifiers all weigh 0, so nothing is rewarded: give one a weight")
             items = prompts_of(name, tasks[name], stage.split, config.seed)
             if stage.order == "easy-first":
                 easy_first(items, name)
@@ -297,8 +319,7 @@ def check_model(config: RunConfig) -> None:
                     check(config.policy.model_copy(update={"model": stage.teacher}))
                     check_teacher(config.policy, stage.teacher)
                 except UserError as error:
-                    told = str(error).removeprefix("policy.model").lstrip(": ")
-                    raise UserError(f"stages.{number}.teacher: {told}") from error
+                    raise _of_teacher(error, number) from error
     check_parts(config, critics=[i for i, s in enumerate(config.stages) if isinstance(s, RlStage) and s.critic])
 
 
@@ -320,7 +341,8 @@ def device_of(config: RunConfig) -> str:
     return device
 
 
-def load_policy(config: RunConfig, source: Path | None) -> VLM:
+def load_policy(config: RunConfig, source: Path | None, cure: str = "remove that folder to go on from an earlier one") -> VLM:
+    """source: the checkpoint's folder, in place of `policy.model`. cure: what to do where that can't be read."""
     registry = plugins.registry()
     spec, seed = registry.get("policies", config.policy.kind), derive(config.seed, "weights")
     device = device_of(config)
@@ -329,18 +351,24 @@ def load_policy(config: RunConfig, source: Path | None) -> VLM:
     except UserError as error:
         if source is None or str(error).startswith(f"policy.model {config.policy.model!r}"):  # what adapters belong to is missing
             raise
-        raise UserError(
-            f"checkpoint {source.parent} can't be read: {error}: remove that folder to go on from an earlier one"
-        ) from error
+        raise UserError(f"checkpoint {source.parent} can't be read: {error}: {cure}") from error
 
 
 def load_teacher(config: RunConfig, stage: DistillStage) -> VLM:
     registry = plugins.registry()
     spec = registry.get("policies", config.policy.kind)
     policy = config.policy.model_copy(update={"model": stage.teacher, "lora": None})
-    teacher = registry.target(spec)(policy, device=device_of(config), seed=derive(config.seed, "weights"), **spec.options)
+    try:
+        teacher = registry.target(spec)(policy, device=device_of(config), seed=derive(config.seed, "weights"), **spec.options)
+    except UserError as error:
+        raise _of_teacher(error, config.stages.index(stage)) from error
     teacher.model.requires_grad_(False)
     return teacher
+
+
+def _of_teacher(error: UserError, number: int) -> UserError:
+    """What a policy says of its model, said of a stage's teacher."""
+    return UserError(f"stages.{number}.teacher: {str(error).removeprefix('policy.model').lstrip(': ')}")
 
 
 def check_packing(config: RunConfig, policy: VLM, progress: Progress) -> None:
@@ -368,11 +396,23 @@ def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Ev
     found = find_checkpoint(RunFolder.open(folder), which) if folder else None
     if found is None:
         check_model(config)
-    policy = load_policy(config, found / checkpoint.POLICY if found else None)
-    collector = TurnCollector(policy, LocalGenerator(policy, config.generate.batch_size))
-    with Judge(verifier_ids(config), config.judge.processes, config.judge.deadline_s) as judge:
-        evaluator = Evaluator(config, tasks, collector, judge, shown_in(config.stages[-1]))
-        return [evaluator(name)[0] for name in tasks]
+    cure = "leave out what --set changes of [policy], or give another --checkpoint"
+    with within_memory(config):
+        policy = load_policy(config, found / checkpoint.POLICY if found else None, cure)
+        collector = TurnCollector(policy, LocalGenerator(policy, config.generate.batch_size))
+        shown = shown_in(config.stages[stage_of(found, config) if found else opening(config)])
+        with Judge(verifier_ids(config), config.judge.processes, config.judge.deadline_s) as judge:
+            evaluator = Evaluator(config, tasks, collector, judge, shown)
+            return [evaluator(name)[0] for name in tasks]
+
+
+def stage_of(path: Path, config: RunConfig) -> int:
+    """The number of the stage that a checkpoint is from."""
+    with checkpoint.reading(path):
+        number = checkpoint.state(path)["stage"]
+        if not isinstance(number, int) or not 0 <= number < len(config.stages):
+            raise ValueError(f"its state says stage {number!r}")
+    return number
 
 
 def newest_state(folder: RunFolder) -> dict[str, Any]:
@@ -396,7 +436,7 @@ def find_checkpoint(folder: RunFolder, which: str, state: Mapping[str, Any] | No
         if best == 0:
             return None
         return folder.checkpoint_dir(best) if best is not None else found[-1]
-    if which.isdigit() and folder.checkpoint_dir(int(which)) in found:
+    if re.fullmatch("[0-9]+", which) and folder.checkpoint_dir(int(which)) in found:
         return folder.checkpoint_dir(int(which))
     raise UserError(
         f"{folder.path} has no checkpoint {which!r}: give best, last or one of {', '.join(str(step_of(p)) for p in found)}"

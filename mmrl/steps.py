@@ -21,7 +21,6 @@ from mmrl.data.source import Source, gold_of, prompts_of
 from mmrl.errors import UserError
 from mmrl.gather import Gathered, Gatherer, Taken, collected, is_gold, outcomes
 from mmrl.generate.local import LocalGenerator, Sampling
-from mmrl.judge import cases_of
 from mmrl.learn import Demonstrations, Learner
 from mmrl.metrics import rl_metrics
 from mmrl.pack import pack
@@ -205,10 +204,11 @@ class RlSteps(Steps):
         credit = self.credit(gathered)
         self.keep(gathered, credit)
         update = self.update(self.batches(gathered, credit), kl=self.kl, demonstrations=demonstrations)
+        counts = gathered.counts | self.source.figures()
         self.source.learned(outcomes(gathered.sampled, self.stage.success))
         own = [n for n, r in enumerate(gathered.rollouts) if not is_gold(r)]
         rollouts, scores = [gathered.rollouts[n] for n in own], [gathered.scores[n] for n in own]
-        return rl_metrics(rollouts, scores, credit.advantages[own]) | gathered.counts | self.adapt(update)
+        return rl_metrics(rollouts, scores, credit.advantages[own]) | counts | self.adapt(update)
 
     # -- credit -----------------------------------------------------------------------------------------------------------
 
@@ -236,14 +236,9 @@ class RlSteps(Steps):
 
     def greedy(self, gathered: Gathered) -> torch.Tensor:
         """The reward of the greedy completion of each rollout's prompt, float32 [N]; NaN where its score failed."""
-        groups, run = gathered.groups, self.run
-        taken = [(g.place, g.prompt, g.inputs) for g in groups]
-        with run.clock("generate"):
-            found = collected(run.collector, taken, lambda task: 1, lambda task: run.sampling(task, 0, temperature=0.0))
-        answers = [r for rollouts in found for r in rollouts]
-        with run.clock("judge"):
-            scores = run.judge.score(cases_of(answers), [self.weights(g.prompt.task) for g in groups])
-        rewards = [torch.nan if s.value is None else s.value for s in scores]
+        tried = self.gatherer.greedy(gathered.groups, self.run.clock)
+        self.run.report_failures(tried)
+        rewards = [torch.nan if s.value is None else s.value for g in tried for s in g.scores]
         return torch.tensor([rewards[r.group] for r in gathered.rollouts])
 
     def weights(self, task: str) -> dict[str, float]:
@@ -263,7 +258,7 @@ class RlSteps(Steps):
         """The step's mini-batches: whole groups, dealt out in turn."""
         rollouts = gathered.rollouts
         if self.stage.condition:
-            rollouts, credit = relabelled(
+            rollouts, credit, gathered.counts["condition/positive_share"] = relabelled(
                 gathered,
                 credit,
                 self.stage.condition,

@@ -8,10 +8,12 @@ import difflib
 import functools
 import importlib
 import inspect
+import math
+import numbers
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import metadata
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, TypeGuard, get_args, get_origin
 
 from mmrl.errors import UserError
 
@@ -101,6 +103,14 @@ def _choices(annotation: Any) -> tuple[Any, ...]:
     if isinstance(annotation, str) and re.fullmatch(r"Literal\[[^\[\]]*\]", annotation):
         return tuple(ast.literal_eval(annotation.removeprefix("Literal")))
     return get_args(annotation) if get_origin(annotation) is Literal else ()
+
+
+def is_finite(value: Any) -> TypeGuard[float]:
+    """A number that a float holds."""
+    try:
+        return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # of an integer with hundreds of digits
+        return False
 
 
 def one_line(error: BaseException) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,8 +16,9 @@ from mmrl.algorithms.loss import LossFunction
 from mmrl.algorithms.signals import SIGNALS, Signals
 from mmrl.errors import UserError
 from mmrl.schema import CriticConfig, RlStage
+from mmrl.schema.base import LARGEST
 from mmrl.specs import AlgorithmSpec
-from mmrl.targets import PluginError, calling, check_options, load_target, suggest
+from mmrl.targets import PluginError, calling, check_options, is_finite, load_target, one_line, suggest
 from mmrl.types import Credit
 
 Normalise = Literal["token", "sequence", "constant"]
@@ -50,6 +50,7 @@ class Algorithm:
         """float32 advantages [N] or [N, T]; NaN where the score failed, which keeps the rollout out of the update."""
         signals.expect(frozenset(self.needs))
         inputs = [signals[name] for name in self.needs]
+        unknown_N = torch.stack([i.isnan().flatten(1).any(1) if i.ndim > 1 else i.isnan() for i in inputs]).any(0)
         with calling(f"algorithm {self.id!r}: its advantage"):
             found = self.advantage(*inputs)
         n, t = signals.mask_NT.shape
@@ -57,16 +58,35 @@ class Algorithm:
             self._check(found, [(n, t)], f"a pair of tensors [N, T], credit and the critic's targets, for N = {n}, T = {t}", 2)
             if not self.has_critic:
                 raise PluginError(f"algorithm {self.id!r}: its advantage gives targets to a critic and doesn't ask for values_NT")
-            advantages, returns = (f.float() for f in found)
+            advantages, returns = (f.detach().float() for f in found)
+            self._check_numbers(advantages, unknown_N)
+            self._check_numbers(returns.where(~returns.isnan(), 0.0), unknown_N)  # NaN: the critic has nothing to learn there
             return Credit(advantages=advantages, values_NT=signals.values_NT.float(), returns_NT=returns)
         self._check([found], [(n,), (n, t)], f"a tensor [N] or [N, T] for N = {n}, T = {t}")
-        return Credit(advantages=found.float())
+        advantages = found.detach().float()
+        self._check_numbers(advantages, unknown_N)
+        return Credit(advantages=advantages)
+
+    def _check_numbers(self, found: torch.Tensor, unknown_N: torch.Tensor) -> None:
+        """PluginError for infinite credit, and for none where every signal was known: that would drop the rollout in silence."""
+        if found.isinf().any():
+            raise PluginError(f"algorithm {self.id!r}: its advantage gives infinite credit: divide by nothing that may be 0")
+        nowhere_N = found.isnan().flatten(1).any(1) if found.ndim > 1 else found.isnan()
+        if (n := int((nowhere_N & ~unknown_N).sum())) > 0:
+            raise PluginError(
+                f"algorithm {self.id!r}: its advantage gives NaN for {n} of {len(nowhere_N)} rollouts whose signals are numbers: "
+                "give 0 for what is not to move, and look at what one failed score makes of its group's mean"
+            )
 
     def _check(self, found: Sequence[Any], shapes: list[tuple[int, ...]], wanted: str, number: int = 1) -> None:
-        """PluginError unless these are so many tensors of one of the shapes."""
+        """PluginError unless these are so many plain tensors of real numbers of one of the shapes."""
         if len(found) != number or not all(isinstance(f, torch.Tensor) and tuple(f.shape) in shapes for f in found):
             have = ", ".join(f"a tensor {list(f.shape)}" if isinstance(f, torch.Tensor) else f"{f!r:.60}" for f in found)
-            raise PluginError(f"algorithm {self.id!r}: its advantage must give {wanted}, not {have}")
+        elif odd := [f for f in found if f.device.type != "cpu" or f.layout != torch.strided or f.is_complex() or f.is_quantized]:
+            have = f"one of {odd[0].dtype} on {odd[0].device}, {odd[0].layout}: give plain numbers on the cpu, as the signals are"
+        else:
+            return
+        raise PluginError(f"algorithm {self.id!r}: its advantage must give {wanted}, not {have}")
 
 
 def load_algorithm(id: str, settings: Mapping[str, Any], max_tokens: int = 1) -> Algorithm:
@@ -79,6 +99,10 @@ def load_algorithm(id: str, settings: Mapping[str, Any], max_tokens: int = 1) ->
     what = f"algorithm {spec.id!r}"
     advantage = plugins.registry().target(spec)
     loss = load_target(spec.loss, f"loss of {what}")
+    if not signals_of(advantage):
+        raise PluginError(f"{what}: its advantage asks for no signal: name those that it needs, such as rewards_N and groups_N")
+    if len(signals_of(loss)) != 1:
+        raise PluginError(f"{what}: its loss must take one argument, the LossInputs, and keyword-only settings behind *")
     merged = {"normalise": spec.normalise, "constant": spec.constant, **spec.options, **settings}
     own = {"normalise": merged.pop("normalise"), "constant": merged.pop("constant")}
     accepted = {name: f for f in (advantage, loss) for name in settings_of(f)}
@@ -96,7 +120,7 @@ def load_algorithm(id: str, settings: Mapping[str, Any], max_tokens: int = 1) ->
     if own["normalise"] not in get_args(Normalise):
         raise UserError(f"{what}: normalise = {own['normalise']!r} is not one of {', '.join(get_args(Normalise))}")
     constant = max_tokens if own["constant"] is None else own["constant"]
-    if isinstance(constant, bool) or not isinstance(constant, int | float) or not 0 < constant < math.inf:
+    if not is_finite(constant) or not 0 < constant <= LARGEST:
         raise UserError(f"{what}: constant = {constant!r} must be a number above 0")
     if own["normalise"] != "constant" and "constant" in settings:
         raise UserError(
@@ -118,7 +142,7 @@ def load_algorithm(id: str, settings: Mapping[str, Any], max_tokens: int = 1) ->
 
 def _check_kind(what: str, name: str, value: Any, default: Any) -> None:
     """Refuse a word where a number belongs, and the like: the default says what belongs there."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and value == value
     if isinstance(default, bool) and not isinstance(value, bool):
         raise UserError(f"{what}: {name} = {value!r} must be true or false")
     if isinstance(default, int | float) and not isinstance(default, bool) and not is_number:
@@ -128,12 +152,19 @@ def _check_kind(what: str, name: str, value: Any, default: Any) -> None:
 def signals_of(function: Callable[..., Any]) -> tuple[str, ...]:
     """The positional parameters of an advantage (or a loss, where that is its inputs)."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return tuple(p.name for p in inspect.signature(function).parameters.values() if p.kind in kinds)
+    return tuple(p.name for p in _parameters(function) if p.kind in kinds)
 
 
 def settings_of(function: Callable[..., Any]) -> dict[str, Any]:
     """The keyword-only parameters of an advantage or a loss, with their defaults."""
-    return {p.name: p.default for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    return {p.name: p.default for p in _parameters(function) if p.kind is p.KEYWORD_ONLY}
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise PluginError(f"{one_line(error)}: an advantage or a loss must be a Python function with named parameters") from error
 
 
 def with_defaults(stage: RlStage) -> RlStage:

@@ -10,7 +10,8 @@ import torch
 
 from mmrl.algorithms.kl import ESTIMATES
 from mmrl.schema import RlStage
-from mmrl.types import Rollout, Score, Status
+from mmrl.targets import PluginError, is_finite
+from mmrl.types import Prompt, Rollout, Score, Status
 
 Measure = Callable[[frozenset[str]], Mapping[str, torch.Tensor]]
 """Names of `logprobs`, `reference`, `teacher`, `values` -> a float tensor [N, T] each, 0 behind a rollout's end, and `bootstrap`
@@ -82,7 +83,7 @@ class Signals:
     @functools.cached_property
     def difficulty_N(self) -> torch.Tensor:
         """float64; the weight that the task gives a prompt, `meta["weight"]`, 1 where it gives none."""
-        return torch.tensor([float(r.prompt.meta.get("weight", 1.0)) for r in self._rollouts], dtype=torch.float64)
+        return torch.tensor([weight_of(r.prompt) for r in self._rollouts], dtype=torch.float64)
 
     @functools.cached_property
     def past_N4(self) -> torch.Tensor:
@@ -203,3 +204,11 @@ SIGNALS: dict[str, str] = {
     if isinstance(found, functools.cached_property) and not name.startswith("_")
 }
 """Every signal, with its meaning."""
+
+
+def weight_of(prompt: Prompt) -> float:
+    """`meta["weight"]`, 1 without one. Raises PluginError when that is no finite number."""
+    weight = prompt.meta.get("weight", 1.0)
+    if not is_finite(weight):
+        raise PluginError(f'task {prompt.task!r}: prompt {prompt.id!r} has meta["weight"] = {weight!r:.60}, not a finite number')
+    return float(weight)

@@ -120,5 +120,5 @@ def _print(figure: Evaluation, asked: int) -> None:
     for name, value in figure.extra.items():
         if name == "blank":
             click.echo(f"  blank {value:.3f} (with every picture blanked)")
-        elif "@" not in name:
+        elif "@" not in name and (value or name != "failed"):
             click.echo(f"  {name} {value:.3f}")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shlex
+import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,9 +103,11 @@ def _train(
     """Each pilot's last held-out figures, by task; a line about each on stderr."""
     import gc
 
-    with Watch(len(configs)) as watch:
+    with Watch(len(configs)) as watch, remembered() as interrupted:
         for number, (config, mixture, done) in enumerate(zip(configs, mixtures, finished, strict=True), 1):
             path, started = Path(config.runs) / config.name, time.monotonic()
+            if interrupted():
+                raise KeyboardInterrupt
             if not done:
                 from mmrl.start import train
 
@@ -123,13 +127,32 @@ def _train(
             yield figures
 
 
+@contextlib.contextmanager
+def remembered() -> Iterator[Callable[[], bool]]:
+    """Tells whether Ctrl-C came meanwhile: Python loses the exception where it strikes in a finalizer, as between two pilots."""
+    came: list[int] = []
+
+    def ask(number: int, frame: Any) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda: bool(came)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _figures(path: Path) -> dict[str, Any]:
     """Task -> its held-out figure at the end of a run."""
+    from mmrl.targets import is_finite
+
     try:
         figures = json.loads((path / "summary.json").read_bytes())["last"]
-        if figures and all(isinstance(f["value"], int | float) for f in figures.values()):
+        numbers = [f[key] for f in figures.values() for key in ("value", "low", "high", "n")]
+        if numbers and all(map(is_finite, numbers)):
             return figures
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
     raise UserError(f"{path / 'summary.json'} has no held-out figures: remove that folder, and the pilot is trained again")
 

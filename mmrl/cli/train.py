@@ -52,13 +52,23 @@ def command(run_file: Path, overrides: tuple[str, ...], resume: bool, overwrite:
         if smoke:
             show.note("a smoke run: a tiny model and a few steps show that it works, not that it learns")
         try:
-            folder = train(config, show, resume=resume, overwrite=overwrite or smoke)
+            folder = train(config, show, resume=resume, overwrite=overwrite or (smoke and _is_smoke(path)))
         except (KeyboardInterrupt, UserError):
             if show.title:  # it had begun
                 _stopped(path, show)
             raise
     page = write_report(folder.path)
     _close(folder.path, page, show)
+
+
+def _is_smoke(path: Path) -> bool:
+    """Whether the run there is no more than a smoke run, which another may replace without being asked to."""
+    from mmrl.config import load_config, smoke
+
+    if not (path / "config.toml").is_file():
+        return False
+    config = load_config(path / "config.toml")
+    return [s.steps for s in config.stages] == [s.steps for s in smoke(config).stages] and config.policy.model.startswith("tiny:")
 
 
 def _dry_run(config: Any) -> None:
@@ -100,6 +110,9 @@ def _stopped(run: Path, show: Any) -> None:
     from mmrl.record import is_run, read_run
     from mmrl.view.report import write_report
 
+    if (run / "summary.json").is_file():  # its last evaluation was under way
+        _close(run, write_report(run), show)
+        return
     if not is_run(run) or not (steps := read_run(run).steps):
         return
     report = ""

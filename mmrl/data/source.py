@@ -6,16 +6,15 @@ Tasks go by their labels: the same task may be listed twice under two names.
 from __future__ import annotations
 
 import math
-import numbers
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from mmrl.data.seeds import derive
 from mmrl.errors import UserError
 from mmrl.interfaces import Task
-from mmrl.targets import PluginError, calling
+from mmrl.targets import PluginError, calling, is_finite
 from mmrl.types import Message, Prompt, replace
 
 DECAY = 0.9
@@ -142,6 +141,8 @@ class Source:
         """Ordinary draws of each task; a prompt that comes again from the failed ones is not counted."""
         self.spread = dict.fromkeys(self.weights, 1.0)
         """Running share of each task's groups that had spread."""
+        self.again = 0
+        """Prompts taken since `learned` that had failed before."""
         self.failed: dict[Place, bool] = {}
         """The prompts that failed, the oldest first -> taken again since `learned`: a step takes each of them from here once."""
         self._past: dict[Place, tuple[int, int, float, float]] = {}
@@ -163,7 +164,7 @@ class Source:
             chance = random.Random(derive(self.seed, "replay", count))
             if chance.random() < self.replay:
                 place = chance.choice(waiting)
-                self.failed[place] = True
+                self.failed[place], self.again = True, self.again + 1
                 return place
         mixture = self.mixture()
         return self._next(random.Random(derive(self.seed, "mixture", count)).choices(list(mixture), list(mixture.values()))[0])
@@ -179,6 +180,14 @@ class Source:
             return self.weights
         return {label: weight * (FLOOR + self.spread[label]) for label, weight in self.weights.items()}
 
+    def figures(self) -> dict[str, float]:
+        """Metrics of replay and of adapted weights in this step, before `learned`."""
+        found = {"sampling/replayed": float(self.again)} if self.replay else {}
+        if self.adapt != "none":
+            mixture = self.mixture()
+            found |= {f"task/{label}/share": weight / sum(mixture.values()) for label, weight in mixture.items()}
+        return found
+
     def learned(self, outcomes: Sequence[Outcome]) -> None:
         """Told after a step what came of its groups."""
         for outcome in outcomes:
@@ -191,7 +200,7 @@ class Source:
                     del self.failed[next(iter(self.failed))]
             if self.history:
                 self._past[place] = _merged(self._past.get(place, (0, 0, 0.0, 0.0)), outcome.rewards)
-        self.failed = dict.fromkeys(self.failed, False)
+        self.failed, self.again = dict.fromkeys(self.failed, False), 0
 
     def past(self, place: Place) -> tuple[float, float, float, float]:
         """What was seen of a prompt before: how often it came, how many rewards, their mean, and the sum of their squared
@@ -219,7 +228,7 @@ class Source:
                 raise ValueError(f"{name} must have the tasks {', '.join(self.weights)}; found {found!r:.200}")
         if not all(_is_count(n) for n in [draws, *taken.values()]) or sum(taken.values()) > draws:
             raise ValueError(f"draws and taken must be counts, draws no less than all taken; found {draws!r} and {taken!r:.200}")
-        if not all(_is_number(s) and 0 <= s <= 1 for s in spread.values()):
+        if not all(is_finite(s) and 0 <= s <= 1 for s in spread.values()):
             raise ValueError(f"spread must be shares from 0 to 1; found {spread!r:.200}")
         failed, past = (self._rows(state, name, width) for name, width in (("failed", 3), ("past", 6)))
         most = self.replay_size if self.replay else 0
@@ -228,7 +237,7 @@ class Source:
         if past and not self.history:
             raise ValueError(f"past has {len(past)} rows, and this source keeps no history")
         for place, (visits, n, mean, squares) in past.items():
-            if not (_is_count(visits) and _is_count(n) and _is_number(mean) and _is_number(squares) and visits and squares >= 0):
+            if not (_is_count(visits) and _is_count(n) and is_finite(mean) and is_finite(squares) and visits and squares >= 0):
                 raise ValueError(f"past of {place} can't be {visits!r:.60}, {n!r:.60}, {mean!r:.60}, {squares!r:.60}")
         self.draws, self.taken, self.spread = draws, {t: taken[t] for t in self.taken}, {t: spread[t] for t in self.spread}
         self.failed, self._past = {place: again for place, (again,) in failed.items()}, past
@@ -275,7 +284,7 @@ def easy_first(items: Indexable, label: str) -> list[int]:
         except UserError:
             found.append(math.inf)
             continue
-        if not _is_number(difficulty):
+        if not is_finite(difficulty):
             raise UserError(
                 f'order = "easy-first": item {i} of task {label!r} has meta["difficulty"] = {difficulty!r:.60}, not a number: '
                 'let the task give one to each, or use order = "shuffled"'
@@ -296,7 +305,3 @@ def _merged(seen: tuple[int, int, float, float], rewards: Sequence[float]) -> tu
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)

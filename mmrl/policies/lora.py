@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from mmrl.errors import UserError
 from mmrl.policies.parts import matches
 from mmrl.schema import LoraConfig
+from mmrl.targets import one_line
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
@@ -84,6 +85,9 @@ def load_adapters(model: Any, folder: Path) -> None:
         tensors = load_file(folder / WEIGHTS)
     except Exception as error:
         raise UserError(f"{folder} holds no adapters that can be read ({error}): was it saved without policy.lora?") from error
+    alpha, own = _settings(folder).get("lora_alpha"), model.peft_config["default"].lora_alpha
+    if alpha != own:
+        raise UserError(f"{folder}: its adapters were trained with policy.lora.alpha = {alpha!r}, not {own:g}: set that")
     ours = dict(_saved_names(model))
     if {k: v.shape for k, v in tensors.items()} != {k: p.shape for k, p in ours.items()}:
         raise UserError(
@@ -94,14 +98,27 @@ def load_adapters(model: Any, folder: Path) -> None:
             p.copy_(tensors[name])
 
 
-def base_of(folder: Path) -> str | None:
-    """The model that a folder's adapters belong to; None when it holds none."""
-    if not (folder / CONFIG).is_file():
-        return None
+def layers_of(name: str) -> tuple[list[Path], str]:
+    """(folders of adapters, the model beneath): a folder's adapters may belong to a model that is adapters again, and so on. The
+    outermost come first; there are none where the name is that of a whole model. Raises UserError when they go in a circle."""
+    folders: list[Path] = []
+    while not name.startswith("tiny:") and (Path(name) / CONFIG).is_file():
+        if any(Path(name).resolve() == folder.resolve() for folder in folders):
+            raise UserError(f"{folders[0]}: its adapters belong to themselves in the end: name a whole model in its {CONFIG}")
+        folders.append(Path(name))
+        name = str(_settings(folders[-1])["base_model_name_or_path"])
+    return folders, name
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """What a folder's adapters say of themselves."""
     try:
-        return str(json.loads((folder / CONFIG).read_text(encoding="utf-8"))["base_model_name_or_path"])
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{folder / CONFIG} can't be read ({error}): save the adapters again") from error
+        found = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        if not isinstance(found["base_model_name_or_path"], str):
+            raise ValueError(f"base_model_name_or_path is {found['base_model_name_or_path']!r:.60}")
+        return dict(found)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"{folder / CONFIG} can't be read ({one_line(error)[:200]}): save the adapters again") from error
 
 
 def merge_saved(model: Any, folder: Path) -> None:

@@ -6,14 +6,11 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 from mmrl.errors import UserError
-from mmrl.schema import PartConfig, PolicyConfig, RlStage, RunConfig
+from mmrl.schema import PARTS, PartConfig, PolicyConfig, RlStage, RunConfig
 from mmrl.targets import one_line
-
-PARTS = ("vision", "projector", "language", "head", "value")
 
 # Each is asked of the steps of a dotted name from the left. These are the names in transformers' image-text-to-text models.
 _LANGUAGE = re.compile(r"language_model|text_model|text_decoder")
@@ -77,7 +74,8 @@ def check_parts(config: RunConfig, critics: Collection[int] = ()) -> None:
     for i, stage in enumerate(config.stages):
         if not stage.parts:
             continue
-        own = ["value.0.weight", "value.0.bias"] if i in critics else []
+        hidden = stage.critic.hidden if isinstance(stage, RlStage) and stage.critic else []
+        own = [f"value.{2 * k}.{x}" for k in range(len(hidden) + 1) for x in ("weight", "bias")] if i in critics else []
         if isinstance(stage, RlStage) and stage.critic and stage.critic.backbone == "separate":
             own += [f"critic.{name}" for name in names]
         held = [entry(stage.parts, name) for name in (*names, *own)]
@@ -101,11 +99,9 @@ def skeleton(config: PolicyConfig) -> Any:
     import torch
 
     from mmrl.compat import prepare_torchvision
-    from mmrl.policies.lora import base_of
+    from mmrl.policies.lora import layers_of
 
-    name = config.model
-    while not name.startswith("tiny:") and (base := base_of(Path(name))):
-        name = base
+    _, name = layers_of(config.model)
     if name.startswith("tiny:"):
         from mmrl.policies import tiny
 

@@ -15,7 +15,7 @@ from mmrl.compat import prepare_torchvision
 from mmrl.errors import UserError
 from mmrl.media import load_image
 from mmrl.policies.families import Family, family_of
-from mmrl.policies.lora import add_adapters, base_of, is_adapter, load_adapters, merge_saved, save_adapters
+from mmrl.policies.lora import add_adapters, is_adapter, layers_of, load_adapters, merge_saved, save_adapters
 from mmrl.schema import PolicyConfig
 from mmrl.targets import calling, one_line
 from mmrl.types import Frame, MicroBatch, Prompt, user
@@ -84,6 +84,8 @@ class VLM:
         self.family: Family = family_of(self.model, self.processor)
         self.pixels = self.family.pixel_limits(config.min_pixels, config.max_pixels)
         self.banned = frozenset(self.family.banned_ids())
+        self.reserved = tuple(t for t in self.tokenizer.convert_ids_to_tokens(sorted(self.banned)) if t)
+        """What the banned ids are in text."""
         self.eos = frozenset(_eos_ids(self.model, self.tokenizer)) - self.banned
         # the rest of a checkpoint's settings is ignored, and may be such that transformers refuses to write it again
         self.model.generation_config = GenerationConfig(eos_token_id=sorted(self.eos), pad_token_id=self.tokenizer.pad_token_id)
@@ -102,7 +104,8 @@ class VLM:
 
             tiny.parse(name, 0)
         elif Path(name).is_dir():
-            if not (Path(name) / "config.json").is_file() and base_of(Path(name)) is None:
+            adapters, _ = layers_of(name)
+            if not adapters and not (Path(name) / "config.json").is_file():
                 kept = sorted(Path(name).glob("checkpoints/step-*/policy"))
                 cure = f"it is a run: give one of its checkpoints, such as {kept[-1]}" if kept else MODEL_CURE
                 raise UserError(f"policy.model {name!r} is a folder without config.json: {cure}")
@@ -113,7 +116,11 @@ class VLM:
         """Refuse a model whose processor or chat template can't show it a picture, before anything depends on it."""
         from PIL import Image
 
-        shown = self.encode(Prompt(messages=[user("x", Image.new("RGB", (64, 64)))]))
+        try:
+            shown = self.encode(Prompt(messages=[user("x", Image.new("RGB", (64, 64)))]))
+        except UserError as error:
+            why = str(error).partition("can't be processed: ")[2] or str(error)
+            raise UserError(f"policy.model {name!r} can't be shown a picture: {why}: is its chat template missing?") from error
         if not shown.media or self.banned.isdisjoint(shown.ids.tolist()):
             raise UserError(f"policy.model {name!r}: its chat template leaves pictures out: use one that shows them")
 
@@ -125,6 +132,7 @@ class VLM:
         with calling(f"{where}: reading its messages (make them with mmrl.user)"):
             images = [load_image(i) for i in prompt.images]
             messages = _with_images(prompt.messages, iter(images))
+        self._check_text(where, messages)
         size = {"size": {**dict(self.processor.image_processor.size), **self.pixels}} if self.pixels and images else {}
         try:
             encoded = self.processor.apply_chat_template(
@@ -152,6 +160,12 @@ class VLM:
             model_sizes=self.family.model_sizes(encoded),
             frame=self.family.frame,
         )
+
+    def _check_text(self, where: str, messages: Iterable[Mapping[str, Any]]) -> None:
+        """UserError for text that the processor would take for a picture."""
+        texts = [part["text"] for message in messages for part in message["content"] if part["type"] == "text"]
+        if found := next((token for token in self.reserved for text in texts if token in text), None):
+            raise UserError(f"{where}: the text (and what a hint or a condition adds) holds {found!r}, which stands for pictures")
 
     def encode_completion(self, text: str) -> list[int]:
         """The ids of a completion written by a person, the end-of-turn token included."""
@@ -303,15 +317,19 @@ def _base_name(model: str, seed: int) -> str:
 
 def _load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
     prepare_torchvision()
+    adapters, name = layers_of(name)
+    model, processor = _load_whole(config, name, seed)
+    for folder in reversed(adapters):
+        merge_saved(model, folder)
+    return model, processor
+
+
+def _load_whole(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
     dtype = getattr(torch, config.dtype)
     if name.startswith("tiny:"):
         from mmrl.policies import tiny
 
         return tiny.build(dtype=dtype, attention=config.attention, **tiny.parse(name, seed))
-    if base := base_of(Path(name)):
-        model, processor = _load(config, base, seed)
-        merge_saved(model, Path(name))
-        return model, processor
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     options = dict(trust_remote_code=config.trust_remote_code)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from mmrl.errors import UserError
-from mmrl.policies.lora import base_of
+from mmrl.policies.lora import layers_of
 from mmrl.schema import PolicyConfig
 from mmrl.targets import one_line
 
@@ -28,8 +27,7 @@ def check_teacher(config: PolicyConfig, teacher: str) -> None:
 
 def read(config: PolicyConfig, name: str) -> tuple[str, dict[str, int]]:
     """(family, vocabulary) of a `policy.model`."""
-    while not name.startswith("tiny:") and (base := base_of(Path(name))):
-        name = base
+    _, name = layers_of(name)
     if name.startswith("tiny:"):
         from mmrl.policies import tiny
 

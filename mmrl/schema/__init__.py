@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from mmrl.schema.base import Count, Free, Positive, Rate, Section, Share, Threshold, Weight
+from mmrl.schema.base import Count, Free, Positive, Rate, Real, Section, Share, Threshold, Weight
 from mmrl.schema.stages import (
+    PARTS,
     STAGES,
     ConditionConfig,
     CriticConfig,
@@ -25,6 +26,7 @@ from mmrl.schema.stages import (
 )
 
 __all__ = [
+    "PARTS",
     "STAGES",
     "ConditionConfig",
     "CriticConfig",
@@ -89,7 +91,7 @@ class TaskConfig(Section):
     """Share of the prompts, relative to the other tasks; 0 only evaluates it."""
     options: Free = {}
     """Keyword arguments of the task."""
-    verifiers: dict[str, float | tuple[float, float]] = {}
+    verifiers: dict[str, Real | tuple[Real, Real]] = {}
     """Verifier id -> weight in the reward; replaces the task's own. `[a, b]` goes from a to b over each stage."""
     prompt: str = ""
     """The text the policy is shown, with `{text}` where the task's own goes, such as `"{text} Think first."`."""
@@ -97,6 +99,14 @@ class TaskConfig(Section):
     """Completions sampled for each of its prompts; the stage's when unset."""
     max_tokens: Positive | None = None
     """Longest completion of its prompts, in tokens; `generate.max_tokens` when unset, and never more."""
+
+    @field_validator("verifiers", mode="before")
+    @classmethod
+    def _curves_go_from_one_weight_to_another(cls, verifiers: Any) -> Any:
+        for name, weight in verifiers.items() if isinstance(verifiers, dict) else ():
+            if isinstance(weight, list | tuple) and len(weight) != 2:
+                raise ValueError(f"the weight of {name!r} is a list of {len(weight)}: give one number, or two: [first, last]")
+        return verifiers
 
     @field_validator("prompt")
     @classmethod
@@ -118,7 +128,7 @@ class GenerateConfig(Section):
     """Longest completion, in tokens."""
     temperature: Annotated[float, Field(ge=1e-3, le=1e3)] = 1.0
     """Logits are divided by this, in the sampler and in the learner."""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_p: Annotated[Real, Field(gt=0, le=1)] = 1.0
     """Sample from the likeliest tokens that together have this probability; log-probabilities stay those of all tokens."""
     top_k: Count = 0
     """Sample from so many of the likeliest tokens; 0 from all."""
@@ -244,7 +254,7 @@ class RunConfig(Section):
     """Names the run folder."""
     runs: Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*$")] = "runs"
     """The folder that run folders are made in."""
-    seed: int = 0
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
     """Fixes prompts, sampling and initial weights."""
     policy: PolicyConfig
     """The model."""

@@ -7,11 +7,22 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-Positive = Annotated[int, Field(ge=1)]
-Count = Annotated[int, Field(ge=0)]
-Rate = Annotated[float, Field(gt=0)]
-Weight = Annotated[float, Field(ge=0)]
-Limit = Annotated[float, Field(gt=0, allow_inf_nan=True)]
+SMALLEST, LARGEST, MOST = 1e-30, 1e30, 2**31 - 1
+"""Beyond these bounds float32 loses numbers, or their products, and int32 counts."""
+
+
+def _ordinary(value: float) -> float:
+    if value and not SMALLEST <= abs(value) <= LARGEST and abs(value) != math.inf:
+        raise ValueError(f"must be no smaller than {SMALLEST:g} and no larger than {LARGEST:g}")
+    return value
+
+
+Real = Annotated[float, AfterValidator(_ordinary)]
+Positive = Annotated[int, Field(ge=1, le=MOST)]
+Count = Annotated[int, Field(ge=0, le=MOST)]
+Rate = Annotated[Real, Field(gt=0)]
+Weight = Annotated[Real, Field(ge=0)]
+Limit = Annotated[float, Field(gt=0, allow_inf_nan=True), AfterValidator(_ordinary)]
 Threshold = Annotated[float, Field(ge=0, allow_inf_nan=True)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -30,4 +41,6 @@ Free = Annotated[dict[str, Any], AfterValidator(_without_nan)]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False, ser_json_inf_nan="constants"
+    )

@@ -7,7 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from mmrl.schema.base import Count, Free, Limit, Positive, Rate, Section, Share, Weight
+from mmrl.schema.base import Count, Free, Limit, Positive, Rate, Real, Section, Share, Weight
+
+PARTS = ("vision", "projector", "language", "head", "value")
+"""What the weights of a model are parts of; see `mmrl.policies.parts`."""
 
 
 class PartConfig(Section):
@@ -174,7 +177,7 @@ class RlStage(Training):
     importance: Literal["off", "truncate", "mask"] = "off"
     """Correct for a sampler whose probabilities differ from the learner's: weigh tokens by their ratio, at most
     `importance_cap`, or leave those out that exceed it."""
-    importance_cap: Annotated[float, Field(ge=1)] = 2.0
+    importance_cap: Annotated[Real, Field(ge=1)] = 2.0
     """See `importance`."""
     # the KL penalty
     kl: Weight = 0.0
@@ -193,7 +196,7 @@ class RlStage(Training):
     reference_every: Count = 0
     """Steps after which a frozen reference is set to the policy of the moment; 0 never."""
     # which completions are trained on
-    success: float = 0.5
+    success: Real = 0.5
     """A completion with at least this reward has succeeded: for the rules below and for pass@k."""
     dynamic_sampling: Count = 0
     """Rounds in which groups that are left out (no spread, or by the rules below) are replaced by other prompts' (DAPO)."""
@@ -201,7 +204,7 @@ class RlStage(Training):
     """Groups with a smaller share of successes are left out."""
     success_high: Share = 1.0
     """Groups with a larger share of successes are left out."""
-    oversample: Annotated[float, Field(ge=1)] = 1.0
+    oversample: Annotated[float, Field(ge=1, le=1000)] = 1.0
     """Sample so many times the prompts and keep the groups whose rewards vary most."""
     overlong: Literal["keep", "mask"] = "keep"
     """Completions that were cut off: train on them, or leave them out (their rewards still count in their group)."""
@@ -212,7 +215,7 @@ class RlStage(Training):
     hints: Literal["none", "guide", "ghpo"] = "none"
     """When a whole group fails, sample it again with a part of the gold completion in the prompt: train on the answers
     without the hint, weighted by importance (`guide`), or with it (`ghpo`)."""
-    hint_shares: list[Annotated[float, Field(gt=0, le=1)]] = [0.25, 0.5, 0.75]
+    hint_shares: list[Annotated[Real, Field(gt=0, le=1)]] = [0.25, 0.5, 0.75]
     """How much of the gold completion a hint shows, tried in turn until one succeeds."""
     ground_truth: Literal["never", "when-failed", "always"] = "never"
     """Put the gold completion into the group as one more rollout; where a sampled one is as good, it counts nothing (ViSurf)."""
@@ -259,6 +262,11 @@ class RlStage(Training):
                 raise ValueError(
                     f'condition shows prompts anew and {key} = "{getattr(self, key)}" trains on others than the task\'s: drop one'
                 )
+        if self.critic and self.critic.warmup_steps >= self.steps:
+            raise ValueError(
+                f"critic.warmup_steps = {self.critic.warmup_steps} leaves the policy none of {self.steps} steps to learn in: "
+                "lower it"
+            )
         if self.minibatches > self.prompts_per_step:
             raise ValueError(
                 f"minibatches = {self.minibatches} is above prompts_per_step = {self.prompts_per_step}, whose groups stay whole: "

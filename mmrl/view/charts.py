@@ -161,9 +161,9 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
             ),
             Chart(
                 title="Groups sampled",
-                keys=("sampling/groups", "sampling/hinted"),
+                keys=("sampling/groups", "sampling/hinted", "sampling/ground_truth", "sampling/replayed"),
                 zero=True,
-                hint="In all, for the groups that are trained on; hinted are those that failed and that a hint saved.",
+                hint="In all, for those that are trained on; of them saved by a hint, with the gold completion, failed before.",
             ),
             Chart(
                 title="Loss",

@@ -231,6 +231,30 @@ REFUSED = {
     "a negative entropy bonus": (stage(entropy=-0.1), r"stages\.0\.entropy.*greater than or equal to 0"),
     "a cap below 1": (stage(importance="truncate", importance_cap=0.5), r"stages\.0\.importance_cap.*greater than or equal to 1"),
     "a mean that never moves": (stage(ema=1.0), r"stages\.0\.ema.*less than 1"),
+    "a critic that warms up for ever": (stage(algorithm="ppo", critic={"warmup_steps": 2}), r"critic\.warmup_steps = 2 leaves"),
+    # numbers that float32 or int32 can't hold
+    "a huge bound": (stage(settings={"clip_high": 1e308}), r"settings\.clip_high = 1e\+308 must be at most 1e\+30, or inf"),
+    "a number of 400 digits": (
+        stage(algorithm="awr", settings={"beta": 10**400}),
+        r"settings\.beta = 1000.* must be at most 1e\+30",
+    ),
+    "a huge group": (stage(group_size=2**63), r"stages\.0\.group_size.*less than or equal to 2147483647"),
+    "a huge Huber bound": (stage(algorithm="ppo", critic={"huber": 1e308}), r"critic\.huber.*no larger than 1e\+30"),
+    "a huge cap": (stage(importance="truncate", importance_cap=1e308), r"importance_cap.*no larger than 1e\+30"),
+    "too much oversampling": (stage(oversample=1e308), r"oversample.*less than or equal to 1000"),
+    "a learning rate that is none": (stage(learning_rate=5e-324), r"learning_rate.*no smaller than 1e-30"),
+    "a share that holds no token": ({"generate": {"top_p": 1e-46}, **stage()}, r"top_p.*no smaller than 1e-30"),
+    "a huge weight": ({"tasks": [{"id": "toy/colour", "verifiers": {"toy/letters": 1e308}}], **stage()}, r"verifiers.*1e\+30"),
+    "a huge rank": ({"policy": {**LORA, "lora": {"rank": 2**31}}, **stage()}, r"policy\.lora\.rank.*2147483647"),
+    # rewards
+    "verifiers that weigh nothing": (
+        {"tasks": [{"id": "toy/colour", "verifiers": {"toy/letters": 0, "toy/exact": [0, 0]}}], **stage()},
+        r"tasks 'toy/colour': its verifiers all weigh 0, so nothing is rewarded: give one a weight",
+    ),
+    "a curve of three weights": (
+        {"tasks": [{"id": "toy/colour", "verifiers": {"toy/letters": [1, 2, 3]}}], **stage()},
+        r"the weight of 'toy/letters' is a list of 3: give one number, or two: \[first, last\]",
+    ),
     # everything else
     "an unknown tracker": ({"record": {"trackers": ["tensorbord"]}}, r"tensorbord.*tensorboard"),
     "a warning after the stop": (

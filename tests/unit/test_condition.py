@@ -100,7 +100,9 @@ def plain(group):
 def shown(found, credit, **config):
     config = ConditionConfig(positive="good", negative="bad", **{"drop": 0.0, "top": 0.5, **config})
     ENCODED.clear()
-    return relabelled(found, credit, config, encode, plain, 7)
+    answers, credit, share = relabelled(found, credit, config, encode, plain, 7)
+    assert share == sum(r.prompt.text.endswith("good") for r in answers) / len(answers)
+    return answers, credit
 
 
 def test_every_completion_is_trained_under_what_it_deserved():

@@ -1,6 +1,10 @@
 """The run file: what is accepted, and one line for what is not."""
 
+import math
+import tomllib
+
 import pytest
+import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -115,6 +119,47 @@ def test_no_data_raises_anything_but_a_user_error(data):
 def test_the_resolved_config_is_itself_a_run_file():
     config = configs.parse_config(GOOD)
     assert configs.parse_config(configs.as_data(config)) == config
+
+
+def test_inf_stays_inf_in_settings_and_options():
+    stage = {"kind": "rl", "steps": 9, "settings": {"clip_high": math.inf}}
+    config = configs.parse_config({**GOOD, "stages": [stage], "tasks": [{"id": "a", "options": {"far": [math.inf, 1]}}]})
+    again = configs.parse_config(tomllib.loads(tomli_w.dumps(configs.as_data(config))))
+    for each in (again, configs.smoke(config), pilot_of(config)):
+        assert each.stages[0].settings == {"clip_high": math.inf} and each.tasks[0].options == {"far": [math.inf, 1]}
+
+
+def pilot_of(config):
+    from mmrl.mixture import Mixture, pilot
+
+    two = config.model_copy(update={"tasks": [*config.tasks, config.tasks[0].model_copy(update={"name": "b"})]})
+    return pilot(two, 1, Mixture("only a", (1.0, 0.0)), 2, "runs")
+
+
+def test_a_smoke_run_leaves_out_what_is_about_other_layers():
+    config = configs.parse_config(
+        {
+            **GOOD,
+            "policy": {"model": "org/model", "lora": {"match": ["*.layers.30.*", "vision"]}},
+            "stages": [
+                {
+                    "kind": "rl",
+                    "steps": 9,
+                    "algorithm": "ppo",
+                    "critic": {"warmup_steps": 5},
+                    "parts": [{"match": "*.layers.30.*", "freeze": True}, {"match": "vision", "freeze": True}],
+                }
+            ],
+        }
+    )
+    small = configs.smoke(config)
+    assert small.policy.lora.match == ["vision"] and [p.match for p in small.stages[0].parts] == ["vision"]
+    assert small.stages[0].critic.warmup_steps == 1
+
+
+def test_an_empty_list_has_no_items_to_set():
+    with pytest.raises(UserError, match=r"'0' is not an item of a list of 0: give the list in the run file first"):
+        configs.parse_config({**GOOD, "tasks": []}, ["tasks.0.weight=1"])
 
 
 def test_smoke_makes_any_run_small_and_local():

@@ -432,5 +432,21 @@ def test_a_learner_with_restored_state_goes_on_bit_for_bit(tmp_path):
 )
 def test_a_loss_that_averages_is_told_apart_from_one_that_does_not(found, said):
     with pytest.raises(PluginError, match="algorithm 'a': its loss must give .*" + said):
-        pair(found, 2, "algorithm 'a': its loss")
-    assert pair((torch.ones(2), torch.zeros(2)), 2, "x")[0].tolist() == [1.0, 1.0]
+        pair(found, torch.zeros(2), "algorithm 'a': its loss")
+    assert pair((torch.ones(2), torch.zeros(2)), torch.zeros(2), "x")[0].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (lambda p: (p.detach(), p.detach()), "has no gradient: make loss_L from inputs.logprobs_L"),
+        (lambda p: (p.detach().long(), p.detach()), "has no gradient"),
+        (lambda p: (p.to("meta"), p.detach()), "must stay on the device of its inputs, cpu"),
+        (lambda p: (p, p.detach().to("meta")), "must stay on the device of its inputs, cpu"),
+    ],
+)
+def test_a_loss_that_nothing_could_be_learned_from_is_refused(loss, said):
+    logprobs_L = torch.zeros(2, requires_grad=True)
+    with pytest.raises(PluginError, match=f"a loss {said}"):
+        pair(loss(logprobs_L), logprobs_L, "a loss")
+    assert pair((logprobs_L, logprobs_L > 0), logprobs_L, "a loss")[1].dtype == torch.float32, "truths may tell what is clipped"

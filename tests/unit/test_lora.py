@@ -13,8 +13,10 @@ from mmrl.errors import UserError
 from mmrl.generate.local import LocalGenerator, Sampling
 from mmrl.optimizer import Optimizer
 from mmrl.pack import pack
-from mmrl.policies.lora import adapters_off, is_adapter, merged, targets
+from mmrl.policies.lora import adapters_off, is_adapter, layers_of, merged, targets
+from mmrl.policies.parts import skeleton
 from mmrl.policies.vlm import VLM
+from mmrl.policies.vocabulary import read
 from mmrl.schema import LoraConfig, PolicyConfig, SftStage
 from mmrl.types import Credit
 
@@ -56,6 +58,45 @@ def scores(vlm, shared=True):
 
 def base_weights(vlm):
     return {n.replace(".base_layer", ""): p for n, p in vlm.model.named_parameters() if not is_adapter(n)}
+
+
+# -- what adapters belong to --------------------------------------------------------------------------------------------
+
+
+def adapters(folder, base):
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(json.dumps(base))
+    return str(folder)
+
+
+def test_adapters_of_adapters_lead_to_the_model_beneath(tmp_path):
+    inner = adapters(tmp_path / "inner", {"base_model_name_or_path": "org/model"})
+    outer = adapters(tmp_path / "outer", {"base_model_name_or_path": inner})
+    assert layers_of(outer) == ([tmp_path / "outer", tmp_path / "inner"], "org/model")
+    assert layers_of("tiny:qwen2_5_vl") == ([], "tiny:qwen2_5_vl")
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b"], ["a", "b", "c"]])
+def test_adapters_in_a_circle_are_refused_by_all_who_follow_them(tmp_path, names):
+    for name, following in zip(names, [*names[1:], names[0]], strict=True):
+        adapters(tmp_path / name, {"base_model_name_or_path": str(tmp_path / following / "." / "")})
+    config = PolicyConfig(model=str(tmp_path / "a"))
+    for follow in (VLM, VLM.check, skeleton, lambda config: read(config, config.model)):
+        with pytest.raises(UserError, match="a: its adapters belong to themselves in the end: name a whole model"):
+            follow(config)
+
+
+@pytest.mark.parametrize("content", [[1], {}, {"base_model_name_or_path": None}, "x"])
+def test_a_damaged_adapter_config_is_named(tmp_path, content):
+    with pytest.raises(UserError, match=r"adapter_config\.json can't be read .*: save the adapters again"):
+        layers_of(adapters(tmp_path / "a", content))
+
+
+def test_adapters_go_with_the_alpha_they_were_trained_with(tmp_path):
+    policy(alpha=16.0).save(tmp_path / "a")
+    assert policy(alpha=16.0, source=tmp_path / "a").lora.alpha == 16.0
+    with pytest.raises(UserError, match=r"trained with policy\.lora\.alpha = 16\.0, not 8: set that"):
+        policy(alpha=8.0, source=tmp_path / "a")
 
 
 # -- which layers -------------------------------------------------------------------------------------------------------

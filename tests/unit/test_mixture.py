@@ -46,6 +46,12 @@ def test_of_two_tasks_leaving_one_out_is_not_tried_twice():
     assert len({m.shares for m in found}) == 5
 
 
+def test_there_are_no_more_pilots_than_mixtures():
+    assert len({m.shares for m in seed_mixtures(["a", "b"], 101, seed=0)}) == 101
+    with pytest.raises(UserError, match="--pilots 102: there are 101 mixtures of 2 tasks in whole percents: ask for fewer"):
+        seed_mixtures(["a", "b"], 102, seed=0)
+
+
 def test_random_mixtures_are_whole_percents_that_depend_on_the_seed_and_go_on_where_a_shorter_list_ended():
     long, short = (seed_mixtures("abcd", n, seed=3) for n in (400, 20))
     assert long[:20] == short and seed_mixtures("abcd", 20, seed=4) != short

@@ -139,6 +139,19 @@ BROKEN = {
     ),
     "verifiers in a list": (specs("bad/a", extra=", verifiers=['bad/b']"), "verifiers of 'bad/a' must be a dict by names, not ["),
     "a metric that is no text": (specs("bad/a", extra=", metric=3"), "metric of 'bad/a' must be a text, not 3"),
+    "a paper that is no text": (
+        specs("bad/a", "mmrl_algorithms", "AlgorithmSpec", ", paper=None"),
+        "paper of 'bad/a' must be a text",
+    ),
+    "a stage that is none": (
+        specs("bad/a", "mmrl_algorithms", "AlgorithmSpec", ", stage=None"),
+        "stage of 'bad/a' must be a dict",
+    ),
+    "a stage by numbers": (
+        specs("bad/a", "mmrl_algorithms", "AlgorithmSpec", ", stage={3: 4}"),
+        "stage of 'bad/a' must be a dict",
+    ),
+    "a summary that is none": (specs("bad/a", extra=", summary=None"), "summary of 'bad/a' must be a text, not None"),
     "no time": (specs("bad/a", "mmrl_verifiers", "VerifierSpec", ", deadline_s=0.0"), "needs a deadline_s above 0"),
     "a hidden old version": (
         specs("bad/a").replace("[", "[TaskSpec(id='bad/a-v2', target='m:T'), "),

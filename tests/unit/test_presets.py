@@ -112,7 +112,10 @@ def test_the_constant_is_the_longest_completion_unless_it_is_set():
         ("grpo", {"rewards_N": 1.0}, "has no setting 'rewards_N'"),
         ("grpo", {"scale": "groups"}, r"algorithm 'grpo': scale = 'groups' is not one of 'group', 'batch', 'none'"),
         ("grpo", {"normalise": "tokens"}, "normalise = 'tokens' is not one of token, sequence, constant"),
-        *(("grpo", {"constant": c}, r"constant = .* must be a number above 0") for c in (0, -1.0, True, "8", float("inf"))),
+        *(
+            ("grpo", {"constant": c}, r"constant = .* must be a number above 0")
+            for c in (0, -1.0, True, "8", float("inf"), 10**400, 1e300)
+        ),
         ("grpo", {"constant": 8}, r"constant = 8 divides nothing unless normalise = .constant."),
         ("grpo", {"clip_low": "0.2"}, r"algorithm 'grpo': clip_low = '0\.2' must be a number"),
         ("grpo", {"clip_low": True}, "clip_low = True must be a number"),
@@ -174,6 +177,54 @@ def test_targets_for_a_critic_that_nobody_asked_for_are_refused(plugin):
     found = plugin("def it(rewards_NT): return rewards_NT, rewards_NT")
     with pytest.raises(PluginError, match="gives targets to a critic and doesn't ask for values_NT"):
         found.credit(signals())
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ("torch.zeros(4, device='meta')", r"one of torch\.float32 on meta"),
+        ("rewards_N.float().to_sparse()", r"torch\.sparse_coo: give plain numbers"),
+        ("rewards_N.to(torch.complex64)", "complex64"),
+        ("rewards_N / 0", "its advantage gives infinite credit"),
+        ("rewards_N * 1e300", "its advantage gives infinite credit"),
+        ("rewards_N * torch.nan", "gives NaN for 4 of 4 rollouts whose signals are numbers"),
+        ("torch.where(mask_NT, 1.0, torch.nan).T.contiguous().T", None),
+        ("torch.full(mask_NT.shape, torch.nan)", "gives NaN for 4 of 4"),
+    ],
+)
+def test_credit_that_nothing_can_be_learned_from_is_refused(plugin, returned, message):
+    found = plugin(f"import torch\ndef it(rewards_N, mask_NT): return {returned}")
+    if message is None:
+        assert found.credit(signals()).advantages.tolist() == [[1.0, 1.0]] * 4
+        return
+    with pytest.raises(PluginError, match=f"algorithm 'mine/it'.*{message}"):
+        found.credit(signals())
+
+
+def test_credit_may_lack_where_a_signal_does_and_needs_no_gradient(plugin):
+    mean = plugin("def it(rewards_N): return rewards_N - rewards_N.nanmean()")
+    assert mean.credit(signals((1.0, None, 3.0))).advantages.isnan().tolist() == [False, True, False]
+    careless = plugin("def it(rewards_N): return rewards_N - rewards_N.mean()", name="careless")
+    with pytest.raises(PluginError, match=r"gives NaN for 2 of 3 rollouts .* one failed score makes of its group's mean"):
+        careless.credit(signals((1.0, None, 3.0)))
+    traced = plugin("import torch\ndef it(rewards_N): return rewards_N * torch.ones(1, requires_grad=True)", name="traced")
+    assert not traced.credit(signals()).advantages.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("source", "spec", "message"),
+    [
+        ("def it(): return 1", {}, "its advantage asks for no signal: name those that it needs"),
+        ("def it(rewards_N): return 1", {"loss": "builtins:print"}, "its loss must take one argument, the LossInputs"),
+        ("def it(rewards_N): return 1\ndef loss(a, b): 1", {"loss": "x_mine_code:loss"}, "its loss must take one argument"),
+        ("def it(rewards_N): return 1", {"loss": "builtins:max"}, "must be a Python function with named parameters"),
+        ("it = max", {}, "must be a Python function with named parameters"),
+        ("it = 3", {}, "must be a Python function with named parameters"),
+    ],
+)
+def test_a_signature_that_can_not_be_called_is_refused_before_the_run(plugin, source, spec, message):
+    with pytest.raises(PluginError, match=message):
+        plugin(source, **spec)
 
 
 def test_what_fails_in_making_a_signal_is_not_blamed_on_the_advantage():

@@ -10,6 +10,7 @@ from mmrl.algorithms.gae import gae
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.algorithms.signals import MEASURED, SIGNALS, Signals
 from mmrl.schema import RlStage
+from mmrl.targets import PluginError
 from mmrl.types import Prompt, Rollout, Score, Status, Turn
 
 WEIGHTS = [{"exact": 1.0, "format": 0.25}, {"exact": 2.0}]
@@ -206,6 +207,13 @@ def test_a_unit_is_paid_what_its_own_tokens_are():
                 units, paid = of[credit].units_NT[n], of[credit].rewards_NT[n]
                 got = [paid[units == u].sum().item() for u in range(int(units.max()) + 1)]
                 assert got == pytest.approx([*want[:-1], want[-1] + s.value])
+
+
+@pytest.mark.parametrize("weight", ["x", None, math.nan, math.inf, 10**400, [1], True])
+def test_a_prompts_weight_that_is_no_number_is_named(weight):
+    signals = Signals([episode(weight=weight)], [Score(1.0)], stage())
+    with pytest.raises(PluginError, match=r'has meta\["weight"\] = .*, not a finite number'):
+        signals["difficulty_N"]
 
 
 def test_what_is_known_of_each_rollout():
