@@ -13,9 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from mmrl.config import explain
 from mmrl.data.seeds import derive
 from mmrl.errors import UserError
 from mmrl.schema import RlStage, RunConfig
@@ -105,10 +102,7 @@ def pilot(config: RunConfig, number: int, mixture: Mixture, steps: int, runs: st
     data |= {"name": f"{config.name}-mix-{number:02d}", "runs": runs}
     data["stages"][at] |= {"tasks": dict(zip(labels, mixture.shares, strict=True)), "steps": steps}
     data["evaluate"] = {**data.get("evaluate", {}), "every": 0}
-    try:
-        return RunConfig.model_validate(data)
-    except ValidationError as error:
-        raise UserError(f"a pilot of {steps} steps: {explain(error)}; or give other --steps") from None
+    return RunConfig.model_validate(data)
 
 
 # -- the surrogate ----------------------------------------------------------------------------------------------------------

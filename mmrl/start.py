@@ -252,6 +252,11 @@ def check_stage(config: RunConfig, number: int, stage: RlStage) -> None:
         raise UserError(
             f"{where}.critic is given and {stage.algorithm} has no use for one: drop it, or take an algorithm like ppo"
         )
+    if stage.critic and stage.critic.warmup_steps >= stage.steps:
+        raise UserError(
+            f"{where}.critic.warmup_steps = {stage.critic.warmup_steps} leaves the policy none of {stage.steps} steps to learn in: "
+            "lower it"
+        )
     if stage.labels != "task" and "baselines_N" in algorithm.needs:
         raise UserError(
             f'{where}.labels = "{stage.labels}": {stage.algorithm} compares with the reward of a greedy completion, '

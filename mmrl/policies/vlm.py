@@ -120,7 +120,9 @@ class VLM:
             shown = self.encode(Prompt(messages=[user("x", Image.new("RGB", (64, 64)))]))
         except UserError as error:
             why = str(error).partition("can't be processed: ")[2] or str(error)
-            raise UserError(f"policy.model {name!r} can't be shown a picture: {why}: is its chat template missing?") from error
+            raise UserError(
+                f"policy.model {name!r}: a picture can't be processed: {why}: is its chat template missing?"
+            ) from error
         if not shown.media or self.banned.isdisjoint(shown.ids.tolist()):
             raise UserError(f"policy.model {name!r}: its chat template leaves pictures out: use one that shows them")
 

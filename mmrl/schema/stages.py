@@ -262,11 +262,6 @@ class RlStage(Training):
                 raise ValueError(
                     f'condition shows prompts anew and {key} = "{getattr(self, key)}" trains on others than the task\'s: drop one'
                 )
-        if self.critic and self.critic.warmup_steps >= self.steps:
-            raise ValueError(
-                f"critic.warmup_steps = {self.critic.warmup_steps} leaves the policy none of {self.steps} steps to learn in: "
-                "lower it"
-            )
         if self.minibatches > self.prompts_per_step:
             raise ValueError(
                 f"minibatches = {self.minibatches} is above prompts_per_step = {self.prompts_per_step}, whose groups stay whole: "

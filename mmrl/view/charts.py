@@ -166,6 +166,21 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 hint="In all, for those that are trained on; of them saved by a hint, with the gold completion, failed before.",
             ),
             Chart(
+                title="Share of the prompts, by task",
+                keys=("task/*/share",),
+                unit="%",
+                zero=True,
+                several=True,
+                hint="As the spread of their groups has weighted them; those that had failed before come on top.",
+            ),
+            Chart(
+                title="Called positive",
+                keys=("condition/positive_share",),
+                unit="%",
+                zero=True,
+                hint="Share of the completions that were trained on as good ones. 0% means that all of a step were alike.",
+            ),
+            Chart(
                 title="Loss",
                 keys=("loss",),
                 spiky=True,

@@ -774,10 +774,10 @@ OF_RL = {
     ),
     "critic.detach": Effect(to=True, also={**PPO, S + "steps": 3}, seen=lambda a, b: learns(a, b), why="it doesn't pull at it"),
     "critic.warmup_steps": Effect(
-        to=2,
+        to=1,
         also=PPO,
-        seen=lambda a, b: bool(a.moved) and not b.moved and b.tensors("learner.safetensors")["critic/value.0.weight"].any(),
-        why="the policy waits",
+        seen=lambda a, b: all(a.metric("grad_norm")) and [bool(g) for g in b.metric("grad_norm")] == [False, True],
+        why="the policy waits for a step",
     ),
     "critic.clip": Effect(
         to=1e-3,

@@ -537,8 +537,8 @@ stages = [{kind = "rl", steps = 30, prompts_per_step = 20}]
         (["--set", "stages.0.steps=7", "--set", "name=other"], 7, "other", False, False),
         (["--resume"], 30, "toy", True, False),
         (["--overwrite"], 30, "toy", False, True),
-        (["--smoke"], 2, "toy-smoke", False, True),
-        (["--smoke", "--set", "stages.0.steps=1"], 1, "toy-smoke", False, True),
+        (["--smoke"], 2, "toy-smoke", False, False),
+        (["--smoke", "--overwrite", "--set", "stages.0.steps=1"], 1, "toy-smoke", False, True),
     ],
 )
 def test_the_switches_of_mmrl_train(tmp_path, monkeypatch, arguments, steps, name, resume, overwrite):

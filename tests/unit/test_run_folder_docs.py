@@ -76,6 +76,15 @@ kl = 0.1
 dynamic_sampling = 1
 hints = "guide"
 imitation = {batch_size = 2}
+replay = 0.5
+adapt = "variance"
+ground_truth = "when-failed"
+[[stages]]
+kind = "rl"
+steps = 1
+prompts_per_step = 4
+group_size = 2
+condition = {}
 [[stages]]
 kind = "distill"
 steps = 1
@@ -94,7 +103,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
     head, _, rest = RUN_FILE.partition("[[stages]]")
     return trained(
-        tmp_path_factory.mktemp("full"), head + FULL + rest[rest.index("[generate]") :] + "[checkpoint]\nevery = 1\nkeep = 2"
+        tmp_path_factory.mktemp("full"), head + FULL + rest[rest.index("[generate]") :] + "[checkpoint]\nevery = 1\nkeep = 3"
     )
 
 
@@ -147,11 +156,11 @@ def general(metrics: Mapping[str, float]) -> set[str]:
 
 def test_metrics(run: Path, full: Path) -> None:
     sft, rl = (general(row["metrics"]) for row in read_run(run).steps)
-    more, distill = (general(row["metrics"]) for row in read_run(full).steps)
+    more, conditioned, distill = (general(row["metrics"]) for row in read_run(full).steps)
     always, _, asked_for = re.split(r"^### Metrics$", PAGE, flags=re.MULTILINE)[1].partition("\nAn `sft` stage has ")
     assert rl == set(re.findall(r"^\| `([^`]+)` \|", always, re.MULTILINE)), "what every such step has"
     assert rl - {"answers/top_share"} < more, "its groups with spread have one answer"
-    assert {"turns/mean"} | rl | more | distill == documented("Metrics"), "nothing samples several turns yet"
+    assert {"turns/mean"} | rl | more | conditioned | distill == documented("Metrics"), "nothing samples several turns yet"
     times = {key for key in rl if key.startswith("time/")}
     told, _, more_told = asked_for.partition(" and the times, a `distill` stage also ")
     assert sft == {*re.findall("`(.+?)`", told), *times}

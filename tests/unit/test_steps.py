@@ -89,6 +89,9 @@ class Kept:
         self.last = self.gatherer(clock)
         return self.last
 
+    def greedy(self, groups, clock):
+        return self.gatherer.greedy(groups, clock)
+
 
 class Folder:
     path = Path("nowhere")
@@ -521,7 +524,7 @@ def test_the_greedy_baseline_is_sampled_with_each_tasks_own_limit():
         asked.append(prompt.task)
         return ["0.25" if prompt.task == "a" else "x", "1", "0", "0"]
 
-    run = begun({"algorithm": "remax", "prompts_per_step": 6}, script, tasks=tasks)
+    run = begun({"algorithm": "remax", "prompts_per_step": 6}, script, tasks=tasks, judge={"failure_limit": 1.0})
     gathered = run.steps.gatherer(run.clock)
     run.collector.calls.clear()
     found = run.steps.greedy(gathered)
@@ -530,6 +533,7 @@ def test_the_greedy_baseline_is_sampled_with_each_tasks_own_limit():
     assert sum(n for n, _, _ in run.collector.calls) == 6
     for r, baseline in zip(gathered.rollouts, found.tolist(), strict=True):
         assert math.isnan(baseline) if r.prompt.task == "b" else baseline == 0.25
+    assert len(run.folder.errors) == sum(g.prompt.task == "b" for g in gathered.groups), "what failed is written down"
 
 
 # -- the KL penalty -----------------------------------------------------------------------------------------------------
