@@ -254,8 +254,7 @@ def check_stage(config: RunConfig, number: int, stage: RlStage) -> None:
         )
     if stage.critic and stage.critic.warmup_steps >= stage.steps:
         raise UserError(
-            f"{where}.critic.warmup_steps = {stage.critic.warmup_steps} leaves the policy none of {stage.steps} steps to learn in: "
-            "lower it"
+            f"{where}.critic.warmup_steps = {stage.critic.warmup_steps} leaves the policy none of {stage.steps} steps: lower it"
         )
     if stage.labels != "task" and "baselines_N" in algorithm.needs:
         raise UserError(
