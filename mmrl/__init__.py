@@ -7,13 +7,14 @@ from mmrl.errors import UserError
 from mmrl.hookspecs import hookimpl
 from mmrl.interfaces import Simulator, Task, Tracker, Verifier, World
 from mmrl.specs import AlgorithmSpec, PolicySpec, SimulatorSpec, TaskSpec, TrackerSpec, VerifierSpec
-from mmrl.types import Case, Frame, Message, Prompt, Rollout, Score, Status, Turn, user
+from mmrl.types import Case, Eyes, Frame, Message, Prompt, Rollout, Score, Status, Turn, user
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AlgorithmSpec",
     "Case",
+    "Eyes",
     "Frame",
     "Message",
     "PolicySpec",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
-from mmrl.types import Case, Prompt, Score, Turn
+from mmrl.types import Case, Eyes, Prompt, Score, Turn
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +28,9 @@ class Task:
 
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
     """The splits that `prompts` knows. Items of different splits never overlap."""
+    eyes: Eyes = Eyes()
+    """How the policy sees pictures and writes coordinates; the engine sets it before it asks for a prompt. A task with
+    coordinates names the frame in its prompts and keeps to it in `gold`, see `mmrl.media.to_frame`."""
 
     def prompts(self, split: str, seed: int) -> Iterable[Prompt]:
         """The problems of a split: any iterable, best a sequence (`len` and `[i]`) whose items are made when asked for.

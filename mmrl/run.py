@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -78,6 +78,7 @@ class Run:
         self.policy, self.judge, self.progress, self.teacher = policy, judge, progress, teacher
         self.entries = {t.label: t for t in config.tasks}
         self.collector = TurnCollector(policy, LocalGenerator(policy, config.generate.batch_size))
+        show(tasks.values(), policy)
         self.evaluator = Evaluator(config, tasks, self.collector, judge)
         self.weights = task_weights(config)
         self.before = opening(config)
@@ -289,6 +290,12 @@ class Run:
             | {"steps": self.at.step, "best_step": self.at.best_step, "seconds": {k: round(v, 3) for k, v in seconds.items()}}
             | memory
         )
+
+
+def show(tasks: Iterable[Task], policy: VLM) -> None:
+    """Let tasks know how the policy sees pictures, before they are asked for prompts."""
+    for task in tasks:
+        task.eyes = policy.eyes
 
 
 def opening(config: RunConfig) -> int:

@@ -33,7 +33,7 @@ from mmrl.policies.parts import check_parts
 from mmrl.policies.vlm import VLM
 from mmrl.policies.vocabulary import check_teacher
 from mmrl.record import RunFolder, is_run, read_rows, refuse_used, step_of
-from mmrl.run import Position, Progress, Run, opening, shown_in, task_weights
+from mmrl.run import Position, Progress, Run, opening, show, shown_in, task_weights
 from mmrl.schema import DistillStage, RlStage, RunConfig
 from mmrl.targets import one_line
 from mmrl.trackers import check_trackers
@@ -403,6 +403,7 @@ def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Ev
     cure = "leave out what --set changes of [policy], or give another --checkpoint"
     with within_memory(config):
         policy = load_policy(config, found / checkpoint.POLICY if found else None, cure)
+        show(tasks.values(), policy)
         collector = TurnCollector(policy, LocalGenerator(policy, config.generate.batch_size))
         shown = shown_in(config.stages[stage_of(found, config) if found else opening(config)])
         with Judge(verifier_ids(config), config.judge.processes, config.judge.deadline_s) as judge:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,16 @@ class Frame(enum.StrEnum):
     """0..1000 of width and height (Qwen2-VL, Qwen3-VL)."""
     UNIT = "unit"
     """0..1 of width and height."""
+
+
+@dataclass(frozen=True, slots=True)
+class Eyes:
+    """How a policy sees a picture, and in which numbers it writes a place on it."""
+
+    frame: Frame = Frame.PIXELS
+    """The frame in which it writes coordinates."""
+    size: Callable[[tuple[int, int]], tuple[int, int]] = lambda size: size
+    """(width, height) of a picture -> those of the picture as the model sees it, in pixels."""
 
 
 class Status(enum.StrEnum):

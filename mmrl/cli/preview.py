@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sized
+from collections.abc import Sized
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from mmrl.cli.settings import key_values
 from mmrl.errors import UserError
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
+    from mmrl.types import Eyes
 
 
 @click.command()
@@ -44,6 +44,7 @@ def command(task: str, count: int, split: str, seed: int, settings: tuple[str, .
     if split not in made.splits:
         raise UserError(f"task {task!r} has no split {split!r}: choose one of {', '.join(made.splits)}")
     path = _target(out or Path(f"preview-{task.replace('/', '-')}.png"))
+    made.eyes = _eyes(model) if model else made.eyes
     prompts = take(made, split, count, seed)
     if not prompts:
         raise UserError(f"task {task!r} has no prompts in split {split!r}: check its options and data")
@@ -54,7 +55,7 @@ def command(task: str, count: int, split: str, seed: int, settings: tuple[str, .
         prompts,
         task,
         f"{shown} of split {split}, seed {seed}" + (f"; {options}" if options else ""),
-        _eyes(model) if model else None,
+        (lambda image: image.resize(made.eyes.size(image.size))) if model else None,
     )
     aside = path.with_name(f".{path.name}.part")
     try:
@@ -66,23 +67,16 @@ def command(task: str, count: int, split: str, seed: int, settings: tuple[str, .
     click.echo(f"{path}: {shown} of {task}, split {split}")
 
 
-def _eyes(model: str) -> Callable[[Image], Image]:
-    """The resizing that a model's processor does."""
+def _eyes(model: str) -> Eyes:
+    """How a model sees pictures."""
     from mmrl.cli.terminal import quiet, tell
 
     tell(f"loading {model} ...")
     quiet()
     from mmrl.policies.vlm import VLM
     from mmrl.schema import PolicyConfig
-    from mmrl.types import Prompt, user
 
-    policy = VLM(PolicyConfig(model=model))
-
-    def see(image: Image) -> Image:
-        sizes = policy.encode(Prompt(messages=[user("", image)])).model_sizes
-        return image.resize(sizes[0]) if sizes else image
-
-    return see
+    return VLM(PolicyConfig(model=model)).eyes
 
 
 def _target(path: Path) -> Path:

@@ -115,6 +115,12 @@ class PaliGemma(Family):
     completion_type = 1
 
 
+class InternVL(Family):
+    """InternVL: coordinates in thousandths."""
+
+    frame = Frame.THOUSANDTHS
+
+
 class Qwen25VL(Family):
     """Qwen2.5-VL: coordinates in pixels of the resized image."""
 
@@ -188,6 +194,7 @@ FAMILIES: dict[str, type[Family]] = {
     "qwen2_5_vl": Qwen25VL,
     "qwen3_vl": Qwen3VL,
     "qwen3_vl_moe": Qwen3VL,
+    "internvl": InternVL,
     "paligemma": PaliGemma,
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from mmrl.policies.families import Family, family_of
 from mmrl.policies.lora import add_adapters, is_adapter, layers_of, load_adapters, merge_saved, save_adapters
 from mmrl.schema import PolicyConfig
 from mmrl.targets import calling, one_line
-from mmrl.types import Frame, MicroBatch, Prompt, user
+from mmrl.types import Eyes, Frame, MicroBatch, Prompt, user
 
 MODEL_CURE = "give a folder with a transformers checkpoint, a hub name, or tiny:qwen2_5_vl"
 LOGIT_CHUNK = 2**25
@@ -125,6 +126,17 @@ class VLM:
             ) from error
         if not shown.media or self.banned.isdisjoint(shown.ids.tolist()):
             raise UserError(f"policy.model {name!r}: its chat template leaves pictures out: use one that shows them")
+
+    @property
+    def eyes(self) -> Eyes:
+        """How this policy sees pictures, for tasks."""
+        return Eyes(self.family.frame, functools.lru_cache(maxsize=4096)(self._seen_size))
+
+    def _seen_size(self, size: tuple[int, int]) -> tuple[int, int]:
+        from PIL import Image
+
+        found = self.encode(Prompt(messages=[user("", Image.new("RGB", size))])).model_sizes
+        return found[0] if found else size
 
     # -- prompts and text ---------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import Literal
 import math_verify
 
 from mmrl import Case
+from mmrl.parse import first_on_a_line, thinks_then_answers
 from mmrl_classification.verifiers import answer_of
 
 MAX_MATH = 20_000
@@ -50,21 +51,13 @@ def form(case: Case) -> float:
 
     Known exploits, as published: empty blocks and any number of further tags inside pass.
     """
-    text = case.completion
-    if not (text.startswith("<think>") and text.endswith("</answer>")):
-        return 0.0
-    ends = re.finditer(r"</think>\s*<answer>", text)  # linear, where the published pattern backtracks
-    return float(any(m.end() <= len(text) - len("</answer>") for m in ends))
+    return float(thinks_then_answers(case.completion))
 
 
 def first_answer(text: str) -> str:
     """The first `<answer>` that closes on its own line, else the whole text; without blanks around."""
-    for line in text.split("\n"):
-        _, opened, rest = line.partition("<answer>")
-        inside, closed, _ = rest.partition("</answer>")
-        if opened and closed:
-            return inside.strip()
-    return text.strip()
+    found = first_on_a_line(text)
+    return (text if found is None else found).strip()
 
 
 def math_equal(completion: str, label: str) -> bool:

@@ -5,11 +5,11 @@ Everything is drawn by hashing names with a seed, so that adding a file moves no
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mmrl import UserError
+from mmrl.pictures import rank
 
 
 class Item(NamedTuple):
@@ -20,11 +20,6 @@ class Item(NamedTuple):
     label: str
     image: Any
     """What the source opens: a path, or a row's number."""
-
-
-def rank(seed: int, *names: str) -> int:
-    """A number in [0, 2**64) for a seed and names: the order in which items are drawn."""
-    return int.from_bytes(hashlib.sha256("\x1f".join((str(seed), *names)).encode(errors="surrogateescape")).digest()[:8], "big")
 
 
 def by_label(items: Sequence[Item]) -> dict[str, list[Item]]:

@@ -11,28 +11,9 @@ from typing import Any
 
 from mmrl import UserError
 from mmrl.media import load_image
-from mmrl_classification.sampling import Item, rank
+from mmrl.pictures import SUFFIXES, rank
+from mmrl_classification.sampling import Item
 
-SUFFIXES = (
-    ".jpg",
-    ".jpeg",
-    ".jpe",
-    ".jfif",
-    ".png",
-    ".gif",
-    ".webp",
-    ".bmp",
-    ".dib",
-    ".tif",
-    ".tiff",
-    ".ppm",
-    ".pgm",
-    ".pbm",
-    ".pnm",
-    ".tga",
-    ".jp2",
-    ".avif",
-)
 SPLITS = {"train": ("train", "training"), "test": ("test", "val", "valid", "validation")}
 """Our split -> names that sources give it, the first that is there is taken."""
 

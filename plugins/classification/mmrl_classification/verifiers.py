@@ -10,6 +10,7 @@ import re
 import unicodedata
 
 from mmrl import Case, Score
+from mmrl.parse import only_answer
 
 MAX_LENGTH = 50_000
 """Characters of a completion that `contains` reads; putting a longer one into NFC can take seconds."""
@@ -32,7 +33,7 @@ def answer(case: Case) -> Score:
     Known exploits: the text around the tag is not read, so a guess at the end of any reasoning counts as much as knowledge.
     Two answer tags, a tag inside the think block and a list of labels inside the tag give 0.
     """
-    text, why = tagged(case.completion)
+    text, why = only_answer(case.completion)
     if text is None:
         return Score(0.0, detail=why)
     return Score(float(same(text, answer_of(case))), detail=f"answered {text.strip()[:60]!r}")
@@ -76,19 +77,6 @@ def form(case: Case) -> float:
 
 def answer_of(case: Case) -> str:
     return "" if case.answer is None else str(case.answer)
-
-
-def tagged(text: str) -> tuple[str | None, str]:
-    """(what the one answer tag holds, ""), or (None, why there is not exactly one after the thinking)."""
-    if text.count("<answer>") != 1 or text.count("</answer>") != 1:
-        return None, f"{text.count('<answer>')} opening and {text.count('</answer>')} closing answer tags"
-    before, _, rest = text.partition("<answer>")
-    inside, end, after = rest.partition("</answer>")
-    if not end:
-        return None, "the answer tag closes before it opens"
-    if before.rfind("<think>") > before.rfind("</think>") or "think>" in after:
-        return None, "the answer tag is inside the thinking"
-    return inside, ""
 
 
 def same(text: str, answer: str) -> bool:

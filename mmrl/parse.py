@@ -1,0 +1,186 @@
+"""What a completion says: its tags, its JSON, its numbers. For verifiers.
+
+A completion is hostile input. Everything here takes time linear in its length, reads no more than `MAX_LENGTH` characters of it,
+and gives None, or nothing, where it can't be read; it raises nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+MAX_LENGTH = 200_000
+"""Characters of a completion that are read; a longer one counts as unreadable."""
+MAX_DEPTH = 32
+"""How deep JSON may be nested."""
+STARTS = 64
+"""Places at which JSON is looked for in prose."""
+NUMBER = re.compile(
+    r"(?<![\w.])[-+\u2212]?(?:\d{1,3}(?:,\d{3})+|\d{1,40})(?:\.\d{1,40})?(?:[eE][-+]?\d{1,3})?(?!\w|\.\d)"
+    r"|(?<![\w.])[-+\u2212]?\.\d{1,40}(?!\w)"
+)
+
+
+# -- tags -------------------------------------------------------------------------------------------------------------------
+
+
+def only_answer(text: str, tag: str = "answer") -> tuple[str | None, str]:
+    """(what the one `<tag>...</tag>` holds, ""), or (None, why there is not exactly one, after the thinking)."""
+    opening, closing = f"<{tag}>", f"</{tag}>"
+    if len(text) > MAX_LENGTH:
+        return None, f"longer than {MAX_LENGTH:,} characters"
+    if text.count(opening) != 1 or text.count(closing) != 1:
+        return None, f"{text.count(opening)} opening and {text.count(closing)} closing {tag} tags"
+    before, _, rest = text.partition(opening)
+    inside, end, after = rest.partition(closing)
+    if not end:
+        return None, f"the {tag} tag closes before it opens"
+    if before.rfind("<think>") > before.rfind("</think>") or "think>" in after:
+        return None, f"the {tag} tag is inside the thinking"
+    return inside, ""
+
+
+def spans(text: str, tag: str) -> Iterator[str]:
+    """What stands in each `<tag>...</tag>`, in order: the matches of `<tag>(.*?)</tag>` with line breaks, in linear time."""
+    opening, closing, at = f"<{tag}>", f"</{tag}>", 0
+    while (start := text.find(opening, at)) >= 0 and (end := text.find(closing, start + len(opening))) >= 0:
+        yield text[start + len(opening) : end]
+        at = end + len(closing)
+
+
+def first(text: str, tag: str = "answer") -> str | None:
+    """What the first `<tag>...</tag>` holds, line breaks included; None without one."""
+    return next(spans(text, tag), None)
+
+
+def last(text: str, tag: str = "answer") -> str | None:
+    """What the last of the tags holds that `re.findall` with `<tag>(.*?)</tag>` finds; None without one."""
+    found = deque(spans(text, tag), maxlen=1)
+    return found[0] if found else None
+
+
+def first_on_a_line(text: str, tag: str = "answer") -> str | None:
+    """What the first `<tag>(.*?)</tag>` holds that opens and closes on one line, as a pattern without DOTALL finds it."""
+    for line in text.split("\n"):
+        if (found := first(line, tag)) is not None:
+            return found
+    return None
+
+
+def thinks_then_answers(text: str) -> bool:
+    """Whether `<think>.*?</think>\\s*<answer>.*?</answer>` matches the whole text, line breaks included: the format reward of
+    VLM-R1, CLS-RL, UI-R1, GUI-R1 and Video-R1. Empty blocks and further tags inside pass, blanks around don't."""
+    if not (text.startswith("<think>") and text.endswith("</answer>")):
+        return False
+    return any(m.start() >= len("<think>") and m.end() <= len(text) - len("</answer>") for m in _TURN.finditer(text))
+
+
+def begins_as_thinking(text: str) -> bool:
+    """Whether `<think>.*?</think>\\s*<answer>.*?</answer>` matches at the start of the text, whatever follows (SEED-Bench-R1)."""
+    return text.startswith("<think>") and any(
+        m.start() >= len("<think>") and text.find("</answer>", m.end()) >= 0 for m in _TURN.finditer(text)
+    )
+
+
+_TURN = re.compile(r"</think>\s*<answer>")
+
+
+# -- JSON -------------------------------------------------------------------------------------------------------------------
+
+
+def json_in(text: str, kinds: type | tuple[type, ...] = (list, dict)) -> Any:
+    """The JSON value that a text holds: all of it, or in a ``` fence, or else the first list or object in its prose. None without
+    one of these kinds. NaN and Infinity, nesting beyond `MAX_DEPTH` and numbers of thousands of digits are no JSON."""
+    if len(text) > MAX_LENGTH:
+        return None
+    for piece in (text, *fenced(text)):
+        found = _json(piece.strip())
+        if isinstance(found, kinds) and not isinstance(found, bool):
+            return found
+    starts = [m.start() for _, m in zip(range(STARTS), re.finditer(r"[\[{]", text), strict=False)]
+    end = 0
+    for start in starts:
+        if start < end:
+            continue
+        try:
+            found, end = _DECODER.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            end = start
+            continue
+        if isinstance(found, kinds) and depth(found) <= MAX_DEPTH:
+            return found
+    return None
+
+
+def fenced(text: str) -> Iterator[str]:
+    """What stands between ``` fences, without the language's name."""
+    parts = text.split("```")
+    for inside in parts[1::2] if len(parts) % 2 else parts[1:-1:2]:
+        name, _, rest = inside.partition("\n")
+        yield rest if name.strip().isalnum() or not name.strip() else inside
+
+
+def depth(value: Any) -> int:
+    """How deep lists and objects are nested; a plain value has 0."""
+    level, found = [value], 0
+    while inner := [v for x in level if isinstance(x, list | dict) for v in (x.values() if isinstance(x, dict) else x)]:
+        level, found = inner, found + 1
+        if found > MAX_DEPTH:
+            break
+    return found + any(isinstance(x, list | dict) for x in level)
+
+
+def _json(text: str) -> Any:
+    if not text:
+        return None
+    try:
+        found = _DECODER.decode(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if depth(found) <= MAX_DEPTH else None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _integer(text: str) -> int:
+    if len(text) > 40:
+        raise ValueError("an integer of too many digits")
+    return int(text)
+
+
+def _float(text: str) -> float:
+    found = float(text)
+    if not math.isfinite(found):
+        raise ValueError("a number that no float holds")
+    return found
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_int=_integer, parse_float=_float)
+
+
+# -- numbers ----------------------------------------------------------------------------------------------------------------
+
+
+def number(text: str) -> float | None:
+    """The number that a text is: `12`, `-3.5`, `+.5`, `1,234`, `1e3`, with blanks around, one full stop at the end, a percent or
+    currency sign. None for any other text."""
+    plain = text.strip().removesuffix(".").strip("$€£% \t\n") if len(text) < 200 else ""
+    match = NUMBER.fullmatch(plain)
+    return _value(match[0]) if match else None
+
+
+def numbers(text: str, most: int = 10_000) -> list[float]:
+    """The first numbers of a text, in order. Digits inside words (`x1`, `bbox_2d`) are none."""
+    found = (_value(m[0]) for _, m in zip(range(most), NUMBER.finditer(text[:MAX_LENGTH]), strict=False))
+    return [v for v in found if v is not None]
+
+
+def _value(text: str) -> float | None:
+    value = float(text.replace(",", "").replace("\u2212", "-"))
+    return value if math.isfinite(value) else None

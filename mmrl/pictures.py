@@ -1,0 +1,123 @@
+"""Pictures that are at hand: the photographs that scikit-image and scikit-learn ship, and folders of one's own. For tasks.
+
+Everything is drawn by hashing names with a seed, so that every machine draws the same, and adding a file moves no other one.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import random
+import unicodedata
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mmrl.errors import UserError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+PHOTOGRAPHS = (
+    *("astronaut", "brick", "chelsea", "china", "coffee", "coins", "flower", "grass", "gravel", "hubble_deep_field", "ihc"),
+    *("motorcycle_left", "retina", "rocket"),
+)
+"""What scikit-image and scikit-learn have in their wheels; `china` and `flower` are scikit-learn's."""
+SUFFIXES = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".webp", ".bmp", ".dib", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm"),
+    *(".tga", ".jp2", ".avif"),
+)
+SHARES = {"train": 0.7, "test": 0.3}
+"""How much of a photograph's longer side each split is cut from, from its beginning."""
+
+
+def rank(seed: int, *names: str) -> int:
+    """A number in [0, 2**64) for a seed and names: the order in which items are drawn."""
+    return int.from_bytes(hashlib.sha256("\x1f".join((str(seed), *names)).encode(errors="surrogateescape")).digest()[:8], "big")
+
+
+def chance(seed: int, *names: str) -> random.Random:
+    """A generator for a seed and names, the same on every machine."""
+    return random.Random(rank(seed, *names))
+
+
+@functools.cache
+def photograph(name: str) -> Image:
+    """One of `PHOTOGRAPHS`, as an RGB picture of at least 256 pixels a side. Don't change it: it is kept.
+
+    Raises UserError when the package that ships it is not installed.
+    """
+    from mmrl.media import load_image
+
+    try:
+        if name in ("china", "flower"):
+            import sklearn.datasets
+
+            folder = Path(sklearn.datasets.__file__).parent / "images"
+        else:
+            import skimage
+
+            folder = Path(skimage.__file__).parent / "data"
+    except ModuleNotFoundError as error:
+        raise UserError(f'photograph {name!r} needs {error.name}: pip install "mmrl[pictures]"') from None
+    return load_image(next((p for p in sorted(folder.glob(f"{name}.*")) if p.suffix in SUFFIXES), folder / name))
+
+
+def crop(split: str, draw: random.Random, width: int, height: int, names: tuple[str, ...] = PHOTOGRAPHS) -> Image:
+    """A piece of a photograph, `width` x `height` pixels: which, where and how large is drawn, between a quarter of the split's
+    part and all of it. Pieces of different splits share no pixel. split: a key of `SHARES`."""
+    from PIL.Image import Resampling
+
+    whole = photograph(draw.choice(names))
+    left, top, right, bottom = part(split, whole.size)
+    most = min((right - left) / width, (bottom - top) / height)
+    scale = most * draw.uniform(0.5, 1.0)
+    x, y = draw.uniform(left, right - scale * width), draw.uniform(top, bottom - scale * height)
+    return whole.resize((width, height), Resampling.BICUBIC, (x, y, x + scale * width, y + scale * height))
+
+
+def part(split: str, size: tuple[int, int]) -> tuple[int, int, int, int]:
+    """The box of a photograph of `size` that belongs to a split, with a gap of 8 pixels to the next: resampling looks a little
+    beyond a crop."""
+    if split not in SHARES:
+        raise UserError(f"there is no split {split!r}: choose one of {', '.join(SHARES)}")
+    long = max(size)
+    names = list(SHARES)
+    start = round(long * sum(SHARES[n] for n in names[: names.index(split)]))
+    end = start + round(long * SHARES[split])
+    start, end = (start + 8 if start else 0), min(end, long)
+    return (start, 0, end, size[1]) if size[0] >= size[1] else (0, start, size[0], end)
+
+
+def files(folder: str) -> dict[str, Path]:
+    """The images in a folder and the folders in it, by id: their path below it, the same on every machine. Nothing is opened.
+
+    Raises UserError when there are none.
+    """
+    root = Path(str(folder)).expanduser()
+    if not root.is_dir():
+        raise UserError(f"folder {root.absolute()} {'is a file' if root.exists() else 'does not exist'}: give a folder of images")
+    found = {
+        unicodedata.normalize("NFC", (path := Path(parent) / name).relative_to(root).as_posix()): path  # macOS lists another form
+        for parent, _, names in os.walk(root, onerror=_raise)
+        for name in names
+        if not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES
+    }
+    if not found:
+        raise UserError(f"folder {root} has no images ({', '.join(SUFFIXES)}): put some in, or give another")
+    return dict(sorted(found.items()))
+
+
+def split_of(id: str, seed: int, shares: Mapping[str, float] = SHARES) -> str:
+    """Which split an item belongs to, by its id alone. shares: add up to 1."""
+    point = rank(seed, "split", id) / 2**64
+    for name, share in shares.items():
+        if point < share:
+            return name
+        point -= share
+    return list(shares)[-1]
+
+
+def _raise(error: OSError) -> None:
+    raise UserError(f"folder {error.filename} can't be read: {error.strerror}: check its permissions")
