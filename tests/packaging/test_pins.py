@@ -30,17 +30,21 @@ def version(name: str) -> str:
 
 def test_make_setup_installs_every_extra_that_the_pins_are_for():
     installed = re.search(r"-e \"\.\[(.+)\]\"", (ROOT / "Makefile").read_text())[1].split(",")
-    assert installed == ["train", "classification", "test", "dev"]
+    assert installed == ["train", "tasks", "test", "dev"]
     assert set(installed) <= set(EXTRAS)
 
 
-@pytest.mark.parametrize("extra", ["core", "train", "classification", "test", "dev"])
+@pytest.mark.parametrize("extra", ["core", "train", "pictures", *PLUGINS, "test", "dev"])
 def test_what_is_asked_for_is_pinned_within_its_range(extra):
-    wanted = [Requirement(r) for r in (PROJECT["dependencies"] if extra == "core" else EXTRAS[extra])]
-    assert wanted
+    wanted = [Requirement(r) for r in (PROJECT["dependencies"] if extra == "core" else EXTRAS.get(extra, []))]
     for r in wanted:
         if r.name != "mmrl":
             assert r.specifier.contains(version(canonical(r.name))), f"{r} against {version(canonical(r.name))}"
+
+
+def test_one_extra_brings_what_all_bundled_plugins_need():
+    (tasks,) = map(Requirement, EXTRAS["tasks"])
+    assert tasks.extras == {name for name in PLUGINS if name in EXTRAS}
 
 
 def test_torchvision_is_the_one_for_torch():
