@@ -1,4 +1,4 @@
-"""Referring expressions, detection, counting, pointing on pictures: IoU, GIoU, AP; the rewards of VLM-R1, Vision-R1 and VisionReasoner."""
+"""Grounding: referring expressions, detection, counting and pointing."""
 
 from mmrl import TaskSpec, VerifierSpec, hookimpl
 

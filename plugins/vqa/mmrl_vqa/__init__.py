@@ -1,4 +1,4 @@
-"""Questions about pictures: choice, number, math, yes or no, short text, the game of 24; the rewards of VLM-R1, R1-Reward and SEED-Bench-R1."""
+"""Questions about pictures: choice, number, math, yes or no, short text, the game of 24."""
 
 from mmrl import TaskSpec, VerifierSpec, hookimpl
 
