@@ -7,7 +7,7 @@ from mmrl.errors import UserError
 from mmrl.hookspecs import hookimpl
 from mmrl.interfaces import Simulator, Task, Tracker, Verifier, World
 from mmrl.specs import AlgorithmSpec, PolicySpec, SimulatorSpec, TaskSpec, TrackerSpec, VerifierSpec
-from mmrl.types import Case, Eyes, Frame, Message, Prompt, Rollout, Score, Status, Turn, user
+from mmrl.types import Case, Eyes, Frame, Message, Prompt, Reply, Rollout, Score, Status, Turn, user
 
 __version__ = "0.1.0"
 
@@ -19,6 +19,7 @@ __all__ = [
     "Message",
     "PolicySpec",
     "Prompt",
+    "Reply",
     "Rollout",
     "Score",
     "Simulator",

@@ -144,7 +144,7 @@ class Evaluator:
             rollouts = self.collector.collect(shown, self.collector.encode(shown), settings.samples, sampling)
             posed = [replace(r, prompt=prompts[i // settings.samples]) for i, r in enumerate(rollouts)]
             # pixels of a whole split would not fit
-            cases += [replace(c, rollout=replace(c.rollout, inputs=None)) for c in cases_of(posed)]
+            cases += [replace(c, rollout=replace(c.rollout, inputs=None, later=None)) for c in cases_of(posed)]
             asked += prompts
         scores = self.judge.run(metric, cases)
         failed = [s for s in scores if s.failed]

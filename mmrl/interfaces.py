@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
-from mmrl.types import Case, Eyes, Prompt, Score, Turn
+from mmrl.types import Case, Eyes, Prompt, Reply, Score
 
 if TYPE_CHECKING:
     import torch
@@ -59,6 +59,10 @@ class Task:
         """The same question in other words or with the pictures changed, for Co-Reward; by default there is none."""
         return None
 
+    def world(self, prompt: Prompt) -> World | None:
+        """What answers to the policy's turns in an episode of this prompt, fresh for each; by default an answer ends it."""
+        return None
+
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """Figures over one evaluation beside its mean, such as a harmonic mean over kinds of items; by default none."""
         return {}
@@ -72,13 +76,30 @@ class Verifier(Protocol):
 
 @runtime_checkable
 class World(Protocol):
-    """A language world (browser, tools), one episode at a time."""
+    """What answers to a policy's turns (a game, a browser, a renderer), in one episode. `Task.world` makes one for each.
 
-    def reset(self, seed: int) -> Prompt: ...
+    Example::
 
-    def step(self, text: str) -> Turn: ...
+        class Guess:
+            def __init__(self, number):
+                self.number = number
 
-    def close(self) -> None: ...
+            def step(self, completion):
+                if completion.strip() == str(self.number):
+                    return Reply(terminated=True)
+                return Reply(messages=[user("No. Guess again.")])
+
+            def close(self):
+                pass
+    """
+
+    def step(self, completion: str) -> Reply:
+        """What follows the turn whose text this is."""
+        ...
+
+    def close(self) -> None:
+        """The episode is over, by itself or cut off."""
+        ...
 
 
 @runtime_checkable

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import torch
 
-from mmrl.errors import UserError
 from mmrl.policies.vlm import VLM, PromptInputs, concatenate
 from mmrl.types import Batch, Credit, MicroBatch, Rollout
 
@@ -54,9 +53,9 @@ def _check(rollout: Rollout, policy: VLM) -> None:
     for turn in rollout.turns:
         if not policy.banned.isdisjoint(turn.token_ids):
             raise ValueError(f"{where} holds a vision id: the sampler must suppress them")
-    for turn in rollout.turns[1:]:
+    for turn in rollout.turns[1:] if rollout.later is None else ():
         if not policy.banned.isdisjoint(turn.observed_ids):
-            raise UserError(f"{where}: a picture in a later turn can't be trained on yet: let its world show pictures at first")
+            raise ValueError(f"{where} observed a picture in a later turn and doesn't say which")
 
 
 def _tokens(rollout: Rollout) -> tuple[list[int], list[bool]]:
@@ -131,7 +130,7 @@ def _micro(rows: list[_Row], rollouts: Sequence[Rollout], credit: Credit, policy
             following, sampled = map(torch.tensor, _tokens(rollout))
             end, length = start + len(following), rollout.length
             ids[b, start:end], segment[b, start:end] = following, g
-            positions[:, b, start:end] = torch.arange(end - start) + row.inputs.next_position
+            positions[:, b, start:end] = _positions(rollout, end - start)
             # the last token of the prompt predicts the first of every completion
             before = torch.cat([torch.tensor([prompt - 1]), torch.arange(start, end - 1)])
             add(
@@ -148,7 +147,8 @@ def _micro(rows: list[_Row], rollouts: Sequence[Rollout], credit: Credit, policy
             if credit.values_NT is not None and credit.returns_NT is not None:
                 add(values_L=_spread(credit.values_NT, n, length), returns_L=_spread(credit.returns_NT, n, length))
             start = end
-    media = concatenate([m for r in rows for m in [r.inputs.media]], device) | {k: v.to(device) for k, v in types.items()}
+    shown = [m for r in rows for m in (r.inputs.media, *(_later_media(rollouts[n]) for n in r.members))]  # as in the rows
+    media = concatenate(shown, device) | {k: v.to(device) for k, v in types.items()}
     return MicroBatch(
         ids_BS=ids.to(device),
         segment_BS=segment.to(device),
@@ -156,6 +156,24 @@ def _micro(rows: list[_Row], rollouts: Sequence[Rollout], credit: Credit, policy
         media=media,
         **{name: torch.cat(pieces).to(device) for name, pieces in flat.items()},
     )
+
+
+def _positions(rollout: Rollout, length: int) -> torch.Tensor:
+    """int64 [axes, length] or [length]: rotary positions of what follows the prompt."""
+    first, later = rollout.inputs, rollout.later
+    if later is None or later.positions is None:
+        return torch.arange(length) + first.next_position
+    known = later.positions[:, len(first.ids) :]
+    steps = torch.arange(length - known.shape[1]).expand(len(known), -1) + later.next_position
+    return torch.cat([known, steps], 1)
+
+
+def _later_media(rollout: Rollout) -> dict[str, torch.Tensor]:
+    """The media of all turns but the prompt."""
+    if rollout.later is None:
+        return {}
+    own = rollout.inputs.media
+    return {k: v[len(own[k]) if k in own else 0 :] for k, v in rollout.later.media.items()}
 
 
 def _spread(values: torch.Tensor, n: int, length: int) -> torch.Tensor:

@@ -23,7 +23,7 @@ from mmrl import files
 from mmrl.errors import UserError
 from mmrl.files import plain
 from mmrl.targets import is_finite
-from mmrl.types import Rollout, Score
+from mmrl.types import Message, Rollout, Score
 
 VIEW_PIXELS = 512
 """Longest side of the pictures that are kept for viewing; larger ones are scaled down."""
@@ -355,7 +355,7 @@ def rollout_row(rollout: Rollout, score: Score, advantage: float) -> dict[str, A
         "task": prompt.task,
         "prompt_id": prompt.id,
         "group": rollout.group,
-        "messages": prompt.messages,
+        "messages": _conversation(rollout),
         "answer": prompt.answer,
         "completion": rollout.completion,
         "source": "gold" if gold else "hint" if rollout.off_policy else "policy",
@@ -364,6 +364,17 @@ def rollout_row(rollout: Rollout, score: Score, advantage: float) -> dict[str, A
         "score": score.as_json(),
         "advantage": advantage,
     }
+
+
+def _conversation(rollout: Rollout) -> list[Message]:
+    """All messages before the last thing that the policy said; after it, what nothing was said to any more."""
+    found, turns = [*rollout.prompt.messages], rollout.turns
+    said = max((k for k, turn in enumerate(turns) if turn.token_ids), default=0)
+    for k, turn in enumerate(turns):
+        found += turn.messages
+        if k < said:
+            found.append({"role": "assistant", "content": turn.text})
+    return found
 
 
 def view_png(image: Any) -> tuple[str, bytes]:

@@ -77,7 +77,9 @@ class Run:
         self.config, self.tasks, self.folder = config, tasks, folder
         self.policy, self.judge, self.progress, self.teacher = policy, judge, progress, teacher
         self.entries = {t.label: t for t in config.tasks}
-        self.collector = TurnCollector(policy, LocalGenerator(policy, config.generate.batch_size))
+        self.collector = TurnCollector(
+            policy, LocalGenerator(policy, config.generate.batch_size), tasks, config.generate.max_turns
+        )
         show(tasks.values(), policy)
         self.evaluator = Evaluator(config, tasks, self.collector, judge)
         self.weights = task_weights(config)

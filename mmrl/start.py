@@ -404,7 +404,7 @@ def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Ev
     with within_memory(config):
         policy = load_policy(config, found / checkpoint.POLICY if found else None, cure)
         show(tasks.values(), policy)
-        collector = TurnCollector(policy, LocalGenerator(policy, config.generate.batch_size))
+        collector = TurnCollector(policy, LocalGenerator(policy, config.generate.batch_size), tasks, config.generate.max_turns)
         shown = shown_in(config.stages[stage_of(found, config) if found else opening(config)])
         with Judge(verifier_ids(config), config.judge.processes, config.judge.deadline_s) as judge:
             evaluator = Evaluator(config, tasks, collector, judge, shown)

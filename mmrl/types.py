@@ -122,6 +122,20 @@ class Turn:
     """The episode was cut off by a limit."""
     version: int = 0
     """The number of training steps that the sampling weights had seen."""
+    messages: tuple[Message, ...] = ()
+    """What the world said before this turn, for verifiers and people; `observed_ids` is how the policy read it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a world says to a turn."""
+
+    messages: Sequence[Message] = ()
+    """What the policy is shown before its next turn, text and pictures; at the end nothing has to be said."""
+    reward: float = 0.0
+    """For this turn; the judge's score of the whole episode comes on top."""
+    terminated: bool = False
+    """The episode is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +149,8 @@ class Rollout:
     status: Status
     inputs: Any = None
     """The prompt as the model reads it (`mmrl.policies`), shared by the whole group: media are processed once."""
+    later: Any = None
+    """The same of all that came before its last turn, in an episode whose later turns were observed; it has their pictures."""
     frames: tuple[Any, ...] = ()
     """Pictures of the episode for people, uint8 [H, W, 3]."""
     off_policy: bool = False

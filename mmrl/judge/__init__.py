@@ -131,8 +131,8 @@ def cases_of(rollouts: Sequence[Rollout]) -> list[Case]:
             status=r.status,
             media=r.prompt.images,
             rollout=r,
-            image_sizes=getattr(r.inputs, "image_sizes", ()),
-            model_sizes=getattr(r.inputs, "model_sizes", ()),
+            image_sizes=getattr(r.later or r.inputs, "image_sizes", ()),
+            model_sizes=getattr(r.later or r.inputs, "model_sizes", ()),
             frame=getattr(r.inputs, "frame", Frame.PIXELS),
         )
         for r in rollouts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from mmrl.policies.families import Family, family_of
 from mmrl.policies.lora import add_adapters, is_adapter, layers_of, load_adapters, merge_saved, save_adapters
 from mmrl.schema import PolicyConfig
 from mmrl.targets import calling, one_line
-from mmrl.types import Eyes, Frame, MicroBatch, Prompt, user
+from mmrl.types import Eyes, Frame, Message, MicroBatch, Prompt, user
 
 MODEL_CURE = "give a folder with a transformers checkpoint, a hub name, or tiny:qwen2_5_vl"
 LOGIT_CHUNK = 2**25
@@ -174,6 +175,85 @@ class VLM:
             model_sizes=self.family.model_sizes(encoded),
             frame=self.family.frame,
         )
+
+    def extend(
+        self, inputs: PromptInputs, token_ids: Sequence[int], messages: Sequence[Message]
+    ) -> tuple[PromptInputs, tuple[int, ...]]:
+        """(A conversation after a turn and what was said to it, the ids of what was said): what the policy reads before its next
+        turn. The sampled ids stay as they are; what the chat layout puts around the messages is among the others.
+
+        inputs: the conversation before the turn. Raises UserError when a picture or the template can't be used.
+        """
+        where = "what a world says"
+        with calling(f"{where}: reading its messages (make them with mmrl.user)"):
+            images = [
+                load_image(p["image"])
+                for m in messages
+                if not isinstance(m["content"], str)
+                for p in m["content"]
+                if p["type"] == "image"
+            ]
+            following = _with_images(messages, iter(images))
+        self._check_text(where, following)
+        encoded = self._encode_text(where, self._after_an_answer(following), images)
+        ids = encoded.pop("input_ids")[0]
+        if len(ids) and len(token_ids) and int(ids[0]) in self.eos and token_ids[-1] in self.eos:
+            ids, encoded = (
+                ids[1:],
+                {k: v[:, 1:] if v.ndim == 2 and v.shape[:2] == (1, len(ids)) else v for k, v in encoded.items()},
+            )
+        positions = inputs.positions
+        start, answered = inputs.next_position, torch.tensor(token_ids, dtype=torch.long)
+        if positions is not None:
+            own = self.family.positions(ids, encoded)
+            assert own is not None
+            steps = torch.arange(len(answered)).expand(len(positions), -1) + start
+            positions = torch.cat([positions, steps, own + start + len(answered)], 1)
+        per_token = {k for k, v in encoded.items() if v.ndim == 2 and tuple(v.shape) == (1, len(ids))}
+        types = {
+            k: torch.cat([v, torch.full((len(answered),), self.family.completion_type, dtype=v.dtype), encoded[k][0]])
+            for k, v in inputs.token_types.items()
+            if k in encoded
+        }
+        media = concatenate([inputs.media, {k: v for k, v in encoded.items() if k not in per_token}], torch.device("cpu"))
+        extended = PromptInputs(
+            ids=torch.cat([inputs.ids, answered, ids]),
+            positions=positions,
+            media=media,
+            token_types=types,
+            image_sizes=(*inputs.image_sizes, *(i.size for i in images)),
+            model_sizes=(*inputs.model_sizes, *self.family.model_sizes(encoded)),
+            frame=inputs.frame,
+        )
+        return extended, tuple(ids.tolist())
+
+    def _after_an_answer(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """The text that the chat layout puts behind an assistant's answer: its end, these messages, and the next turn's head. It
+        is what two conversations that differ in the answer alone have in common at their ends."""
+        question = {"role": "user", "content": [{"type": "text", "text": "?"}]}
+        texts = [
+            self.processor.apply_chat_template(
+                [question, {"role": "assistant", "content": [{"type": "text", "text": answer}]}, *messages],
+                tokenize=False,
+                add_generation_prompt=True,
+            )
+            for answer in "01"
+        ]
+        alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*map(reversed, texts), strict=False))
+        return "".join(a for a, _ in alike)[::-1]
+
+    def _encode_text(self, where: str, text: str, images: Sequence[Any]) -> dict[str, torch.Tensor]:
+        """The processor's tensors of a text in the chat layout, with these pictures in it."""
+        options: dict[str, Any] = {"text_kwargs": {"add_special_tokens": False}}
+        if images and self.pixels:
+            options["images_kwargs"] = {"size": {**dict(self.processor.image_processor.size), **self.pixels}}
+        try:
+            encoded = dict(self.processor(text=[text], images=list(images) or None, return_tensors="pt", **options))
+        except Exception as err:
+            raise UserError(f"{where} can't be processed: {type(err).__name__}: {one_line(err)[:300]}") from err
+        encoded.pop("attention_mask", None)
+        encoded.pop("labels", None)
+        return encoded
 
     def _check_text(self, where: str, messages: Iterable[Mapping[str, Any]]) -> None:
         """UserError for text that the processor would take for a picture."""

@@ -132,6 +132,8 @@ class GenerateConfig(Section):
     """Sample from the likeliest tokens that together have this probability; log-probabilities stay those of all tokens."""
     top_k: Count = 0
     """Sample from so many of the likeliest tokens; 0 from all."""
+    max_turns: Positive = 8
+    """After so many turns an episode with a world is cut off; a task without one has a single turn."""
     batch_size: Positive = 256
     """Completions sampled at once; a larger group is not divided."""
 

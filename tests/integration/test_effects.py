@@ -40,11 +40,14 @@ MODEL = "tiny:qwen2_5_vl:hidden=32,layers=1"
 MORE = '''
 import time
 from PIL import Image
-from mmrl import PolicySpec, Prompt, Task, TaskSpec, TrackerSpec, VerifierSpec, hookimpl, user
+from mmrl import PolicySpec, Prompt, Reply, Task, TaskSpec, TrackerSpec, VerifierSpec, hookimpl, user
 
 @hookimpl
 def mmrl_tasks():
-    return [TaskSpec(id="extras/ranked", target="extras:Ranked", verifiers={"toy/letters": 1.0}, metric="toy/letters")]
+    return [
+        TaskSpec(id=f"extras/{name}", target=f"extras:{name.title()}", verifiers={"toy/letters": 1.0}, metric="toy/letters")
+        for name in ("ranked", "talk")
+    ]
 
 @hookimpl
 def mmrl_verifiers():
@@ -67,6 +70,15 @@ class Ranked(Task):
     def rephrase(self, prompt):
         return Prompt(id=prompt.id, messages=[user("In other words?", *prompt.images)], answer=prompt.answer)
 
+class Talk(Ranked):
+    """An episode never ends by itself."""
+    def world(self, prompt):
+        return self
+    def step(self, completion):
+        return Reply(messages=[user("No.")])
+    def close(self):
+        pass
+
 def letters(case):
     return min(0.9, sum(ord(c) % 17 for c in case.completion) / 400)
 
@@ -74,7 +86,7 @@ def opposite(case):
     return 1 - letters(case)
 
 def slow(case):
-    time.sleep(0.2)
+    time.sleep(1.0)
     return letters(case)
 
 def loud(config, **options):
@@ -983,6 +995,12 @@ ENTRIES = {
     ),
     "generate.top_p": Effect(to=1e-6, seen=lambda a, b: distinct(b) == 1 < distinct(a), why="only the likeliest token is left"),
     "generate.top_k": Effect(to=1, seen=lambda a, b: distinct(b) == 1 < distinct(a), why="only the likeliest token is left"),
+    "generate.max_turns": Effect(
+        to=2,
+        also={"tasks": [{"id": "extras/talk"}]},
+        seen=lambda a, b: {*a.metric("turns/mean")} == {9.0} and {*b.metric("turns/mean")} == {3.0},
+        why="episodes are cut off sooner; what is said to the last turn is one more",
+    ),
     "generate.batch_size": Effect(to=4, seen=both(lambda r: r.decodes, 2, 4), why="a group at a time"),
     # evaluation
     "evaluate.split": Effect(

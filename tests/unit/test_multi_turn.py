@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import vlm_cases as cases
-from mmrl.errors import UserError
 from mmrl.pack import pack
 from mmrl.policies.vlm import VLM
 from mmrl.schema import PolicyConfig
@@ -200,14 +199,14 @@ def test_values_and_targets_go_with_their_tokens():
         assert micro.advantages_L.tolist() == [n + 1.0 for n in micro.rollout_L.tolist()]
 
 
-def test_a_picture_in_a_later_turn_is_refused():
+def test_a_picture_in_a_later_turn_that_nobody_kept_is_refused():
     vlm = cases.policy("qwen2_5_vl")
     found = episodes(vlm)[:2]
     image = vlm.model.config.image_token_id
     first, second = found[0].turns
     for bad in ((300, image), (vlm.model.config.vision_start_token_id,)):
         found[0] = replace(found[0], turns=(first, replace(second, observed_ids=bad)))
-        with pytest.raises(UserError, match="a rollout of prompt 'p1': a picture in a later turn can't be trained on yet"):
+        with pytest.raises(ValueError, match="a rollout of prompt 'p1' observed a picture in a later turn and doesn't say which"):
             packed(vlm, found, True, 10_000)
     found[0] = replace(found[0], turns=(first, replace(second, token_ids=(110, image))))
     with pytest.raises(ValueError, match="vision id"):

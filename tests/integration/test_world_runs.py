@@ -1,0 +1,69 @@
+"""Runs whose episodes have several turns: the world of the guide, trained, evaluated and resumed."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import runs
+
+GUIDE = Path(__file__).parents[2] / "docs" / "plugins.md"
+SPECS = """
+
+from mmrl import TaskSpec, VerifierSpec, hookimpl
+
+@hookimpl
+def mmrl_tasks():
+    return [TaskSpec(id="guess/number", target="guess:Guess", verifiers={"guess/found": 1.0})]
+
+@hookimpl
+def mmrl_verifiers():
+    return [VerifierSpec(id="guess/found", target="guess:found")]
+"""
+STAGES = [
+    {"kind": "sft", "steps": 3, "batch_size": 8, "learning_rate": 1e-2},
+    {"kind": "rl", "steps": 4, "prompts_per_step": 4, "group_size": 4, "learning_rate": 1e-3, "algorithm": "trajectory-grpo"},
+]
+
+
+@pytest.fixture
+def guess(tmp_path, monkeypatch):
+    """The guide's world, as a plugin; makes a configuration."""
+    (code,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text().partition("## A world")[2].partition("## A verifier")[0], re.S)
+    (tmp_path / "guess.py").write_text(code + SPECS)
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", str(tmp_path / "guess.py"))
+    yield lambda name="a", **sections: runs.toy_config(
+        tmp_path / "runs",
+        name=name,
+        **{"tasks": [{"id": "guess/number"}], "stages": STAGES, "generate": {"max_tokens": 3, "max_turns": 3}, **sections},
+    )
+    sys.modules.pop("guess", None)
+
+
+def rollouts(folder):
+    return [json.loads(line) for file in sorted((folder.path / "rollouts").iterdir()) if file.is_file() for line in file.open()]
+
+
+def test_a_world_is_trained_on_and_evaluated(guess):
+    folder = runs.run(guess(record={"rollouts_every": 1, "rollouts": 99}))
+    metrics = [row["metrics"] for row in runs.rows(folder) if row.get("stage") == "rl" and "metrics" in row]
+    assert all(1 < m["turns/mean"] <= 4 for m in metrics) and any(m["grad_norm"] for m in metrics)
+    assert all(m.get("logprob_gap", 0.0) < 1e-4 for m in metrics), "later turns are trained as they were sampled"
+    for row in rollouts(folder):
+        answers = [m["content"][-1]["text"] for m in row["messages"] if m["role"] == "assistant"]
+        said = [m["content"][-1]["text"] for m in row["messages"] if m["role"] == "user"][1:]
+        assert all(text in ("No, more.", "No, less.") for text in said)
+        if row["status"] == "truncated-turns":
+            assert len(answers) == 2 and len(said) == 3, "three turns, the last of which is the completion"
+        assert str(row["answer"]) not in [a.strip() for a in answers], "a right answer ends the episode"
+        assert row["score"]["value"] == float(row["completion"].strip() == str(row["answer"]))
+    assert {row["status"] for row in rollouts(folder)} >= {"truncated-turns"}
+
+
+def test_a_resumed_run_has_the_same_episodes(guess):
+    whole = runs.run(guess("whole"))
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(guess("cut"), progress=runs.Silent(5))
+    assert runs.trajectory(runs.run(guess("cut"), resume=True)) == runs.trajectory(whole)

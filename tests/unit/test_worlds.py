@@ -1,0 +1,260 @@
+"""Episodes with a world that answers, in text and pictures: what is sampled is what is trained, and every end is told apart."""
+
+import functools
+
+import pytest
+import torch
+
+import vlm_cases as cases
+from mmrl.collect.turns import TurnCollector
+from mmrl.errors import UserError
+from mmrl.generate.local import LocalGenerator, Sampling
+from mmrl.interfaces import Task
+from mmrl.judge import cases_of
+from mmrl.pack import pack
+from mmrl.policies.vlm import VLM
+from mmrl.record import rollout_row
+from mmrl.schema import PolicyConfig
+from mmrl.targets import PluginError
+from mmrl.types import Credit, Reply, Score, Status, replace, user
+
+FAMILIES = (*cases.FAMILIES, "llava")
+TEMPERATURE = 0.8
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    @functools.cache
+    def make(family):
+        if family != "llava":
+            return cases.policy(family)
+        return VLM(PolicyConfig(model=cases.llava(tmp_path_factory.mktemp("llava"))))
+
+    return make
+
+
+class Say:
+    """Says so many things, each with a picture where `pictures` says so, and then ends."""
+
+    def __init__(self, task, length, pictures):
+        self.task, self.left, self.pictures = task, length, pictures
+        self.heard = []
+
+    def step(self, completion):
+        self.heard.append(completion)
+        self.left -= 1
+        if self.left < 0:
+            return Reply(terminated=True, reward=0.5)
+        shown = [cases.picture(self.left, 28 + 28 * self.left, 56)] if self.pictures else []
+        return Reply(messages=[user(f"No, {self.left}.", *shown)], reward=-0.25)
+
+    def close(self):
+        self.task.closed += 1
+
+
+class Talk(Task):
+    """The episode of prompt p1 has one answer, that of p2 two, ..."""
+
+    def __init__(self, pictures=True):
+        self.pictures, self.closed, self.worlds = pictures, 0, []
+
+    def world(self, prompt):
+        self.worlds.append(Say(self, int(prompt.id[1:]) - 1, self.pictures))
+        return self.worlds[-1]
+
+
+def collected(vlm, task, prompts=(1, 2, 3), group=2, max_turns=8, max_tokens=5):
+    posed = [replace(cases.prompt(n), task="talk") for n in prompts]
+    collector = TurnCollector(vlm, LocalGenerator(vlm), {"talk": task}, max_turns)
+    return collector.collect(
+        posed, collector.encode(posed), group, Sampling(max_tokens=max_tokens, temperature=TEMPERATURE, seed=3)
+    )
+
+
+def directly(vlm, rollout):
+    """transformers' own forward of all ids and pictures of an episode, with positions of its own: the logprobs of what was
+    sampled."""
+    ids, sampled = [*rollout.inputs.ids.tolist()], []
+    for number, turn in enumerate(rollout.turns):
+        ids += turn.observed_ids if number else ()
+        sampled += range(len(ids), len(ids) + len(turn.token_ids))
+        ids += turn.token_ids
+    shown = [
+        *rollout.prompt.images,
+        *(p["image"] for t in rollout.turns for m in t.messages for p in m["content"] if "image" in p),
+    ]
+    encoded = dict(vlm.processor.image_processor(images=shown, return_tensors="pt"))
+    ids = torch.tensor([ids])
+    pads = [vlm.tokenizer.convert_tokens_to_ids(t) for t in ("<|image_pad|>", "<image>")]
+    if "llava" not in vlm.model.config.model_type:
+        encoded["mm_token_type_ids"] = torch.isin(ids, torch.tensor([p for p in pads if p is not None])).int()
+    vlm.family._forget()
+    logits = vlm.model(input_ids=ids, attention_mask=torch.ones_like(ids), **encoded).logits[0] / TEMPERATURE
+    logits[:, sorted(vlm.banned)] = -torch.inf
+    places = torch.tensor(sampled)
+    return logits[places - 1].log_softmax(-1).gather(1, ids[0][places][:, None])[:, 0]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_was_sampled_is_what_is_trained_with_pictures_in_every_turn(policy, family):
+    vlm = policy(family)
+    found = collected(vlm, Talk())
+    assert [len(r.turns) for r in found] == [1, 1, 2, 2, 3, 3]
+    want = [directly(vlm, r) for r in found]
+    for rollout, expected in zip(found, want, strict=True):
+        sampler = torch.tensor([p for t in rollout.turns for p in t.logprobs])
+        assert (sampler - expected).abs().max() < 2e-5
+    weights = torch.linspace(-1, 2, 6 * max(r.length for r in found)).reshape(6, -1)
+    expected = gradient_of(vlm, sum((w * weights[n, : len(w)]).sum() for n, w in enumerate(want)))
+    for shared, budget in ((True, 10_000), (False, 10_000), (False, 1), (True, 90)):
+        batch = pack(
+            found,
+            Credit(advantages=weights),
+            vlm,
+            shared_prefix=shared and vlm.family.shares_prefix,
+            budget=budget,
+            keep_zero=True,
+        )
+        got = [vlm.outputs(m, TEMPERATURE).logprobs_L for m in batch.micro]
+        for micro, logprobs_L in zip(batch.micro, got, strict=True):
+            alone = torch.stack([want[n][t] for n, t in zip(micro.rollout_L, micro.place_L, strict=True)])
+            assert (logprobs_L - alone).abs().max() < 2e-5
+        loss = sum((g * m.advantages_L).sum() for g, m in zip(got, batch.micro, strict=True))
+        assert ((gradient_of(vlm, loss) - expected).norm() / expected.norm()).item() < 2e-5
+
+
+def gradient_of(vlm, loss):
+    vlm.model.zero_grad()
+    loss.backward(retain_graph=True)
+    found = torch.cat([p.grad.flatten() for _, p in vlm.parameters() if p.grad is not None]).clone()
+    vlm.model.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize("family", cases.FAMILIES)
+def test_what_a_world_says_stands_in_the_chat_layout_as_a_user_message_does(family):
+    """The ids after an answer that ended by itself, and after one that was cut off, are those of the whole conversation."""
+    vlm = cases.policy(family)
+    first, second = user("What digit is shown?", cases.picture(1)), user("No.", cases.picture(2, 84, 56))
+    conversation = [first, {"role": "assistant", "content": [{"type": "text", "text": "yes"}]}, second]
+    whole = vlm.processor.apply_chat_template(
+        [conversation], tokenize=True, return_dict=True, return_tensors="pt", add_generation_prompt=True
+    )
+    inputs = vlm.encode(replace(cases.prompt(1), messages=[first]))
+    answer = vlm.tokenizer.encode("yes", add_special_tokens=False)
+    for sampled in (answer, [*answer, vlm.end_id]):
+        extended, observed = vlm.extend(inputs, sampled, [second])
+        assert extended.ids.tolist() == whole["input_ids"][0].tolist()
+        assert extended.ids.tolist() == [*inputs.ids.tolist(), *sampled, *observed]
+        assert extended.media["pixel_values"].equal(whole["pixel_values"])
+        expected = vlm.family.positions(extended.ids, dict(whole))
+        assert extended.positions.equal(expected)
+        assert extended.image_sizes == ((56, 56), (84, 56)) and len(extended.model_sizes) == 2
+        assert extended.next_position == int(expected.max()) + 1
+
+
+def test_the_ends_of_episodes():
+    vlm, task = cases.policy("qwen2_5_vl"), Talk(pictures=False)
+    found = collected(vlm, task, prompts=(1, 2, 4), group=1, max_turns=3)
+    assert [r.status for r in found] == [
+        Status.FINISHED if r.turns[-1].terminated and i < 2 and not cut(r) else r.status for i, r in enumerate(found)
+    ]
+    short, two, four = found
+    assert len(short.turns) == 1 and short.later is None and short.turns[0].reward == 0.5 and short.turns[0].terminated
+    assert [t.reward for t in two.turns] == [-0.25, 0.5] and [t.terminated for t in two.turns] == [False, True]
+    assert four.status is Status.TRUNCATED_TURNS and len(four.turns) == 4, "three turns, and what was said to the last"
+    assert four.turns[-1].token_ids == () and four.turns[-1].observed_ids and not four.turns[-1].terminated
+    assert four.turns[-1].messages[0]["content"][-1]["text"] == "No, 0."
+    assert [len(w.heard) for w in task.worlds] == [1, 2, 3] and task.closed == 3
+    assert [w.heard[0] for w in task.worlds] == [r.turns[0].text for r in found]
+    assert four.completion == four.turns[2].text
+
+
+def cut(rollout):
+    return rollout.status is Status.TRUNCATED_LENGTH
+
+
+def test_an_answer_that_ends_the_episode_and_was_cut_off_says_so():
+    vlm = cases.policy("qwen2_5_vl")
+    found = collected(vlm, Talk(), prompts=(1,), group=8, max_tokens=1)
+    ended = [bool(set(r.turns[0].token_ids) & vlm.eos) for r in found]
+    assert [r.status for r in found] == [Status.FINISHED if e else Status.TRUNCATED_LENGTH for e in ended] and not all(ended)
+
+
+def test_the_same_seed_gives_the_same_episodes_and_another_turn_another_draw():
+    vlm = cases.policy("qwen2_5_vl")
+    one, two = (collected(vlm, Talk(pictures=False), prompts=(3,), group=4) for _ in range(2))
+    assert [r.turns for r in one] == [r.turns for r in two]
+    assert any(r.turns[0].token_ids != r.turns[1].token_ids for r in one)
+
+
+def test_a_task_without_worlds_is_asked_for_none():
+    vlm, asked = cases.policy("qwen2_5_vl"), []
+
+    class Quiet(Task):
+        def world(self, prompt):
+            asked.append(prompt.id)
+
+    assert all(len(r.turns) == 1 and r.later is None for r in collected(vlm, Quiet())) and len(asked) == 6
+    assert all(len(r.turns) == 1 for r in collected(vlm, Task()))
+
+
+def test_verifiers_and_records_have_the_whole_conversation():
+    vlm = cases.policy("qwen2_5_vl")
+    found = collected(vlm, Talk(), prompts=(3,), group=1)
+    (case,) = cases_of(found)
+    assert case.completion == found[0].turns[-1].text and len(case.image_sizes) == len(case.model_sizes) == 3
+    row = rollout_row(found[0], Score(1.0), 0.0)
+    assert [m["role"] for m in row["messages"]] == ["user", "assistant", "user", "assistant", "user"]
+    assert row["messages"][1]["content"] == found[0].turns[0].text and row["completion"] == found[0].turns[2].text
+    cut_off = rollout_row(collected(vlm, Talk(), prompts=(4,), group=1, max_turns=2)[0], Score(1.0), 0.0)
+    assert [m["role"] for m in cut_off["messages"]] == ["user", "assistant", "user", "user"], "what was said to the last turn too"
+
+
+class Odd(Talk):
+    def __init__(self, world=None, step=None, close=None):
+        super().__init__()
+        self.how = {"world": world, "step": step, "close": close}
+
+    def world(self, prompt):
+        if self.how["world"]:
+            return self.how["world"]()
+        found = super().world(prompt)
+        found.step = self.how["step"] or found.step
+        found.close = self.how["close"] or found.close
+        return found
+
+
+def fail(*_):
+    raise RuntimeError("out of order")
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"world": fail}, r"task 'talk': world\(\) raised RuntimeError: out of order"),
+        ({"step": fail}, r"task 'talk': its world's step\(\) raised RuntimeError: out of order"),
+        ({"close": fail}, r"task 'talk': its world's close\(\) raised RuntimeError: out of order"),
+        ({"step": lambda text: "no"}, r"its world's step\(\) must give a mmrl\.Reply with a finite reward, not 'no'"),
+        ({"step": lambda text: Reply(reward=float("nan"), terminated=True)}, "with a finite reward"),
+        ({"step": lambda text: Reply()}, "neither ends the episode nor says anything"),
+        ({"step": lambda text: Reply(messages=["no"])}, "what a world says: reading its messages"),
+    ],
+)
+def test_a_world_that_breaks_is_named(how, message):
+    with pytest.raises(PluginError, match=message):
+        collected(cases.policy("qwen2_5_vl"), Odd(**how), prompts=(2,))
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (user("see", "nowhere.png"), "nowhere.png does not exist"),
+        (user("see <|image_pad|>"), r"holds '<\|image_pad\|>', which stands for pictures"),
+    ],
+)
+def test_what_a_world_says_may_be_wrong(said, message):
+    task = Odd(step=lambda text: Reply(messages=[said]))
+    with pytest.raises(UserError, match=message):
+        collected(cases.policy("qwen2_5_vl"), task, prompts=(2,))
+    assert task.closed == 2, "worlds are closed whatever happens"
