@@ -19,7 +19,7 @@ def rl_metrics(rollouts: Sequence[Rollout], scores: Sequence[Score], advantages:
 
     advantages: [N] or [N, T]; a row of NaN is a rollout whose score failed.
     """
-    values = [s.value for s in scores if s.value is not None]
+    values = _paid(rollouts, scores)
     metrics = {"reward/mean": _mean(values), "reward/std": statistics.pstdev(values)} if values else {}
     metrics |= {
         "length/mean": _mean([r.length for r in rollouts]),
@@ -29,14 +29,16 @@ def rl_metrics(rollouts: Sequence[Rollout], scores: Sequence[Score], advantages:
         "zero_spread_share": zero_spread_share(rollouts, advantages),
     }
     if any(len(r.turns) > 1 for r in rollouts):
-        metrics["turns/mean"] = _mean([len(r.turns) for r in rollouts])
+        metrics["turns/mean"] = _mean([sum(bool(t.token_ids) for t in r.turns) for r in rollouts])
+    if any(t.reward for r in rollouts for t in r.turns):
+        metrics["reward/world"] = _mean([sum(t.reward for t in r.turns) for r in rollouts])
     if (share := top_share(rollouts)) is not None:
         metrics["answers/top_share"] = share
     metrics |= {f"reward/{part}": mean for part, mean in _parts(scores).items()}
     for task in sorted({r.prompt.task for r in rollouts}):
         own = [i for i, r in enumerate(rollouts) if r.prompt.task == task]
         name, its_rollouts, its_scores = f"task/{task}", [rollouts[i] for i in own], [scores[i] for i in own]
-        if values := [s.value for s in its_scores if s.value is not None]:
+        if values := _paid(its_rollouts, its_scores):
             metrics[f"{name}/reward"] = _mean(values)
         metrics[f"{name}/length"] = _mean([r.length for r in its_rollouts])
         metrics[f"{name}/zero_spread_share"] = zero_spread_share(its_rollouts, advantages[own])
@@ -71,6 +73,12 @@ def top_share(rollouts: Sequence[Rollout]) -> float | None:
         return 0.0
     votes = Counter(counted.most_common(1)[0][0] for counted in texts.values())
     return votes.most_common(1)[0][1] / len(texts)
+
+
+def _paid(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> list[float]:
+    """The rewards of the rollouts whose score didn't fail, those of their worlds included."""
+    both = zip(rollouts, scores, strict=True)
+    return [s.value + sum(t.reward for t in r.turns) for r, s in both if s.value is not None]
 
 
 def _parts(scores: Sequence[Score]) -> Mapping[str, float]:

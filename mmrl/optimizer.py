@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,14 +45,18 @@ class Optimizer:
         own = {name for name, _ in critic}
         self.critic = [m for m, (name, _) in zip(self.masters, self.named, strict=True) if name in own]
         self.policy = [m for m, (name, _) in zip(self.masters, self.named, strict=True) if name not in own]
-        groups: dict[tuple[float, float], list[torch.Tensor]] = {}
+        groups: dict[tuple[float, float, bool], list[torch.Tensor]] = {}
         for master, (name, _) in zip(self.masters, self.named, strict=True):
             part, usual = ours[name], self.settings.learning_rate if name in own else stage.learning_rate
             rate = usual if part is None or part.learning_rate is None else part.learning_rate
             decay = stage.weight_decay if part is None or part.weight_decay is None else part.weight_decay
-            groups.setdefault((rate, decay), []).append(master)
-        self.rates = [rate for rate, _ in groups]
-        self.rule = _rule(stage, [{"params": p, "lr": rate, "weight_decay": decay} for (rate, decay), p in groups.items()])
+            groups.setdefault((rate, decay, stage.optimizer == "muon" and _is_inner(name, master)), []).append(master)
+        ordered = sorted(groups.items(), key=lambda item: item[0][2])  # the muon groups last; of the others, as they came
+        self.rates = [rate for (rate, _, _), _ in ordered]
+        self.rule = _rule(
+            stage,
+            *([{"params": p, "lr": r, "weight_decay": d} for (r, d, m), p in ordered if m == muon] for muon in (False, True)),
+        )
         self.averages = [m.detach().clone() for m in self.policy] if stage.ema else []
         self.averaging = False
         self.steps = 0
@@ -216,8 +221,35 @@ def _factor(stage: Training, step: int) -> float:
     return stage.final_share + (1 - stage.final_share) * left
 
 
-def _rule(stage: Training, groups: list[dict]) -> torch.optim.Optimizer:
+def _is_inner(name: str, weight: torch.Tensor) -> bool:
+    """A matrix between hidden states, which muon steps; embeddings and heads are none."""
+    steps = name.split(".")
+    return weight.ndim == 2 and not any("embed" in s or s == "lm_head" for s in steps) and steps[0] != "value"
+
+
+class Muon:
+    """Jordan et al., Muon, for the matrices between hidden states, at rates that match AdamW's; AdamW for all else."""
+
+    def __init__(self, stage: Training, others: list[dict], matrices: list[dict]) -> None:
+        self.rules: list[torch.optim.Optimizer] = (
+            [torch.optim.AdamW(others, betas=(stage.beta1, stage.beta2), fused=True)] if others else []
+        )
+        self.rules += [torch.optim.Muon(matrices, momentum=stage.beta1, adjust_lr_fn="match_rms_adamw")] if matrices else []
+        self.param_groups = [group for rule in self.rules for group in rule.param_groups]
+        self.state: dict[torch.Tensor, dict[str, torch.Tensor]] = collections.defaultdict(dict)
+        for rule in self.rules:
+            rule.state = self.state
+        self.defaults = self.rules[0].defaults
+
+    def step(self) -> None:
+        for rule in self.rules:
+            rule.step()
+
+
+def _rule(stage: Training, groups: list[dict], matrices: list[dict]) -> torch.optim.Optimizer | Muon:
     betas = (stage.beta1, stage.beta2)
+    if stage.optimizer == "muon":
+        return Muon(stage, groups, matrices)
     if stage.optimizer == "adamw":
         return torch.optim.AdamW(groups, betas=betas, fused=True)
     if stage.optimizer == "adam":

@@ -47,8 +47,8 @@ class Training(Section):
     """Task -> its share of the prompts in this stage; tasks that are not named get none. `[[tasks]] weight` when empty."""
     order: Literal["shuffled", "easy-first"] = "shuffled"
     """Shuffled anew each epoch, or by the prompts' `meta["difficulty"]`, the lowest first."""
-    optimizer: Literal["adamw", "adam", "sgd", "rmsprop", "adafactor"] = "adamw"
-    """torch's optimiser; `sgd` has a momentum of `beta1`."""
+    optimizer: Literal["adamw", "adam", "sgd", "rmsprop", "adafactor", "muon"] = "adamw"
+    """torch's optimiser; `sgd` has a momentum of `beta1`. `muon` steps matrices between hidden states, and AdamW all else."""
     learning_rate: Rate = 1e-6
     """After the warm-up."""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9

@@ -87,11 +87,11 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 title="Completion length by task", keys=("task/*/length",), zero=True, several=True, hint="Tokens, on average."
             ),
             Chart(
-                title="Cut off by the length limit",
+                title="Cut off",
                 keys=("length/truncated_share",),
                 unit="%",
                 zero=True,
-                hint="Share of completions. If it is high, allow more tokens.",
+                hint="Share of episodes that met a limit, of length or turns. If it is high, raise it.",
             ),
             Chart(
                 title="Entropy",

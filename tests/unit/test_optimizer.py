@@ -12,7 +12,7 @@ from mmrl.errors import UserError
 from mmrl.optimizer import Optimizer, learning_rate
 from mmrl.schema import CriticConfig, PartConfig, SftStage
 
-RULES = ("adamw", "adam", "sgd", "rmsprop", "adafactor")
+RULES = ("adamw", "adam", "sgd", "rmsprop", "adafactor", "muon")
 VISION, MERGER, TEXT = "model.visual.blocks.0.w", "model.visual.merger.w", "model.language_model.w"
 
 
@@ -48,6 +48,7 @@ def go(optimizer, gradients, step=0, **arguments):
         ("rmsprop", [1.0 - 0.1 * math.sqrt(10), -2.0 + 0.1 * math.sqrt(10)]),
         # the step is relative to the weights' size, sqrt(2.5), before the decay
         ("adafactor", [0.95 + 0.1 * math.sqrt(2.5), -1.9 - 0.1 * math.sqrt(2.5)]),
+        ("muon", [0.95 + 0.1, -1.9 - 0.1]),  # a vector is AdamW's
     ],
 )
 def test_the_first_step_of_each_rule(rule, expected):
@@ -69,6 +70,31 @@ def test_the_second_step_remembers_as_much_as_the_betas_say():
         moved[rule] = p.item() - before
     adam = -0.1 * (0.76 / (1 - 0.64)) / math.sqrt(4.75 / (1 - 0.25))
     assert moved == pytest.approx({"sgd": -0.08, "rmsprop": 0.0, "adamw": adam, "adam": adam})
+
+
+def test_muon_steps_matrices_between_hidden_states_and_adamw_all_else():
+    """A step makes the gradient's singular values alike: of diag(4, 1), nearly equal moves, 0.2 sqrt(2) of the rate each."""
+    names = [
+        "model.layers.0.mlp.up_proj.weight",
+        "model.embed_tokens.weight",
+        "lm_head.weight",
+        "value.0.weight",
+        "model.norm.weight",
+    ]
+    shapes = [(2, 2), (2, 2), (2, 2), (2, 2), (2,)]
+    made = {name: Parameter(torch.zeros(shape)) for name, shape in zip(names, shapes, strict=True)}
+    optimizer = Optimizer(list(made.items()), sft(optimizer="muon"))
+    gradient = {p: [[4.0, 0.0], [0.0, 1.0]] if p.ndim == 2 else [4.0, 1.0] for p in made.values()}
+    go(optimizer, gradient)
+    matrix, *others = made.values()
+    assert matrix.diag().abs().tolist() == pytest.approx([0.1 * 0.2 * math.sqrt(2)] * 2, rel=0.35)
+    assert matrix[0, 1] == matrix[1, 0] == 0
+    for p in others:
+        moved = p.detach()[p.detach() != 0]
+        assert moved.tolist() == pytest.approx([-0.1, -0.1], rel=1e-5), (
+            "AdamW's first step is the rate, whatever the gradient's size"
+        )
+    assert {k.rsplit("/", 1)[1] for k in optimizer.state()} == {"momentum_buffer", "exp_avg", "exp_avg_sq", "step"}
 
 
 def test_sgd_without_momentum_keeps_nothing():

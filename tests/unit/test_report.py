@@ -256,7 +256,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
         "Spread of rewards",
         "Reward by part",
         "Completion length",
-        "Cut off by the length limit",
+        "Cut off",
         "Entropy",
         "Same answer to different prompts",
         "KL",

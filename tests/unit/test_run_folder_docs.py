@@ -160,7 +160,9 @@ def test_metrics(run: Path, full: Path) -> None:
     always, _, asked_for = re.split(r"^### Metrics$", PAGE, flags=re.MULTILINE)[1].partition("\nAn `sft` stage has ")
     assert rl == set(re.findall(r"^\| `([^`]+)` \|", always, re.MULTILINE)), "what every such step has"
     assert rl - {"answers/top_share"} < more, "its groups with spread have one answer"
-    assert {"turns/mean"} | rl | more | conditioned | distill == documented("Metrics"), "nothing samples several turns yet"
+    assert {"turns/mean", "reward/world"} | rl | more | conditioned | distill == documented("Metrics"), (
+        "nothing samples several turns yet"
+    )
     times = {key for key in rl if key.startswith("time/")}
     told, _, more_told = asked_for.partition(" and the times, a `distill` stage also ")
     assert sft == {*re.findall("`(.+?)`", told), *times}
