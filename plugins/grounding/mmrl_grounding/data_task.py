@@ -1,0 +1,196 @@
+"""Tasks on pictures with boxes that people bring, in our words or in those of published systems."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from mmrl import Prompt, UserError, user
+from mmrl.media import load_image
+from mmrl.pictures import rank, split_of
+from mmrl.rows import Items
+from mmrl_grounding import asking, sources
+from mmrl_grounding.task import Grounded, one_of, table, whole
+
+
+@dataclass(kw_only=True, eq=False)
+class Data(Grounded):
+    """What the tasks on people's data share. A subclass asks about a row."""
+
+    path: str
+    """The file: .jsonl, .json, .csv, .parquet, or a data set's name; or several, joined by ':'. See the guide for what rows
+    may hold."""
+    images: str | None = None
+    """The folder that pictures' names are relative to, by default the file's own; or one for each file, joined by ':'."""
+    test_path: str | None = None
+    """A file of its own for the split `test`, with pictures in the same folders; `path` is then all for the other splits."""
+    shares: Mapping[str, float] = field(default_factory=lambda: {"train": 0.9, "test": 0.1})
+    """Split -> share of the pictures, drawn by their names, so that no picture is in two splits."""
+    boxes: str | None = None
+    """How boxes are written: xyxy, two corners, or xywh, a corner and the size. By default bbox_2d and solution are xyxy, bbox
+    and box xywh; those in conversations are xyxy in any case."""
+    whole: bool = True
+    """Round boxes to whole pixels. Answers are whole numbers, so that a fraction could never be met."""
+    seed: int = 0
+    """Draws the splits. The run's own seed does not, so that no test picture is ever trained on."""
+
+    asks: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.boxes is not None:
+            one_of("boxes", self.boxes, ("xyxy", "xywh"))
+        whole("seed", self.seed, -(2**62), 2**62)
+        shares = {name: float(share) for name, share in table("shares", self.shares).items()}
+        if self.test_path:
+            shares = {name: share for name, share in shares.items() if name != "test"} or {"train": 1.0}
+        total = sum(shares.values())
+        if not shares or min(shares.values()) <= 0:
+            raise UserError(
+                f"shares = {dict(self.shares)!r} must name splits with shares above 0, such as {{train = 0.9, test = 0.1}}"
+            )
+        self._shares = {name: share / total for name, share in shares.items()}
+        self._rows = sources.source(self.path, self.images, self.boxes)
+        self._chosen: dict[str, list[int]] = {name: [] for name in self._shares}
+        for number, key in enumerate(self._rows.keys):
+            self._chosen[split_of(key, self.seed, self._shares)].append(number)
+        self._tables = dict.fromkeys(self._shares, self._rows)
+        if self.test_path:
+            self._tables["test"] = sources.source(self.test_path, self.images, self.boxes)
+            self._chosen["test"] = list(range(len(self._tables["test"])))
+        self.splits = tuple(self._tables)  # type: ignore[misc]  # the options decide which there are
+        for name, numbers in self._chosen.items():
+            if not numbers:
+                raise UserError(f"split {name!r} of {self.path} is empty: add rows, or change shares")
+            numbers.sort(key=lambda number: rank(self.seed, "order", name, str(number)))
+
+    def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
+        """In an order in which neighbouring rows of the file are far apart."""
+        if split not in self.splits:
+            raise UserError(f"there is no split {split!r}: choose one of {', '.join(self.splits)}")
+        return Items(self._tables[split], lambda row, number: self._pose(split, row), self._chosen[split])
+
+    def pose(self, row: dict[str, Any], size: tuple[int, int]) -> tuple[str, Any, Sequence[Mapping[str, Any]], dict[str, Any]]:
+        """(the question, the answer, the objects that it is about, further meta). Raises ValueError for a row that won't do."""
+        raise NotImplementedError(f"{type(self).__name__} must define pose(row, size)")
+
+    def _pose(self, split: str, row: dict[str, Any]) -> Prompt:
+        size = load_image(row["image"]).size
+        row["objects"] = sources.checked(row["objects"], size, self.whole)
+        text, answer, about, more = self.pose(row, size)
+        meta = self.meta(self.asks, size, [one["bbox_2d"] for one in about], **more)
+        return Prompt(id=f"{split}-{row['id']}", messages=[user(text, row["image"])], answer=answer, meta=meta)
+
+    def meta(self, asks: str, size: tuple[int, int], boxes: Sequence[Sequence[float]], **more: Any) -> dict[str, Any]:
+        meta = super().meta(asks, size, boxes, **more)
+        return {**meta, "style": {"vlm-r1": "tags", "vision-r1": "json"}.get(self.style, self.style)}
+
+
+@dataclass(kw_only=True, eq=False)
+class ReferData(Data):
+    """Where is the thing that an expression describes? One box. Each expression of a row is a prompt of its own."""
+
+    styles = (*asking.STYLES, "vlm-r1")
+    asks = "box"
+
+    def pose(self, row: dict[str, Any], size: tuple[int, int]) -> Any:
+        words, asked, objects = row.get("expression") or "", row.get("question"), row["objects"]
+        if len(objects) != 1:
+            raise ValueError(f"it has {len(objects)} boxes, and an expression describes one")
+        if not asked and (not isinstance(words, str) or not words.strip()):
+            raise ValueError(f"it has no expression under any of {', '.join(sources.TEXT_KEYS)}")
+        more = {"expression": words or asked, "thought": "I look for what is described."}
+        if self.style == "vlm-r1":
+            text = asking.VLM_R1_REC.format(asked or asking.VLM_R1_BOX.format(words.strip().rstrip(".")))
+        else:
+            text = self.asked(asked or f"Where is {words.strip().rstrip('.')}?", "box", size)
+        return text, objects[0]["bbox_2d"], objects, more
+
+    def gold(self, prompt: Prompt) -> str:
+        if self.style != "vlm-r1":
+            return super().gold(prompt)
+        said = json.dumps({"bbox_2d": list(self.truth_as_written(prompt)), "label": "object"})
+        return asking.thought(prompt.meta["thought"], said)
+
+
+@dataclass(kw_only=True, eq=False)
+class DetectData(Data):
+    """All objects of some labels, each with its box."""
+
+    labels: str | Sequence[str] = "present"
+    """The labels that are asked for: present, those of the picture; all, those of the data, or of a row's own `labels`; or a
+    list. Objects of others are not asked for. A picture without objects is left out unless labels are listed or all."""
+    most: int | None = None
+    """Pictures with more objects are left out; by default none is."""
+    refinement: str = "auto"
+    """For Vision-R1's rules: none, first or second, the stage of their progressive refinement. Run two entries of the task in
+    two stages."""
+
+    styles = (*asking.STYLES, "vlm-r1", "vision-r1")
+    asks = "boxes"
+
+    def __post_init__(self) -> None:
+        one_of("refinement", self.refinement, ("auto", "none", "first", "second"))
+        if self.most is not None:
+            whole("most", self.most, 1, 100_000)
+        if isinstance(self.labels, str):
+            one_of("labels", self.labels, ("present", "all"))
+        super().__post_init__()
+        known: dict[str, None] = {}
+        for split, table_ in self._tables.items():
+            kept = []
+            for number in self._chosen[split]:
+                names = self._names(table_, number)
+                known.update(dict.fromkeys(names or ()))
+                count = len(names) if names is not None else 1
+                if (count or self.labels != "present") and (self.most is None or count <= self.most):
+                    kept.append(number)
+            if not kept:
+                raise UserError(f"split {split!r} of {self.path} has no picture with objects: see labels and most, or shares")
+            self._chosen[split] = kept
+        self._known = sorted(known) if self.labels == "all" else [] if self.labels == "present" else list(self.labels)
+
+    @staticmethod
+    def _names(rows: sources.Chosen, number: int) -> list[str] | None:
+        """The labels of a row's objects, one for each; None for a row that can't be read, which is told when it is asked for."""
+        try:
+            return [str(one.get("label", "")) for one in rows[number]["objects"]]
+        except (UserError, ValueError):
+            return None
+
+    def pose(self, row: dict[str, Any], size: tuple[int, int]) -> Any:
+        objects, asked = row["objects"], row.get("question")
+        if any(not one["label"].strip() for one in objects):
+            raise ValueError("an object has no label")
+        there = list(dict.fromkeys(one["label"] for one in objects))
+        wanted = there if self.labels == "present" else self._known
+        if row.get("labels") and isinstance(self.labels, str):
+            wanted = list(dict.fromkeys([*map(str, row["labels"]), *there]))
+        if not asked:
+            objects = [one for one in objects if one["label"] in wanted]
+        more = {
+            "labels": wanted,
+            "difficulty": len(objects),
+            "num_instances": len(objects),
+            "thought": "I look for each of them.",
+        }
+        if self.refinement != "auto":
+            more["stage"] = self.refinement
+        return self._text(asked, wanted, size), objects, objects, more
+
+    def _text(self, asked: str | None, wanted: Sequence[str], size: tuple[int, int]) -> str:
+        listed = ", ".join(wanted)
+        if self.style == "vlm-r1":
+            return asking.VLM_R1_OD.format(asked or asking.VLM_R1_BOXES.format(json.dumps(list(wanted), ensure_ascii=False)))
+        if self.style == "vision-r1":
+            return asked or asking.VISION_R1_BOXES.format(listed)
+        return self.asked(asked or f"Find every object of these kinds: {listed}.", "boxes", size)
+
+    def gold(self, prompt: Prompt) -> str:
+        if self.style not in ("vlm-r1", "vision-r1"):
+            return super().gold(prompt)
+        truth = self.truth_as_written(prompt)
+        said = f"```json\n{asking.listed(truth)}\n```"
+        return said if self.style == "vision-r1" else asking.thought(prompt.meta["thought"], said if truth else "None")

@@ -1,0 +1,63 @@
+"""The numbers in which an answer is written, and those of the truth.
+
+Tasks keep the truth in pixels of the original picture. Completions are read, and gold completions written, in the frame of the
+policy, or in the one that a task forces with `meta["answer_frame"]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mmrl import Case
+from mmrl.media import to_frame
+from mmrl.types import Frame
+from mmrl_grounding.geometry import is_box
+
+Size = tuple[int, int]
+
+
+def written(numbers: Sequence[float], frame: Frame, image_size: Size, model_size: Size) -> tuple[float, ...]:
+    """Pixels of the original, x, y pairs, as an answer writes them in `frame`: whole numbers, or three decimals of the unit
+    square.
+
+    Pixels of the original stay as they are. A box that rounding would leave without an area keeps more decimals.
+    """
+    if frame is Frame.PIXELS:
+        return tuple(numbers)
+    exact = to_frame(numbers, Frame.PIXELS, frame, image_size, model_size)
+    for digits in range(3 if frame is Frame.UNIT else 0, 9):
+        rounded = tuple(round(v, digits) for v in exact)
+        if len(rounded) != 4 or is_box(rounded):
+            break
+    return tuple(int(v) if v == int(v) and frame is not Frame.UNIT else v for v in rounded)
+
+
+def frame_of(case: Case) -> Frame:
+    """The frame in which the completion's numbers are to be read."""
+    forced = case.meta.get("answer_frame")
+    return Frame(forced) if forced else case.frame
+
+
+def truth_as_written(numbers: Sequence[float], case: Case) -> tuple[float, ...]:
+    """The truth in the completion's frame, as a gold completion would write it. Without the picture's size it stays in pixels."""
+    frame = frame_of(case)
+    if frame is Frame.PIXELS or not case.image_sizes:
+        return tuple(numbers)
+    return written(numbers, frame, case.image_sizes[0], (case.model_sizes or case.image_sizes)[0])
+
+
+def in_pixels(numbers: Sequence[float], case: Case) -> tuple[float, ...]:
+    """A completion's numbers, x, y pairs, in pixels of the original.
+
+    Where the case has no picture they are pixels of `meta["input_wh"]`, scaled to `meta["image_wh"]`, as in tables of
+    published rewards, or count as they stand.
+    """
+    if not case.image_sizes:
+        if "image_wh" not in case.meta or "input_wh" not in case.meta:
+            return tuple(numbers)
+        scales = tuple(zip(case.meta["input_wh"], case.meta["image_wh"], strict=True))
+        return tuple(v / scales[i % 2][0] * scales[i % 2][1] for i, v in enumerate(numbers))
+    frame = frame_of(case)
+    if frame is Frame.PIXELS:
+        return tuple(numbers)
+    return to_frame(numbers, frame, Frame.PIXELS, case.image_sizes[0], (case.model_sizes or case.image_sizes)[0])

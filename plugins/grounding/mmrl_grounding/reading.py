@@ -1,0 +1,163 @@
+"""What a completion says: boxes with labels, a point, a number. For our own verifiers.
+
+Two ways of writing are read, whichever a task asks for: JSON (`{"bbox_2d": [12, 34, 56, 78], "label": "red circle"}`, lists of
+such, with `bbox`, `box` or `box_2d` for `bbox_2d`, or bare lists of four numbers), and bare numbers (`12 34 56 78`, one box a
+line or between semicolons, a label before the numbers). What can't be read is no answer; a box without an area, reversed or
+beyond all measure is a box that was listed and is nowhere.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NamedTuple
+
+from mmrl import Case
+from mmrl.parse import MAX_LENGTH, json_in, number, numbers, only_answer
+from mmrl_grounding.geometry import is_box
+
+MOST = 500
+"""Boxes that an answer may list; one with more is no answer."""
+NOTHING = ("none", "nothing", "no objects")
+"""What says in words that there is nothing to be found, beside an empty list."""
+_BOX_KEYS = ("bbox_2d", "bbox", "box", "box_2d")
+_LIST_KEYS = ("boxes", "bboxes", "objects", "detections", "items")
+_LABEL_KEYS = ("label", "class", "category", "name")
+_POINT_KEYS = ("point_2d", "point", "points", "click")
+BRACKETS = ("[", "{", "`")
+PROSE = 1_000
+"""Characters of a text in which four numbers among words are taken for a box."""
+_TAG = re.compile("</?(?:think|answer)>")
+_ODD = re.compile(r"nan|inf|null|none|\d[eE]", re.IGNORECASE)
+"""What is written where a number should be, and would be passed over; and numbers beyond all measure."""
+_SEPARATORS = str.maketrans("[](){},:=", " " * 9)
+_SIGNED = re.compile(r"[-+]?(?:\d{1,9}(?:\.\d{0,20})?|\.\d{1,20})(?:[eE][-+]?\d{1,2})?")
+
+
+class Listed(NamedTuple):
+    """One box of an answer."""
+
+    box: tuple[float, ...] | None
+    """(x1, y1, x2, y2) as written; None for one that has no area or can't be read."""
+    label: str
+    """In the form in which labels are compared; empty without one."""
+
+
+def said(case: Case) -> tuple[str | None, str]:
+    """(what is the answer, ""), or (None, why there is none): where the task asks for tags, by `meta["style"]`, or the completion
+    has any, the text of the one answer tag, else the whole completion."""
+    if case.meta.get("style") == "tags" or len(case.completion) > MAX_LENGTH or _TAG.search(case.completion):
+        return only_answer(case.completion)
+    return case.completion, ""
+
+
+def boxes(text: str) -> list[Listed] | None:
+    """The boxes that a text lists, in order; None when it is no such list, or one of more than `MOST`."""
+    plain = text.strip()
+    if plain.rstrip(".").lower() in NOTHING:
+        return []
+    found = None if plain[:1] in BRACKETS else _from_lines(plain)
+    if found is None:
+        value = only_json(plain)
+        found = None if value is None else _from_json(value)
+    return found if found is not None and len(found) <= MOST else None
+
+
+def box(text: str) -> tuple[float, ...] | None:
+    """The one box of a text; None when it has none, one that is reversed or empty, or several."""
+    found = boxes(text)
+    if found is None and len(text) < PROSE and sum(map(text.count, "[{(")) <= 2 and not _ODD.search(text):
+        four = numbers(text, 5)  # in words: the box is 12, 34 to 56, 78
+        found = [_listed(four, "")] if len(four) == 4 else None
+    return found[0].box if found is not None and len(found) == 1 else None
+
+
+def point(text: str) -> tuple[float, float] | None:
+    """The one point of a text: two numbers, `[x, y]`, `{"point_2d": [x, y]}` or `{"x": x, "y": y}`."""
+    value: Any = None
+    if text.strip()[:1] in BRACKETS:
+        value = only_json(text)
+    elif len(text) < PROSE:
+        words = [word for word in text.translate(_SEPARATORS).split() if word.lower() not in ("x", "y")]
+        value = [float(word) for word in words] if all(map(_SIGNED.fullmatch, words)) else None
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], list | dict):
+        value = value[0]
+    if isinstance(value, dict):
+        keyed = next((value[k] for k in _POINT_KEYS if k in value), None)
+        value = [value["x"], value["y"]] if "x" in value and "y" in value else keyed
+    if not isinstance(value, list) or len(value) != 2 or not all(map(_plain, value)) or max(map(abs, value)) > 1e7:
+        return None
+    return float(value[0]), float(value[1])
+
+
+def count(text: str) -> float | None:
+    """The number that a text is, or that stands under `count` in its JSON."""
+    if text.strip()[:1] in BRACKETS:
+        value = only_json(text)
+        found = value.get("count") if isinstance(value, dict) else None
+        return float(found) if isinstance(found, int | float) and _plain(found) else None
+    return number(text)
+
+
+def only_json(text: str) -> Any:
+    """The one JSON list or object of a text, which may stand in a fence or in prose: all from the first bracket to the last.
+    None where that is no JSON, because there are two, or because something is wrong with it."""
+    start = min((at for sign in "[{" if (at := text.find(sign)) >= 0), default=-1)
+    piece = text[start : max(text.rfind("]"), text.rfind("}")) + 1] if start >= 0 else ""
+    found = json_in(piece)
+    try:  # json_in also takes the first of two
+        return found if found is not None and json.loads(piece) == found else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def fold(label: Any) -> str:
+    """The form in which labels are compared: without regard to case, outer blanks, `_` and hyphens."""
+    return " ".join(str(label).casefold().replace("_", " ").replace("-", " ").split()) if isinstance(label, str) else ""
+
+
+def _from_lines(text: str) -> list[Listed] | None:
+    """One box a line, or between semicolons: perhaps a label, then four numbers and nothing else."""
+    found: list[Listed] = []
+    for line in text.replace(";", "\n").splitlines():
+        words = line.translate(_SEPARATORS).split()
+        if not words:
+            continue
+        *label, a, b, c, d = words if len(words) >= 4 else ["", "", "", ""]
+        if not all(map(_SIGNED.fullmatch, (a, b, c, d))) or (label and _SIGNED.fullmatch(label[-1])) or len(found) > MOST:
+            return None
+        found.append(_listed([float(a), float(b), float(c), float(d)], " ".join(label)))
+    return found or None
+
+
+def _from_json(value: Any) -> list[Listed] | None:
+    if isinstance(value, dict):
+        inner = next((value[k] for k in _LIST_KEYS if isinstance(value.get(k), list)), None)
+        if inner is None:
+            return [_item(value)] if any(k in value for k in (*_BOX_KEYS, "x1")) else None
+        value = inner
+    if len(value) == 4 and all(map(_plain, value)):
+        return [_listed(value, "")]
+    if len(value) > MOST or not all(isinstance(item, list | dict) for item in value):
+        return None
+    return [_item(item) for item in value]
+
+
+def _item(item: Any) -> Listed:
+    if isinstance(item, list):
+        return _listed(item, "")
+    corners = next((item[k] for k in _BOX_KEYS if k in item), None)
+    if corners is None and "x1" in item:
+        corners = [item.get(k) for k in ("x1", "y1", "x2", "y2")]
+    return _listed(corners, next((item[k] for k in _LABEL_KEYS if k in item), ""))
+
+
+def _listed(corners: Any, label: Any) -> Listed:
+    if isinstance(corners, list) and len(corners) == 2 and all(isinstance(c, list) for c in corners):
+        corners = [v for corner in corners for v in corner]  # [[x1, y1], [x2, y2]]
+    sound = isinstance(corners, list) and len(corners) == 4 and all(map(_plain, corners)) and is_box(corners)
+    return Listed(tuple(map(float, corners)) if sound else None, fold(label))
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

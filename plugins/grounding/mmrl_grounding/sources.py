@@ -1,0 +1,253 @@
+"""Pictures with boxes that people bring: JSONL as VLM-R1 has it, tables as for RefCOCO, COCO's detection JSON.
+
+Every source is read as rows of one form, a picture, what is asked, and its objects, so that tasks know no formats. A row that
+can't be used raises when it is asked for, and the message names its file and line, or its annotation.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mmrl import UserError
+from mmrl.parse import numbers
+from mmrl.rows import Rows, beside, read_rows
+from mmrl_grounding.reading import only_json
+
+IMAGE_KEYS = ("image", "image_path", "img", "file_name", "images")
+TEXT_KEYS = ("expression", "expressions", "sentences", "sentence", "phrase", "text", "caption", "sent", "refs")
+BOX_KEYS = ("bbox_2d", "bbox", "box", "solution")
+OBJECT_KEYS = ("objects", "annotations", "boxes")
+XYXY_KEYS = ("bbox_2d", "solution")
+"""Keys whose boxes are x1, y1, x2, y2 by custom; the others hold x, y, width, height, as COCO and RefCOCO do."""
+
+
+@dataclass(frozen=True)
+class Chosen(Rows):
+    """Some rows of several tables, each with one of its expressions."""
+
+    tables: tuple[Rows, ...] = ()
+    places: tuple[tuple[int, int, int], ...] = ()
+    """(table, row, expression) of each row."""
+    keys: tuple[str, ...] = ()
+    """What decides a row's split: its picture as the row names it, so that none is in two, wherever the files are."""
+
+    def where(self, index: int) -> str:
+        table, row, _ = self.places[index]
+        return self.tables[table].where(row)
+
+
+def source(path: str, images: str | None, box_format: str | None) -> Chosen:
+    """The rows of one file, or of several joined by ':'; `images` is then one folder for each of them, or one for all.
+
+    A row is `{"id", "image", "question", "expression", "objects"}`; objects are `{"bbox_2d": [x1, y1, x2, y2], "label"}`,
+    unchecked. box_format: xywh or xyxy; by default what is custom for the key. Raises UserError when a file is missing, or is
+    none of the formats.
+    """
+    paths = [p for p in str(path).split(":") if p] if not Path(str(path)).exists() else [str(path)]
+    folders = str(images).split(":") if images else [None]
+    if not paths or len(folders) not in (1, len(paths)):
+        raise UserError(f"path names {len(paths)} files and images {len(folders)} folders: give one folder for each file, or one")
+    folders = folders * len(paths) if len(folders) == 1 else folders
+    tables = tuple(_table(p) for p in paths)
+    places, keys = [], []
+    for t, table in enumerate(tables):
+        for row, (key, expressions) in enumerate(map(_outline, _tolerant(table))):
+            places += [(t, row, e) for e in range(expressions)]
+            keys += [key or f"{Path(paths[t]).name} {row}"] * expressions
+
+    def read(index: int) -> dict[str, Any]:
+        table, row, expression = places[index]
+        plain = _plain(tables[table][row], expression, paths[table], folders[table], box_format)
+        return {"id": f"{table}-{row}-{expression}", **plain}
+
+    return Chosen(str(path), len(places), read, tables=tables, places=tuple(places), keys=tuple(keys))
+
+
+def checked(objects: Sequence[Mapping[str, Any]], size: tuple[int, int], whole: bool) -> list[dict[str, Any]]:
+    """Objects with boxes that are sound on a picture of `size`, cut at its edges if they are over them by a pixel at most.
+
+    whole: round the corners to whole pixels, but for a box that would lose its area.
+    Raises ValueError that says what is wrong with the first other one.
+    """
+    return [{"bbox_2d": _sound(one["bbox_2d"], size, whole, _named(one)), "label": str(one.get("label", ""))} for one in objects]
+
+
+def _sound(box: Any, size: tuple[int, int], whole: bool, name: str) -> list[float]:
+    if not isinstance(box, Sequence) or isinstance(box, str) or len(box) != 4:
+        raise ValueError(f"{name} is {box!r:.60} and not four numbers")
+    if not all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in box):
+        raise ValueError(f"{name} is {list(box)!r:.80}, which are not four finite numbers")
+    x1, y1, x2, y2 = box
+    width, height = size
+    if x1 >= x2 or y1 >= y2:
+        raise ValueError(f"{name}, {[x1, y1, x2, y2]}, is {'empty' if x1 == x2 or y1 == y2 else 'reversed'}")
+    if x1 < -1 or y1 < -1 or x2 > width + 1 or y2 > height + 1:
+        raise ValueError(f"{name}, {[x1, y1, x2, y2]}, is outside its picture of {width} x {height}")
+    inside = [max(x1, 0), max(y1, 0), min(x2, width), min(y2, height)]
+    if inside[0] >= inside[2] or inside[1] >= inside[3]:
+        raise ValueError(f"{name}, {[x1, y1, x2, y2]}, is outside its picture of {width} x {height}")
+    rounded = [round(v) for v in inside]
+    return rounded if whole and rounded[0] < rounded[2] and rounded[1] < rounded[3] else inside
+
+
+def _named(one: Mapping[str, Any]) -> str:
+    label = f" of {one['label']!r:.40}" if one.get("label") else ""
+    return f"the box{label}{one.get('from', '')}"
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------------
+
+
+def _table(path: str) -> Rows:
+    local = Path(path).expanduser()
+    if local.suffix.lower() == ".json" and local.is_file():
+        try:
+            found = json.loads(local.read_bytes())
+        except (ValueError, RecursionError, OSError) as error:
+            raise UserError(f"{path} is no JSON ({str(error)[:120]}): correct it") from error
+        if isinstance(found, dict) and {"images", "annotations"} <= found.keys():
+            return coco(path, found)
+        if isinstance(found, list):
+            return Rows(path, len(found), found.__getitem__, "item")
+        raise UserError(f"{path} is neither COCO's JSON, with images and annotations, nor a list of rows: see the guide")
+    return read_rows(path)
+
+
+def _tolerant(table: Rows) -> Iterator[dict[str, Any] | None]:
+    """The rows; None for one that can't be read, which is told when it is asked for."""
+    for row in range(len(table)):
+        try:
+            yield table[row]
+        except UserError:
+            yield None
+
+
+def _outline(row: Mapping[str, Any] | None) -> tuple[str, int]:
+    """(the name of the picture, how many expressions) of a row."""
+    if row is None:
+        return "", 1
+    image = _first(row, IMAGE_KEYS)
+    image = image[0] if isinstance(image, list) and image else image
+    texts = _first(row, TEXT_KEYS)
+    return image if isinstance(image, str) else "", len(texts) if isinstance(texts, list) and texts else 1
+
+
+def _plain(row: dict[str, Any], expression: int, path: str, folder: str | None, form: str | None) -> dict[str, Any]:
+    image = _first(row, IMAGE_KEYS)
+    if isinstance(image, list):
+        if len(image) != 1:
+            raise ValueError(f"it has {len(image)} pictures, and boxes are about one")
+        image = image[0]
+    if image is None:
+        raise ValueError(f"it has no picture under any of {', '.join(IMAGE_KEYS)}")
+    plain: dict[str, Any] = {"image": beside(path, image, folder)}
+    if "conversations" in row:
+        return plain | _conversation(row["conversations"])
+    texts = _first(row, TEXT_KEYS)
+    text = texts[expression] if isinstance(texts, list) and texts else texts
+    if isinstance(text, Mapping):  # REFER's own form: {"sent": "the man on the left"}
+        text = text.get("sent") or text.get("raw")
+    objects = _first(row, OBJECT_KEYS)
+    given = [row] if objects is None else objects
+    if not isinstance(given, list) or not all(isinstance(one, Mapping) for one in given):
+        raise ValueError(f"its objects are {given!r:.60} and not a list of objects with boxes")
+    return plain | {"expression": text, "labels": row.get("labels"), "objects": [_object(one, form) for one in given]}
+
+
+def _object(one: Mapping[str, Any], form: str | None) -> dict[str, Any]:
+    key = next((k for k in BOX_KEYS if k in one), None)
+    if key is None:
+        raise ValueError(f"there is no box under any of {', '.join(BOX_KEYS)}")
+    box = one[key]
+    label = next((one[k] for k in ("label", "category", "class", "name") if k in one), "")
+    if (form or ("xyxy" if key in XYXY_KEYS else "xywh")) == "xywh":
+        box = _corners(box)
+    return {"bbox_2d": box, "label": label, "from": one.get("from", "")}
+
+
+def _corners(box: Any) -> Any:
+    """x, y, width, height as corners; anything else as it is, for the check to refuse."""
+    try:
+        x, y, width, height = box
+        return [x, y, x + width, y + height]
+    except (TypeError, ValueError):
+        return box
+
+
+def _conversation(said: Any) -> dict[str, Any]:
+    """VLM-R1's question and solution: a box, a text that holds one, a list of `{"bbox_2d", "label"}`, or "None"."""
+    if not isinstance(said, list) or len(said) < 2 or not all(isinstance(s, Mapping) and "value" in s for s in said[:2]):
+        raise ValueError("conversations must hold a question and its answer, each with a value")
+    question, value = str(said[0]["value"]).replace("<image>", "").strip(), said[1]["value"]
+    if isinstance(value, str):
+        text = value.replace("<answer>", "").replace("</answer>", "").strip()
+        value = [] if text.lower() in ("none", "") else only_json(text)
+        if value is None:
+            four = numbers(text, 5)
+            value = four if len(four) == 4 else text
+    if isinstance(value, Mapping):
+        value = [value]
+    if isinstance(value, list) and all(isinstance(v, Mapping) for v in value):
+        return {"question": question, "objects": [_object(v, "xyxy") for v in value]}
+    return {"question": question, "objects": [{"bbox_2d": value, "label": "", "from": ""}]}
+
+
+# -- COCO -------------------------------------------------------------------------------------------------------------------
+
+
+def coco(path: str, found: Mapping[str, Any]) -> Rows:
+    """One row for each picture of COCO's detection JSON, and one for each annotation that belongs to none. Annotations of crowds
+    are left out."""
+    images, annotations = found["images"], found["annotations"]
+    if not isinstance(images, list) or not isinstance(annotations, list):
+        raise UserError(f"{path}: images and annotations must be lists")
+    categories = {c.get("id"): c.get("name") for c in found.get("categories", ()) if isinstance(c, Mapping)}
+    known: dict[Any, list[Any]] = {i["id"]: [] for i in images if isinstance(i, Mapping) and _hashable(i.get("id"))}
+    lost: list[Any] = []
+    for number, annotation in enumerate(annotations):
+        owner = annotation.get("image_id") if isinstance(annotation, Mapping) else None
+        known.get(owner, lost).append((number, annotation)) if _hashable(owner) else lost.append((number, annotation))
+
+    def read(index: int) -> dict[str, Any]:
+        if index >= len(images):
+            number, annotation = lost[index - len(images)]
+            raise UserError(f"{path} {_annotation(number, annotation)} belongs to no picture of the file: correct its image_id")
+        image = images[index]
+        if not isinstance(image, Mapping) or "id" not in image or not isinstance(image.get("file_name"), str):
+            raise UserError(f"{path} image {index} has no id or no file_name: mend or remove it")
+        objects = [_annotated(path, number, a, categories) for number, a in known[image["id"]] if not _crowd(a)]
+        return {"id": image["id"], "image": image["file_name"], "objects": objects, "labels": None}
+
+    return Rows(path, len(images) + len(lost), read, "picture")
+
+
+def _annotated(path: str, number: int, annotation: Any, categories: Mapping[Any, Any]) -> dict[str, Any]:
+    name = _annotation(number, annotation)
+    category = annotation.get("category_id")
+    label = categories.get(category) if _hashable(category) else None
+    if not isinstance(label, str) or not label.strip():
+        raise UserError(f"{path} {name} has the category {category!r:.40}, which the file doesn't name: mend or remove it")
+    if "bbox" not in annotation:
+        raise UserError(f"{path} {name} has no bbox: mend or remove it")
+    return {"bbox": annotation["bbox"], "label": label, "from": f" in {name}"}
+
+
+def _annotation(number: int, annotation: Any) -> str:
+    return f"annotation {annotation.get('id', f'number {number}') if isinstance(annotation, Mapping) else f'number {number}'}"
+
+
+def _crowd(annotation: Mapping[str, Any]) -> bool:
+    return bool(annotation.get("iscrowd"))
+
+
+def _hashable(value: Any) -> bool:
+    return isinstance(value, str | int | float | None)
+
+
+def _first(row: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    return next((row[k] for k in keys if row.get(k) is not None), None)

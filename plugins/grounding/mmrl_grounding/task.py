@@ -1,0 +1,262 @@
+"""Tasks on composed scenes: a referring expression, all objects of some labels, how many there are, a point on one."""
+
+from __future__ import annotations
+
+import difflib
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, overload
+
+from mmrl import Prompt, Task, UserError, user
+from mmrl.pictures import chance
+from mmrl.types import Frame
+from mmrl_grounding import asking, scenes
+from mmrl_grounding.frames import written
+from mmrl_grounding.scenes import Kind, Thing
+
+ATTEMPTS = 100
+"""Scenes that are drawn until one can be asked about; one in a few can't."""
+
+
+class Prompts(Sequence[Prompt]):
+    """Prompts that are made when they are asked for."""
+
+    def __init__(self, numbers: Sequence[int], make: Callable[[int], Prompt]) -> None:
+        self.numbers, self.make = numbers, make
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> Prompt: ...
+    @overload
+    def __getitem__(self, index: slice) -> Prompts: ...
+    def __getitem__(self, index: int | slice) -> Prompt | Prompts:
+        return Prompts(self.numbers[index], self.make) if isinstance(index, slice) else self.make(self.numbers[index])
+
+
+@dataclass(kw_only=True, eq=False)
+class Grounded(Task):
+    """What all tasks of this plugin share: how an answer is asked for and written, and in which numbers."""
+
+    style: str = "short"
+    """How the answer is asked for: short, bare numbers; json, JSON and nothing else; tags, a thought and JSON in tags."""
+    frame: str | None = None
+    """The numbers of the answer: pixels, model-pixels, thousandths or unit; by default those that the policy writes."""
+
+    styles: ClassVar[tuple[str, ...]] = asking.STYLES
+
+    def __post_init__(self) -> None:
+        one_of("style", self.style, self.styles)
+        if self.frame is not None:
+            one_of("frame", self.frame, [f.value for f in Frame])
+
+    @property
+    def answer_frame(self) -> Frame:
+        return Frame(self.frame) if self.frame else self.eyes.frame
+
+    def as_written(self, numbers: Sequence[float], size: tuple[int, int]) -> tuple[float, ...]:
+        """Pixels of a picture of `size`, as an answer writes them."""
+        return written(numbers, self.answer_frame, size, self.eyes.size(size))
+
+    def truth_as_written(self, prompt: Prompt) -> Any:
+        """The prompt's answer as a gold completion writes it: a box, a point in its middle, a number, a list of boxes."""
+        size, asks = prompt.meta["size"], prompt.meta["asks"]
+        if asks == "boxes":
+            return [{**one, "bbox_2d": self.as_written(one["bbox_2d"], size)} for one in prompt.answer]
+        if asks == "count":
+            return prompt.answer
+        if asks == "box":
+            return self.as_written(prompt.answer, size)
+        x1, y1, x2, y2 = prompt.answer
+        return self.as_written(((x1 + x2) // 2, (y1 + y2) // 2), size)
+
+    def gold(self, prompt: Prompt) -> str:
+        said = asking.answer(self.style, prompt.meta["asks"], self.truth_as_written(prompt))
+        return said if self.style != "tags" else asking.thought(prompt.meta["thought"], said)
+
+    def asked(self, text: str, asks: str, size: tuple[int, int]) -> str:
+        """A question with how to answer it."""
+        frame = self.answer_frame
+        return asking.ask(text, self.style, asks, frame, self.eyes.size(size) if frame is Frame.MODEL_PIXELS else size)
+
+    def meta(self, asks: str, size: tuple[int, int], boxes: Sequence[Sequence[float]], **more: Any) -> dict[str, Any]:
+        """What verifiers and people need of a prompt."""
+        meta = {"style": self.style, "asks": asks, "size": size, "boxes": [tuple(box) for box in boxes], **more}
+        return {**meta, "answer_frame": self.frame} if self.frame else meta
+
+
+@dataclass(kw_only=True, eq=False)
+class Scenes(Grounded):
+    """What the tasks on composed scenes share. A subclass asks about a scene."""
+
+    size: int = 112
+    """Pixels of the picture's sides."""
+    objects: int = 3
+    """The most objects of a scene; their number is drawn from 1 on, and is most of the difficulty."""
+    similar: float = 0.3
+    """The chance that an object shares colour, shape or both with what is asked for, 0 to 1: the rest of the difficulty."""
+    grid: int | None = None
+    """Corners of boxes lie on multiples of so many pixels: by default a fourteenth of the size, which is soon learned; 1 for any
+    place."""
+    train: int = 2000
+    """Scenes of the split `train`."""
+    test: int = 200
+    """Scenes of the split `test`."""
+    warm: int = 500
+    """Scenes of the split `warm`, to imitate before training by reward."""
+    seed: int = 0
+    """Draws the scenes. The run's own seed does not, so that runs are tested on the same ones."""
+
+    splits = ("warm", "train", "test")
+    asks: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole("size", self.size, 32, 2048)
+        whole("objects", self.objects, 1, 20)
+        if self.grid is not None:
+            whole("grid", self.grid, 1, self.size // 4)
+        self._grid = self.grid or max(1, self.size // 14)
+        for option in ("train", "test", "warm"):
+            whole(option, getattr(self, option), 1, 10_000_000)
+        whole("seed", self.seed, -(2**62), 2**62)
+        if not isinstance(self.similar, int | float) or not 0 <= self.similar <= 1:
+            raise UserError(f"similar = {self.similar!r} must be a number from 0 to 1")
+        scenes.arrange(random.Random(0), [scenes.KINDS[0]] * self.objects, self.size, self._grid)
+
+    def prompts(self, split: str, seed: int) -> Prompts:
+        if split not in self.splits:
+            raise UserError(f"there is no split {split!r}: choose one of {', '.join(self.splits)}")
+        return Prompts(range(getattr(self, split)), lambda number: self._pose(split, number))
+
+    def question(self, draw: random.Random, things: list[Thing]) -> tuple[str, Any, list[Thing], dict[str, Any]] | None:
+        """(the question, the answer, the things that it is about, further meta); None when this scene won't do."""
+        raise NotImplementedError(f"{type(self).__name__} must define question(draw, things)")
+
+    def kinds(self, draw: random.Random) -> list[Kind]:
+        """The kinds of the things of a scene; what is asked for comes first."""
+        target = draw.choice(scenes.KINDS)
+        return [target, *(scenes.similar_to(draw, target, self.similar) for _ in range(draw.randint(1, self.objects) - 1))]
+
+    def _pose(self, split: str, number: int) -> Prompt:
+        id = f"{split}-{number}"
+        for attempt in range(ATTEMPTS):
+            draw = chance(self.seed, "grounding", self.asks, id, str(attempt))
+            things = scenes.arrange(draw, self.kinds(draw), self.size, self._grid)
+            if posed := self.question(draw, things):
+                break
+        else:
+            raise UserError(f"no scene of {self.objects} objects can be asked about: lower objects or similar, or grid")
+        text, answer, about, more = posed
+        size = (self.size, self.size)
+        picture = scenes.paint(draw, "test" if split == "test" else "train", draw.sample(things, len(things)), self.size)
+        alike = sum(t.kind[0] == things[0].kind[0] or t.kind[1] == things[0].kind[1] for t in things[1:])
+        meta = self.meta(self.asks, size, [t.box for t in about], difficulty=len(things) + alike, **more)
+        return Prompt(id=id, messages=[user(self.asked(text, self.asks, size), picture)], answer=answer, meta=meta)
+
+
+@dataclass(kw_only=True, eq=False)
+class Refer(Scenes):
+    """Where is the thing that some words describe? One box."""
+
+    asks = "box"
+
+    def question(self, draw: random.Random, things: list[Thing]) -> Any:
+        words = scenes.expression(draw, things[0], things, self.size)
+        if words is None:
+            return None
+        more = {"expression": words, "thought": f"I look for {words}."}
+        return f"Where is {words}?", list(things[0].box), things[:1], more
+
+
+@dataclass(kw_only=True, eq=False)
+class Point(Scenes):
+    """A point on the thing that some words describe."""
+
+    asks = "point"
+
+    def question(self, draw: random.Random, things: list[Thing]) -> Any:
+        words = scenes.expression(draw, things[0], things, self.size)
+        if words is None:
+            return None
+        more = {"expression": words, "thought": f"I look for {words}."}
+        return f"Point at {words}.", list(things[0].box), things[:1], more
+
+
+@dataclass(kw_only=True, eq=False)
+class Detect(Scenes):
+    """All things of some labels, each with its box."""
+
+    labels: int = 2
+    """The most labels that are asked for; one that isn't there may be among them."""
+
+    asks = "boxes"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole("labels", self.labels, 1, 8)
+
+    def question(self, draw: random.Random, things: list[Thing]) -> Any:
+        there = list(dict.fromkeys(t.label for t in things))
+        absent = [label for kind in scenes.KINDS if (label := " ".join(kind)) not in there]
+        wanted = there[: draw.randint(1, self.labels)]
+        if draw.random() < 0.2:  # of which one isn't there; where only one is asked for, nothing is
+            wanted[-1] = draw.choice(absent)
+        draw.shuffle(wanted)
+        found = sorted((t for t in things if t.label in wanted), key=lambda t: (wanted.index(t.label), t.box))
+        answer = [{"bbox_2d": list(t.box), "label": t.label} for t in found]
+        named = " and every ".join((", every ".join(wanted[:-1]), wanted[-1])) if len(wanted) > 1 else wanted[0]
+        return f"Find every {named}.", answer, found, {"labels": wanted, "thought": f"I look for every {named}."}
+
+
+@dataclass(kw_only=True, eq=False)
+class Count(Scenes):
+    """How many things of a kind, a colour or a shape there are."""
+
+    objects: int = 5
+
+    asks = "count"
+
+    def kinds(self, draw: random.Random) -> list[Kind]:
+        """As many of the target's kind as are drawn, 0 among them, and others."""
+        target, total = draw.choice(scenes.KINDS), draw.randint(1, self.objects)
+        same = draw.randint(0, total)
+        others = (scenes.similar_to(draw, target, self.similar) for _ in range(total - same))
+        return [target] * same + list(others)
+
+    def question(self, draw: random.Random, things: list[Thing]) -> Any:
+        colour, shape = draw.choice(things).kind if draw.random() < 0.85 else draw.choice(scenes.KINDS)
+        by = draw.choice(("kind", "shape", "colour")) if self.similar else "kind"
+        several = f"{shape}es" if shape.endswith("ch") else f"{shape}s"
+        if by == "colour" and any("tile" in t.kind for t in things):  # a photograph has colours of its own
+            by = "kind"
+        if by == "shape":
+            name, found = several, [t for t in things if t.kind[1] == shape]
+        elif by == "colour":
+            name, found = f"{colour} things", [t for t in things if t.kind[0] == colour]
+        else:
+            name, found = f"{colour} {several}", [t for t in things if t.kind == (colour, shape)]
+        return f"How many {name} are there?", len(found), found, {"thought": f"I count the {name}."}
+
+
+def whole(option: str, value: Any, least: int, most: int) -> None:
+    """Refuse an option that is no whole number within bounds."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise UserError(f"{option} = {value!r} must be a whole number from {least} to {most}")
+
+
+def one_of(option: str, value: Any, choices: Sequence[str]) -> None:
+    """Refuse an option that is none of the choices."""
+    if value not in choices:
+        near = difflib.get_close_matches(str(value), choices, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise UserError(f"{option} = {value!r} is unknown: choose one of {', '.join(choices)}.{hint}")
+
+
+def table(option: str, value: Any) -> Mapping[str, Any]:
+    """Refuse an option that is no table."""
+    if not isinstance(value, Mapping):
+        raise UserError(f"{option} = {value!r:.60} must be a table, such as {{train = 0.9, test = 0.1}}")
+    return value

@@ -1,0 +1,234 @@
+"""Our verifiers. The truth is in pixels of the original picture, the answer in the frame of the policy, or the one that the
+task names.
+
+`case.answer` is a box, `[x1, y1, x2, y2]`, for `iou`, `giou` and `point`; a list of `{"bbox_2d", "label"}` for `ap` and
+`hungarian`; a whole number for `count`. The truth is compared as it would be written in the answer's frame, so that what is
+lost by rounding costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from mmrl import Case, Score
+from mmrl.parse import fenced
+from mmrl_grounding import geometry, reading
+from mmrl_grounding.coco import THRESHOLDS, average_precision
+from mmrl_grounding.frames import in_pixels, truth_as_written
+from mmrl_grounding.reading import Listed
+
+# -- one box ----------------------------------------------------------------------------------------------------------------
+
+
+def iou(case: Case, threshold: float = 0.0, graded: bool = True) -> Score:
+    """The IoU of the one box that is answered and the true one, 0 to 1.
+
+    threshold: an IoU below it counts 0. graded: else every IoU from the threshold on counts 1.
+
+    Known exploits: a box over the whole picture earns the object's share of it, unless `threshold` is above that.
+    Several boxes, reversed ones, and ones without an area give 0.
+    """
+    box, why = _one_box(case)
+    if box is None:
+        return Score(0.0, detail=why)
+    value = geometry.iou(box, truth_as_written(_true_box(case), case))
+    kept = value >= threshold and value > 0
+    return Score(float(kept) * (value if graded else 1.0), detail=f"IoU {value:.3f}")
+
+
+def giou(case: Case) -> Score:
+    """The generalised IoU of the one box that is answered and the true one, -1 to 1: it tells also how far a miss is off.
+
+    Known exploits: a box over the whole picture, or more, earns the object's share of it, which is better than a miss, and any
+    guess is better than none: what can't be read is -1.
+    """
+    box, why = _one_box(case)
+    if box is None:
+        return Score(-1.0, detail=why)
+    value = geometry.giou(box, truth_as_written(_true_box(case), case))
+    return Score(max(-1.0, min(1.0, value)), detail=f"GIoU {value:.3f}")
+
+
+def point(case: Case, graded: bool = False) -> Score:
+    """1 when the one point that is answered lies in the true box, its edges included.
+
+    graded: outside it the value falls with the distance, to 0 at one diagonal of the box from it.
+
+    Known exploits: none of the point alone; graded, the middle of the picture earns something wherever objects are large.
+    """
+    text, why = reading.said(case)
+    at = None if text is None else reading.point(text)
+    if at is None:
+        return Score(0.0, detail=why or "no point, or more than one")
+    box = _true_box(case)
+    if geometry.inside(at, truth_as_written(box, case)):
+        return Score(1.0, detail="inside")
+    apart = geometry.distance_to(in_pixels(at, case), box) / math.hypot(box[2] - box[0], box[3] - box[1])
+    return Score(max(0.0, 1.0 - apart) if graded else 0.0, detail=f"{apart:.2f} diagonals off")
+
+
+# -- several boxes ----------------------------------------------------------------------------------------------------------
+
+
+def ap(case: Case, only_50: bool = False, length: bool = False) -> Score:
+    """COCO's average precision of the boxes, the first listed being the surest: over IoU 0.5 to 0.95, and over the labels of
+    the truth.
+
+    only_50: at IoU 0.5 alone. length: times the number of true boxes over that of listed ones, 1 at most, so that superfluous
+    boxes cost whatever their place and label; without it only boxes that are listed again cost, their share of the list. Where
+    nothing is there, an empty list or "none" is 1, and anything else 0.
+
+    Known exploits: without `length`, as in every AP, other boxes that are listed after the right ones cost nothing.
+    """
+    found, why = _listed(case)
+    if found is None:
+        return Score(0.0, detail=why)
+    truth = _truth(case)
+    if not truth or not found:
+        return Score(float(not truth and not found), detail=f"{len(found)} boxes, {len(truth)} true ones")
+    given = [(one.box, one.label) for one in found if one.box is not None]
+    value = max(0.0, average_precision(truth, given, THRESHOLDS[:1] if only_50 else THRESHOLDS))
+    share = min(1.0, len(truth) / len(found)) if length else len(set(found)) / len(found)
+    return Score(_full(value) * share, detail=f"AP {value:.3f}, {len(found)} boxes, {len(truth)} true ones")
+
+
+def hungarian(case: Case, threshold: float = 0.0) -> Score:
+    """The sum of the IoUs of matched boxes of equal label, over the larger number of boxes, listed or true: 0 to 1.
+
+    The matching is the one with the largest sum. threshold: an IoU below it counts 0.
+
+    Known exploits: for a single object, a box over the whole picture earns the object's share of it. Every superfluous box, a
+    second one of the same thing and one that can't be read lower the value.
+    """
+    found, why = _listed(case)
+    if found is None:
+        return Score(0.0, detail=why)
+    truth = _truth(case)
+    if not truth or not found:
+        return Score(float(not truth and not found), detail=f"{len(found)} boxes, {len(truth)} true ones")
+    values = [[_agreement(one, box, label, threshold) for box, label in truth] for one in found]
+    total = _best_sum(values)
+    return Score(total / max(len(found), len(truth)), detail=f"IoUs {total:.3f}, {len(found)} boxes, {len(truth)} true ones")
+
+
+def _agreement(one: Listed, box: tuple[float, ...], label: str, threshold: float) -> float:
+    if one.box is None or one.label != label:
+        return 0.0
+    value = geometry.iou(one.box, box)
+    return value if value >= threshold else 0.0
+
+
+def _best_sum(values: list[list[float]]) -> float:
+    """The largest sum of values of which no two share a row or a column."""
+    if len(values) == 1 or len(values[0]) == 1:
+        return max(max(row) for row in values)
+    from scipy.optimize import linear_sum_assignment
+
+    return sum(values[i][j] for i, j in zip(*linear_sum_assignment(values, maximize=True), strict=True))
+
+
+def _full(value: float) -> float:
+    """pycocotools says 0.9999999999999998 for what is perfect."""
+    return 1.0 if value > 1 - 1e-9 else value
+
+
+# -- a number, and the form -------------------------------------------------------------------------------------------------
+
+
+def count(case: Case) -> Score:
+    """1 when the answer is the number of objects, as digits.
+
+    Known exploits: none; where few numbers are likely, a guess is often right.
+    """
+    text, why = reading.said(case)
+    value = None if text is None else reading.count(text)
+    if value is None:
+        return Score(0.0, detail=why or "no number, or more than a number")
+    return Score(float(value == case.answer), detail=f"answered {value:g}")
+
+
+def form(case: Case) -> Score:
+    """1 when the completion has the form that the task asks for: `meta["style"]` says how it is written, tags, json or short,
+    and `meta["asks"]` what for, box, boxes, point or count.
+
+    tags: one thought and one answer, neither empty, each in its tag, nothing else; the answer is JSON. json: JSON and nothing
+    else. short: numbers and nothing else, for boxes a label before them. No box may be reversed or listed twice, each
+    of several needs a label, and at most two more than there are.
+
+    Known exploits: where things are is not read; a reward for it must stand beside this one.
+    """
+    text, why = reading.said(case)
+    style, asks = case.meta.get("style", "tags"), case.meta.get("asks", "box")
+    if text is None:
+        return Score(0.0, detail=why)
+    if style == "tags" and not _two_blocks(case.completion):
+        return Score(0.0, detail="not one thought, one answer and nothing else")
+    bare = _whole_json(text) if style != "short" else text if text.strip()[:1] not in ("[", "{", "`") else None
+    if bare is None:
+        return Score(0.0, detail="more than JSON" if style != "short" else "more than numbers")
+    return Score(float(_holds(bare, asks, case.answer)), detail=f"asked for: {asks}")
+
+
+def _holds(text: str, asks: Literal["box", "boxes", "point", "count"], truth: Any) -> bool:
+    if asks == "point":
+        return reading.point(text) is not None and len(text) < 200
+    if asks == "count":
+        return reading.count(text) is not None
+    found = reading.boxes(text)
+    if found is None or any(one.box is None for one in found):
+        return False
+    if asks == "box":
+        return len(found) == 1
+    few = len(found) <= len(truth or ()) + 2
+    return few and all(one.label for one in found) and len(set(found)) == len(found)
+
+
+def _two_blocks(completion: str) -> bool:
+    """One `<think>` and one `<answer>` block, neither empty, with blanks at most around them."""
+    text = completion.strip()
+    if any(text.count(tag) != 1 for tag in ("<think>", "</think>", "<answer>", "</answer>")):
+        return False
+    thought, _, answer = text.partition("</think>")
+    answer = answer.strip()
+    blocks = thought.startswith("<think>") and answer.startswith("<answer>") and answer.endswith("</answer>")
+    return blocks and bool(thought[7:].strip()) and bool(answer[8:-9].strip())
+
+
+def _whole_json(text: str) -> str | None:
+    """The text, without its ``` fence, when it begins and ends as JSON does, or is a number."""
+    plain = text.strip()
+    if plain.startswith("```") and plain.endswith("```") and plain.count("```") == 2:
+        plain = next(fenced(plain), "").strip()
+    return plain if plain.isdecimal() or (plain[:1], plain[-1:]) in (("[", "]"), ("{", "}")) else None
+
+
+# -- the case ---------------------------------------------------------------------------------------------------------------
+
+
+def _one_box(case: Case) -> tuple[tuple[float, ...] | None, str]:
+    text, why = reading.said(case)
+    box = None if text is None else reading.box(text)
+    return box, why or ("" if box else "not one box with an area")
+
+
+def _listed(case: Case) -> tuple[list[Listed] | None, str]:
+    """The boxes that are answered; where the truth has only one label, those without a label have that."""
+    text, why = reading.said(case)
+    found = None if text is None else reading.boxes(text)
+    if found is None:
+        return None, why or f"no list of at most {reading.MOST} boxes"
+    labels = {label for _, label in _truth(case)}
+    if len(labels) == 1:
+        only = next(iter(labels))
+        found = [one if one.label else one._replace(label=only) for one in found]
+    return found, ""
+
+
+def _truth(case: Case) -> list[tuple[tuple[float, ...], str]]:
+    """(box in the frame of the answer, label) of each true box."""
+    return [(truth_as_written(item["bbox_2d"], case), reading.fold(item.get("label", ""))) for item in case.answer or ()]
+
+
+def _true_box(case: Case) -> Any:
+    return case.answer["bbox_2d"] if isinstance(case.answer, dict) else case.answer

@@ -1,0 +1,213 @@
+"""Composed scenes: what is asked is true of the picture, the same everywhere, and a tiny model can be trained on it."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from mmrl_grounding import scenes, verifiers
+from mmrl_grounding.task import Count, Detect, Point, Refer
+
+from mmrl import Case, Eyes, UserError, plugins
+from mmrl.config import parse_config
+from mmrl.pictures import chance
+from mmrl.start import train
+from mmrl.types import Frame
+
+ALL = (Refer, Detect, Count, Point)
+
+
+def some(task, n=40):
+    return [task.prompts("train", 0)[i] for i in range(n)]
+
+
+# -- scenes -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", scenes.KINDS, ids=" ".join)
+@pytest.mark.parametrize("size", [(16, 16), (24, 8), (7, 30)])
+def test_a_thing_touches_all_sides_of_its_box_and_nothing_outside(kind, size):
+    box = (20, 24, 20 + size[0], 24 + size[1])
+    painted = [np.asarray(scenes.paint(chance(0, "x"), "train", things, 64)) for things in ([scenes.Thing(kind, box)], [])]
+    rows, columns = np.nonzero((painted[0] != painted[1]).any(-1))
+    assert (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1) == box
+
+
+@pytest.mark.parametrize("number, size, grid", [(1, 112, 8), (5, 112, 8), (12, 112, 4), (20, 112, 1), (20, 448, 8), (3, 32, 4)])
+def test_things_are_apart_on_the_grid_and_in_the_picture(number, size, grid):
+    for seed in range(20):
+        things = scenes.arrange(chance(seed, "scene"), [scenes.KINDS[0]] * number, size, grid)
+        assert len(things) == number
+        for i, one in enumerate(things):
+            x1, y1, x2, y2 = one.box
+            assert 0 <= x1 < x2 <= size and 0 <= y1 < y2 <= size and all(v % grid == 0 for v in one.box)
+            for other in things[:i]:
+                a, b = one.box, other.box
+                assert max(a[0] - b[2], b[0] - a[2], a[1] - b[3], b[1] - a[3]) >= scenes.GAP
+
+
+def test_an_expression_fits_one_thing_alone():
+    red, blue = ("red", "oval"), ("blue", "oval")
+    left, right = scenes.Thing(red, (0, 40, 16, 56)), scenes.Thing(red, (80, 40, 96, 56))
+    other = scenes.Thing(blue, (40, 0, 56, 16))
+    draw = chance(0, "words")
+    assert scenes.expression(draw, other, [left, right, other], 112) == "the blue oval"
+    assert scenes.expression(draw, left, [left, right, other], 112) == "the leftmost red oval"
+    assert scenes.expression(draw, right, [left, right, other], 112) == "the rightmost red oval"
+    middle = scenes.Thing(red, (40, 40, 56, 56))
+    assert scenes.expression(draw, middle, [left, right, middle], 112) is None
+    large = scenes.Thing(red, (30, 30, 70, 70))
+    assert scenes.expression(draw, large, [left, right, large], 112) == "the largest red oval"
+
+
+# -- what is asked ----------------------------------------------------------------------------------------------------------
+
+
+def test_prompts_word_for_word():
+    words = some(Refer(), 1)[0].meta["expression"]
+    texts = {style: some(Refer(style=style), 1)[0].text for style in ("short", "json", "tags")}
+    where = "in pixels of the 112 x 112 picture"
+    assert texts["short"] == f"Where is {words}? Answer with its box: x1 y1 x2 y2, {where}."
+    assert (
+        texts["json"]
+        == f'Where is {words}? Answer with its box as JSON, {{"bbox_2d": [x1, y1, x2, y2]}}, {where}, and nothing else.'
+    )
+    assert texts["tags"] == (
+        f'Where is {words}? Think in <think> </think> tags, then give its box as JSON, {{"bbox_2d": [x1, y1, x2, y2]}}, {where}, '
+        "in <answer> </answer> tags."
+    )
+    assert "in thousandths of its width and height" in some(Refer(frame="thousandths"), 1)[0].text
+
+
+@pytest.mark.parametrize("task", ALL, ids=lambda t: t.__name__)
+@pytest.mark.parametrize("style", ["short", "json", "tags"])
+@pytest.mark.parametrize("frame", [None, "pixels", "model-pixels", "thousandths", "unit"])
+def test_gold_earns_the_most_in_every_style_and_frame(task, style, frame):
+    made = task(style=style, frame=frame, objects=4)
+    made.eyes = Eyes(Frame.MODEL_PIXELS, lambda size: (size[0] * 3 // 4, size[1] * 2))
+    verify = {"Refer": verifiers.iou, "Detect": verifiers.hungarian, "Count": verifiers.count, "Point": verifiers.point}[
+        task.__name__
+    ]
+    for prompt in some(made, 12):
+        gold = made.gold(prompt)
+        sizes = {"image_sizes": ((112, 112),), "model_sizes": ((84, 224),)}
+        case = Case(completion=gold, answer=prompt.answer, meta=prompt.meta, frame=Frame.MODEL_PIXELS, **sizes)
+        assert verify(case).value == pytest.approx(1) and verifiers.form(case).value == 1, gold
+
+
+def test_answers_are_true_of_the_scene():
+    for prompt in some(Detect(objects=6), 60):
+        assert len(prompt.meta["boxes"]) == len(prompt.answer)
+        assert {one["label"] for one in prompt.answer} <= set(prompt.meta["labels"])
+    answers = [p.answer for p in some(Detect(), 200)]
+    assert 5 < sum(not a for a in answers) < 60 and max(map(len, answers)) >= 2
+    counts = [p.answer for p in some(Count(), 200)]
+    assert set(counts) == set(range(6)) or set(counts) >= set(range(5))
+    for prompt in some(Count(), 60):
+        assert prompt.answer == len(prompt.meta["boxes"])
+
+
+def test_difficulty_is_the_number_of_objects_and_of_those_alike():
+    easy, hard = Refer(objects=1), Refer(objects=8, similar=1.0)
+    assert {p.meta["difficulty"] for p in some(easy)} == {1}
+    found = {p.meta["difficulty"] for p in some(hard)}
+    assert max(found) > 10 and min(found) == 1
+    assert any("most " in p.text or "lowest" in p.text or "est " in p.text for p in some(hard))
+
+
+def test_splits_and_seeds_share_nothing_and_the_runs_seed_draws_nothing():
+    task = Refer(train=60, test=60, warm=60)
+    shown = {split: {(p.text, p.images[0].tobytes()) for p in task.prompts(split, 0)} for split in task.splits}
+    assert all(len(s) == 60 for s in shown.values()) and not set.intersection(*shown.values())
+    assert not shown["train"] & shown["test"] and not shown["warm"] & shown["test"]
+    assert task.prompts("test", 0)[3].text == task.prompts("test", 9)[3].text
+    other = Refer(seed=1)
+    assert [p.answer for p in some(other)] != [p.answer for p in some(Refer())]
+    assert [p.id for p in task.prompts("test", 0)[2:4]] == ["test-2", "test-3"]
+    with pytest.raises(UserError, match="there is no split 'dev': choose one of warm, train, test"):
+        task.prompts("dev", 0)
+
+
+def test_another_process_draws_the_same_scenes():
+    code = (
+        "import hashlib; from mmrl_grounding.task import Refer, Detect\n"
+        "ps = [t.prompts(s, 0)[i] for t in (Refer(), Detect(objects=6)) for s in t.splits for i in (0, 7)]\n"
+        "print([(p.id, p.text, p.answer, hashlib.sha256(p.images[0].tobytes()).hexdigest()) for p in ps])"
+    )
+    outs = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={"PYTHONHASHSEED": str(h), "PATH": ""}, check=True, capture_output=True, text=True
+        ).stdout
+        for h in (1, 2)
+    }
+    assert len(outs) == 1 and "train-7" in outs.pop()
+
+
+def test_the_first_scenes_stay_what_they_are():
+    """A test score is comparable only while the scenes are."""
+    prompts = Refer().prompts("test", 0)
+    assert [(p.meta["expression"], p.answer) for p in (prompts[0], prompts[1])] == FIRST
+
+
+FIRST = [("the white rectangle", [64, 40, 88, 64]), ("the yellow diamond", [0, 72, 24, 96])]
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"style": "tag"}, "style = 'tag' is unknown: choose one of short, json, tags. Did you mean 'tags'"),
+        ({"frame": "pixel"}, "frame = 'pixel' is unknown: .*Did you mean 'pixels'"),
+        ({"size": 8}, "size = 8 must be a whole number from 32 to 2048"),
+        ({"objects": 0}, "objects = 0 must be a whole number from 1 to 20"),
+        ({"objects": "3"}, "objects = '3' must be a whole number"),
+        ({"objects": True}, "objects = True must be a whole number"),
+        ({"similar": 2}, "similar = 2 must be a number from 0 to 1"),
+        ({"grid": 0}, "grid = 0 must be a whole number from 1"),
+        ({"train": 0}, "train = 0 must be a whole number from 1"),
+        (
+            {"objects": 20, "grid": 14},
+            "20 objects do not fit into 112 pixels on a grid of 14: lower objects or grid, or raise size",
+        ),
+    ],
+)
+def test_bad_options_are_refused_in_one_line(options, message):
+    with pytest.raises(UserError, match=message):
+        Refer(**options)
+
+
+# -- training ---------------------------------------------------------------------------------------------------------------
+
+
+class Silent:
+    """A watcher that says nothing."""
+
+    def __getattr__(self, name):
+        return lambda *args: None
+
+
+def test_a_tiny_model_is_trained_on_scenes(tmp_path):
+    config = parse_config(
+        {
+            "name": "scenes",
+            "runs": str(tmp_path),
+            "policy": {"model": "tiny:qwen2_5_vl:hidden=32,layers=1"},
+            "tasks": [{"id": "grounding/refer", "options": {"size": 56, "objects": 1}, "verifiers": {"grounding/giou": 1.0}}],
+            "stages": [
+                {"kind": "sft", "split": "warm", "steps": 2, "batch_size": 4, "learning_rate": 1e-3},
+                {"kind": "rl", "steps": 2, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-3},
+            ],
+            "generate": {"max_tokens": 16},
+            "evaluate": {"n": 4},
+            "train": {"threads": 1},
+        }
+    )
+    folder = train(config, Silent())
+    rows = [json.loads(line) for line in (folder.path / "metrics.jsonl").read_text().splitlines()]
+    steps = [row["metrics"] for row in rows if "reward/mean" in row.get("metrics", {})]
+    assert len(steps) == 2 and all(-1 <= m["reward/mean"] <= 1 and not m.get("judge/failed", 0) for m in steps)
+
+
+def test_every_id_can_be_made():
+    known = {id for id in plugins.registry().specs("verifiers") if id.startswith("grounding/")}
+    assert len(known) == 28 and all(callable(plugins.registry().make_verifier(id)) for id in known)
