@@ -2,12 +2,50 @@
 
 from mmrl import TaskSpec, VerifierSpec, hookimpl
 
+TASK = "mmrl_ssl.task:"
+EXACT = {"ssl/exact": 1.0}
+PUBLISHED: tuple[tuple[str, dict[str, object], str], ...] = (
+    ("rotation", {"pictures": 2}, "by how much the second picture is turned"),
+    ("contrastive", {"strength": "simclr"}, "whether two views are of one picture"),
+    ("position", {}, "which quarter a piece is from"),
+)
+
 
 @hookimpl
 def mmrl_tasks() -> list[TaskSpec]:
-    return []
+    return [
+        TaskSpec(
+            id="ssl/rotation", target=TASK + "Rotation", verifiers=EXACT, summary="by how many degrees a picture was turned"
+        ),
+        TaskSpec(
+            id="ssl/contrastive", target=TASK + "Contrastive", verifiers=EXACT, summary="whether two views are of one picture"
+        ),
+        TaskSpec(
+            id="ssl/position", target=TASK + "Position", verifiers=EXACT, summary="which quarter of a picture a piece is from"
+        ),
+        TaskSpec(id="ssl/masked", target=TASK + "Masked", verifiers=EXACT, summary="which patch fills the hole in a picture"),
+        *(
+            TaskSpec(
+                id=f"ssl/{name}@ssl4rl",
+                target=f"{TASK}{name.capitalize()}",
+                options={"style": "ssl4rl", "size": 224, **options},
+                verifiers={f"ssl/{name}@ssl4rl": 1.0},
+                summary=f"{what}, as in SSL4RL (Guo et al. 2025)",
+            )
+            for name, options, what in PUBLISHED
+        ),
+    ]
 
 
 @hookimpl
 def mmrl_verifiers() -> list[VerifierSpec]:
-    return []
+    return [
+        VerifierSpec(id="ssl/exact", target="mmrl_ssl.verifiers:exact", summary="one of the answers that are allowed"),
+        VerifierSpec(
+            id="ssl/angle", target="mmrl_ssl.verifiers:angle", graded=True, summary="how near an angle is: 0 from 90 degrees off"
+        ),
+        *(
+            VerifierSpec(id=f"ssl/{name}@ssl4rl", target="mmrl_ssl.ssl4rl:answer", summary=f"SSL4RL's reward for {name}")
+            for name, _, _ in PUBLISHED
+        ),
+    ]

@@ -1,0 +1,338 @@
+"""Questions that a picture answers about itself: how it was turned, whether two views are of one picture, where a piece is from,
+which patch is missing."""
+
+from __future__ import annotations
+
+import difflib
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, overload
+
+from mmrl import Prompt, Task, UserError, user
+from mmrl.pictures import chance
+from mmrl_ssl import words
+from mmrl_ssl.augment import STRENGTHS, recoloured, view
+from mmrl_ssl.sources import Folder, Photographs, Source
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+LEAST = 28
+"""Pixels of a picture's side, and of a piece's: SSL4RL's least, and what most vision models see as one place."""
+UPRIGHT = ("astronaut", "chelsea", "china", "coffee", "flower", "motorcycle_left", "rocket")
+"""Photographs with a top and a bottom."""
+QUADRANTS = ("top-left", "top-right", "bottom-left", "bottom-right")
+
+
+class Asked(NamedTuple):
+    """One question."""
+
+    images: list[Image]
+    text: str
+    answer: str
+    meta: dict[str, Any]
+
+
+class Prompts(Sequence[Prompt]):
+    """Prompts that are made when they are asked for."""
+
+    def __init__(self, chosen: Sequence[int], make: Callable[[int], Prompt]) -> None:
+        self.chosen, self.make = chosen, make
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    @overload
+    def __getitem__(self, index: int) -> Prompt: ...
+    @overload
+    def __getitem__(self, index: slice) -> Prompts: ...
+    def __getitem__(self, index: int | slice) -> Prompt | Prompts:
+        return Prompts(self.chosen[index], self.make) if isinstance(index, slice) else self.make(self.chosen[index])
+
+
+@dataclass(kw_only=True, eq=False)
+class Question(Task):
+    """What the four share. The run's seed draws nothing: an id always means the same item."""
+
+    path: str | None = None
+    """A folder of images, with or without folders in it; by default, square pieces of the photographs at hand."""
+    size: int = 112
+    """The picture's longer side in pixels; larger images of a folder are shrunk to it, and 0 leaves them as they are."""
+    style: Literal["plain", "tags", "ssl4rl"] = "plain"
+    """How the answer is asked for. plain: the answer alone. tags: a thought and the answer, each in its tag. ssl4rl: in the
+    words of SSL4RL."""
+    photographs: Sequence[str] = ()
+    """Those that are used, such as ["china", "coffee"]; by default all that suit the question."""
+    train: int = 4096
+    """Items of photographs to train on."""
+    test: int = 512
+    """Items of photographs to test on."""
+    each: int = 1
+    """Items of each image of a folder."""
+    seed: int = 0
+    """Draws the items, and which image of a folder belongs to which split."""
+
+    suited: ClassVar[tuple[str, ...]] = ()
+    """The photographs that suit the question; none means all."""
+    grown: ClassVar[float] = 1.0
+    """How much larger than `size` a piece of a photograph is taken."""
+
+    def __post_init__(self) -> None:
+        for name, value, low, high in (
+            ("size", self.size, 0 if self.path is not None else LEAST, 4096),
+            ("train", self.train, 1, 10**7),
+            ("test", self.test, 1, 10**7),
+            ("each", self.each, 1, 10**4),
+            ("seed", self.seed, -(2**63), 2**63),
+        ):
+            whole(name, value, low, high)
+        one_of("style", self.style, ("plain", "tags", "ssl4rl"))
+        self.check()
+        names = tuple(self.photographs) if not isinstance(self.photographs, str) else self.photographs
+        self.source: Source = (
+            Folder(self.path, self.size, self.each, self.seed)
+            if self.path is not None
+            else Photographs(
+                round(self.size * self.grown), {"train": self.train, "test": self.test}, self.seed, names or self.suited
+            )
+        )
+
+    def prompts(self, split: str, seed: int) -> Prompts:
+        if split not in self.source.ids:
+            raise UserError(f"there is no split {split!r}: choose one of {', '.join(self.source.ids)}")
+        return Prompts(range(len(self.source.ids[split])), lambda index: self._pose(split, index))
+
+    def gold(self, prompt: Prompt) -> str:
+        if self.style == "plain":
+            return str(prompt.answer)
+        gap = " " if self.style == "ssl4rl" else "\n"
+        return f"<think>Looking closely, it is {prompt.answer}.</think>{gap}<answer>{prompt.answer}</answer>"
+
+    def check(self) -> None:
+        """Refuse options that are wrong by themselves."""
+
+    def pose(self, picture: Image, draw: random.Random, split: str, index: int) -> Asked:
+        raise NotImplementedError
+
+    def worded(self, question: str, what: str) -> str:
+        """The question, and how to answer it. what: "number", "word"."""
+        return question + (words.THINK if self.style == "tags" else f" Answer with the {what} alone.")
+
+    def _pose(self, split: str, index: int) -> Prompt:
+        id = self.source.ids[split][index]
+        picture = self.source.open(split, index)
+        if min(picture.size) < LEAST:
+            raise UserError(f"image {id} of {picture.width} x {picture.height} has a side below {LEAST} pixels: take it out")
+        try:
+            asked = self.pose(picture, chance(self.seed, "item", id), split, index)
+        except UserError as error:
+            raise UserError(f"image {id}: {error}") from error
+        return Prompt(
+            id=id,
+            messages=[user(asked.text, *asked.images)],
+            answer=asked.answer,
+            meta={"tags": self.style != "plain", **asked.meta},
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class Rotation(Question):
+    """By how many degrees a picture was turned, counter-clockwise."""
+
+    angles: Sequence[int] = (0, 90, 180, 270)
+    """Degrees from 0 to 359, counter-clockwise. With others than these four, the middle of the turned picture is shown."""
+    pictures: Literal[1, 2] = 1
+    """1: only the turned picture, which must have a top and a bottom of its own. 2: the picture as it was, then turned."""
+
+    suited = UPRIGHT
+
+    def check(self) -> None:
+        one_of("pictures", self.pictures, (1, 2))
+        listed = list(self.angles) if isinstance(self.angles, Sequence) and not isinstance(self.angles, str) else []
+        if len(listed) < 2 or len(set(listed)) < len(listed) or any(type(a) is not int or not 0 <= a < 360 for a in listed):
+            raise UserError(f"angles = {self.angles!r} must be a list of two or more whole numbers from 0 to 359, each once")
+        if self.style == "ssl4rl":
+            step = 360 // len(listed)
+            if self.pictures != 2 or listed != list(range(0, 360, step)):
+                raise UserError(
+                    'style = "ssl4rl" is for pictures = 2 and angles in equal steps from 0, such as [0, 90, 180, 270]'
+                )
+        self.oblique = any(angle % 90 for angle in listed)
+        self.grown = 2**0.5 if self.oblique else 1.0  # type: ignore[misc]  # room for the corners that turn out of sight
+
+    def pose(self, picture: Image, draw: random.Random, split: str, index: int) -> Asked:
+        if self.style != "ssl4rl" or self.oblique:
+            picture = square(picture)  # else the shape would give a quarter turn away
+        angle = draw.choice(list(self.angles))
+        before, after = (turned(picture, a, self.oblique) for a in (0, angle))
+        listed = ", ".join(map(str, self.angles[:-1])) + f" or {self.angles[-1]}"
+        if self.style == "ssl4rl":
+            step = 360 // len(self.angles)
+            text = words.ROTATION.format(step, 2 * step, 360 - step)
+        elif self.pictures == 2:
+            text = self.worded(
+                f"The second picture is the first, turned counter-clockwise by {listed} degrees. By how many?", "number"
+            )
+        else:
+            text = self.worded(f"This picture was turned counter-clockwise by {listed} degrees. By how many?", "number")
+        images = [before, after] if self.pictures == 2 else [after]
+        return Asked(images, text, str(angle), {"choices": [str(a) for a in self.angles]})
+
+
+@dataclass(kw_only=True, eq=False)
+class Contrastive(Question):
+    """Whether two changed views are of the same picture."""
+
+    strength: Literal["mild", "simclr", "strong"] = "mild"
+    """How much the views are changed: crops, colours, blur, mirroring. simclr and strong are SSL4RL's."""
+
+    def check(self) -> None:
+        one_of("strength", self.strength, tuple(STRENGTHS))
+
+    def pose(self, picture: Image, draw: random.Random, split: str, index: int) -> Asked:
+        same = draw.random() < 0.5
+        other = picture if same else self._another(draw, split, index)
+        size = self.size or 224
+        images = [view(p, STRENGTHS[self.strength], size, draw) for p in (picture, other)]
+        if self.style == "ssl4rl":
+            return Asked(images, words.CONTRASTIVE, "positive" if same else "negative", {"choices": ["positive", "negative"]})
+        question = (
+            "Each was cropped from a picture, and perhaps mirrored and recoloured. Was it the same picture or different ones?"
+        )
+        return Asked(images, self.worded(question, "word"), "same" if same else "different", {"choices": ["same", "different"]})
+
+    def _another(self, draw: random.Random, split: str, index: int) -> Image:
+        """One of another original of the same split."""
+        count, name = len(self.source.ids[split]), self.source.name(split, index)
+        start = draw.randrange(count)
+        for other in (*range(start, count), *range(start)):
+            if self.source.name(split, other) != name:
+                return self.source.open(split, other)
+        raise UserError(f"there is no other picture in {split} to compare it with: add images")
+
+
+@dataclass(kw_only=True, eq=False)
+class Position(Question):
+    """Which quarter of a picture a piece of it is from."""
+
+    smallest: float = 0.2
+    """The least side of a piece, as a share of the quarter's; never below 28 pixels."""
+    largest: float = 0.8
+    """The largest."""
+    strength: Literal["none", "mild", "simclr", "strong"] = "none"
+    """How much the piece's colours are changed."""
+
+    def check(self) -> None:
+        one_of("strength", self.strength, ("none", *STRENGTHS))
+        if (
+            not all(isinstance(v, int | float) for v in (self.smallest, self.largest))
+            or not 0 < self.smallest <= self.largest <= 1
+        ):
+            raise UserError(
+                f"smallest = {self.smallest!r} and largest = {self.largest!r} must be shares: 0 < smallest <= largest <= 1"
+            )
+        if self.path is None and self.size // 2 * self.largest < LEAST:
+            raise UserError(
+                f"size = {self.size} leaves pieces below {LEAST} pixels: set size to {round(2 * LEAST / self.largest) + 2}"
+            )
+
+    def pose(self, picture: Image, draw: random.Random, split: str, index: int) -> Asked:
+        row, column = draw.randrange(2), draw.randrange(2)
+        half_width, half_height = picture.width // 2, picture.height // 2
+        left, top = column * half_width, row * half_height
+        width, height = (picture.width - left if column else half_width), (picture.height - top if row else half_height)
+        sides = [(max(LEAST, int(side * self.smallest)), int(side * self.largest)) for side in (width, height)]
+        if any(low > high for low, high in sides):
+            raise UserError(f"{picture.width} x {picture.height} pixels are too few for pieces of {LEAST}: take it out")
+        across, down = (draw.randint(low, high) for low, high in sides)
+        x, y = left + draw.randint(0, width - across), top + draw.randint(0, height - down)
+        piece = picture.crop((x, y, x + across, y + down))
+        if self.strength != "none":
+            piece = recoloured(piece, STRENGTHS[self.strength], draw)
+        question = (
+            "The second picture is a piece of the first. From which quarter: top-left, top-right, bottom-left or bottom-right?"
+        )
+        text = words.POSITION if self.style == "ssl4rl" else self.worded(question, "word")
+        meta = {
+            "choices": list(QUADRANTS),
+            "boxes": [(x, y, x + across, y + down)],
+            "difficulty": 1 - across * down / (width * height),
+        }
+        return Asked([picture, piece], text, QUADRANTS[2 * row + column], meta)
+
+
+@dataclass(kw_only=True, eq=False)
+class Masked(Question):
+    """Which of several patches fills the hole in a picture."""
+
+    choices: int = 4
+    """Patches to choose from, from 2 to 9."""
+    hole: float = 0.25
+    """The side of the hole, as a share of the picture's shorter side, from 0.1 to 0.4."""
+    layout: Literal["picture", "patches"] = "picture"
+    """The patches in a row below the picture, or each as a picture of its own."""
+
+    def check(self) -> None:
+        whole("choices", self.choices, 2, 9)
+        one_of("layout", self.layout, ("picture", "patches"))
+        if not isinstance(self.hole, int | float) or not 0.1 <= self.hole <= 0.4:
+            raise UserError(f"hole = {self.hole!r} must be a share from 0.1 to 0.4")
+        if self.style == "ssl4rl":
+            raise UserError('style = "ssl4rl" has no words for this question: choose plain or tags')
+
+    def pose(self, picture: Image, draw: random.Random, split: str, index: int) -> Asked:
+        from mmrl_ssl.patches import below, others, with_hole
+
+        side = max(8, round(self.hole * min(picture.size)))
+        x, y = draw.randint(0, picture.width - side), draw.randint(0, picture.height - side)
+        box = (x, y, x + side, y + side)
+        patches = [picture.crop(box), *others(picture, box, self.choices - 1, draw)]
+        order = list(range(len(patches)))
+        draw.shuffle(order)
+        shown = with_hole(picture, box)
+        if self.layout == "picture":
+            images, boxes = below(shown, [patches[i] for i in order])
+            what = "Which patch below, counted from the left,"
+        else:
+            images, boxes = [shown, *(patches[i] for i in order)], []
+            what = "Which of the pictures that follow the first"
+        choices = [str(i + 1) for i in range(len(patches))]
+        listed = f"{', '.join(choices[:-1])} or {choices[-1]}"
+        meta = {"choices": choices, "boxes": [box, *boxes], "difficulty": len(patches)}
+        return Asked(images, self.worded(f"{what} fills the grey hole: {listed}?", "number"), str(order.index(0) + 1), meta)
+
+
+def square(picture: Image) -> Image:
+    """The middle of a picture."""
+    side = min(picture.size)
+    left, top = (picture.width - side) // 2, (picture.height - side) // 2
+    return picture.crop((left, top, left + side, top + side))
+
+
+def turned(picture: Image, angle: int, oblique: bool) -> Image:
+    """The picture turned counter-clockwise; where the angles are oblique, of a square the middle that no corner turns into."""
+    from PIL import Image
+
+    if angle % 90 == 0:
+        quarter = (Image.Transpose.ROTATE_90, Image.Transpose.ROTATE_180, Image.Transpose.ROTATE_270)
+        picture = picture.transpose(quarter[angle // 90 - 1]) if angle else picture
+    else:
+        picture = picture.rotate(angle, Image.Resampling.BICUBIC)
+    if not oblique:
+        return picture
+    side = int(picture.width / 2**0.5)
+    start = (picture.width - side) // 2
+    return picture.crop((start, start, start + side, start + side))
+
+
+def whole(name: str, value: Any, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise UserError(f"{name} = {value!r} must be a whole number from {low} to {high}")
+
+
+def one_of(name: str, value: Any, choices: Sequence[Any]) -> None:
+    if value not in choices or isinstance(value, bool):
+        near = difflib.get_close_matches(str(value), map(str, choices), 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise UserError(f"{name} = {value!r} is unknown: choose one of {', '.join(map(str, choices))}.{hint}")
