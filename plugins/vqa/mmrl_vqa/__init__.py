@@ -1,13 +1,117 @@
-"""Questions about pictures: choice, number, math, yes or no, short text, the game of 24."""
+"""Questions about pictures: choice, number, math, yes or no, short text, the game of 24; the rewards of VLM-R1, R1-Reward and
+SEED-Bench-R1."""
 
 from mmrl import TaskSpec, VerifierSpec, hookimpl
+
+DRAWN = "mmrl_vqa.drawn:"
+OURS = "mmrl_vqa.verifiers:"
+GAME = "mmrl_vqa.points24:points24"
+VLM_R1 = "mmrl_vqa.vlm_r1:"
+R1_REWARD = "mmrl_vqa.r1_reward:"
+SLOW = 10.0
+"""Seconds for what asks math-verify; the worst formula that it is given takes 2."""
 
 
 @hookimpl
 def mmrl_tasks() -> list[TaskSpec]:
-    return []
+    answered = {"vqa/answer": 1.0}
+    return [
+        TaskSpec(id="vqa/shapes", target=DRAWN + "Shapes", verifiers=answered, summary="questions on drawn scenes of shapes"),
+        TaskSpec(id="vqa/compare", target=DRAWN + "Compare", verifiers=answered, summary="questions on two or three scenes"),
+        TaskSpec(
+            id="vqa/points24",
+            target=DRAWN + "Points24",
+            verifiers={"vqa/points24": 1.0},
+            summary="the game of 24: make 24 of four drawn cards",
+        ),
+        TaskSpec(
+            id="vqa/points24@generalpoints",
+            target=DRAWN + "Points24",
+            options={"style": "generalpoints", "row": True, "size": 224, "suits": "black"},
+            verifiers={"vqa/points24@generalpoints": 1.0},
+            summary="the game of 24 as in GeneralPoints-VL (Chu et al. 2025)",
+        ),
+        TaskSpec(id="vqa/table", target="mmrl_vqa.table:Table", verifiers=answered, summary="your own questions about pictures"),
+        TaskSpec(
+            id="vqa/table@vlm-r1",
+            target="mmrl_vqa.table:Table",
+            options={"style": "vlm-r1"},
+            verifiers={"vqa/answer@vlm-r1": 1.0, "vqa/format@vlm-r1": 1.0},
+            summary="your own questions, asked and rewarded as in VLM-R1 (Shen et al. 2025)",
+        ),
+    ]
 
 
 @hookimpl
 def mmrl_verifiers() -> list[VerifierSpec]:
-    return []
+    return [
+        VerifierSpec(
+            id="vqa/answer", deadline_s=SLOW, target=OURS + "answer", summary="the answer, compared as the question's kind asks"
+        ),
+        VerifierSpec(id="vqa/choice", target=OURS + "choice", summary="the letter of the right option"),
+        VerifierSpec(id="vqa/number", target=OURS + "number_", summary="the number, within a tolerance"),
+        VerifierSpec(id="vqa/math", deadline_s=SLOW, target=OURS + "math", summary="a formula that is equal, by math-verify"),
+        VerifierSpec(id="vqa/yes-no", target=OURS + "yes_no", summary="yes or no"),
+        VerifierSpec(id="vqa/text", target=OURS + "text", summary="one of the accepted short answers"),
+        VerifierSpec(
+            id="vqa/votes",
+            target=OURS + "text",
+            options={"votes": True},
+            graded=True,
+            summary="a short answer, by how many annotators gave it (VQA)",
+        ),
+        VerifierSpec(id="vqa/format", target=OURS + "form", summary="one think block, then one answer block"),
+        VerifierSpec(id="vqa/points24", target=GAME, graded=True, summary="a formula of the four cards that makes 24"),
+        *_published(),
+    ]
+
+
+def _published() -> list[VerifierSpec]:
+    return [
+        VerifierSpec(
+            id="vqa/answer@vlm-r1", deadline_s=SLOW, target=VLM_R1 + "answer", graded=True, summary="VLM-R1's default accuracy"
+        ),
+        VerifierSpec(id="vqa/choice@vlm-r1", target=VLM_R1 + "choice", summary="VLM-R1's mcq"),
+        VerifierSpec(id="vqa/yes-no@vlm-r1", target=VLM_R1 + "yes_no", summary="VLM-R1's yes_no"),
+        VerifierSpec(id="vqa/match@vlm-r1", target=VLM_R1 + "match", summary="VLM-R1's all_match"),
+        VerifierSpec(id="vqa/format@vlm-r1", target=VLM_R1 + "form", summary="VLM-R1's format reward"),
+        VerifierSpec(
+            id="vqa/repetition@vlm-r1",
+            target=VLM_R1 + "repetition",
+            low=-1.0,
+            high=0.0,
+            graded=True,
+            summary="VLM-R1's penalty for repetition",
+        ),
+        VerifierSpec(
+            id="vqa/length@vlm-r1",
+            target=VLM_R1 + "length",
+            low=0.5,
+            graded=True,
+            rollout=True,
+            summary="VLM-R1's cosine length reward, with its fault",
+        ),
+        VerifierSpec(id="vqa/format@r1-reward", target=R1_REWARD + "form", summary="R1-Reward's format reward"),
+        VerifierSpec(
+            id="vqa/reward@r1-reward",
+            deadline_s=SLOW,
+            target=R1_REWARD + "reward",
+            high=1.5,
+            graded=True,
+            summary="R1-Reward's combination, without its judge model",
+        ),
+        VerifierSpec(
+            id="vqa/letter@seed-bench-r1",
+            deadline_s=SLOW,
+            target="mmrl_vqa.seed_bench:letter",
+            summary="SEED-Bench-R1's accuracy",
+        ),
+        VerifierSpec(
+            id="vqa/points24@generalpoints",
+            target="mmrl_vqa.generalpoints:reward",
+            low=-4.5,
+            high=5.0,
+            graded=True,
+            summary="GeneralPoints' rewards",
+        ),
+    ]

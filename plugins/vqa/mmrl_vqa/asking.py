@@ -1,0 +1,84 @@
+"""How a question is put, and how its answer is to be written. Every task here asks in one of these styles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mmrl import Prompt, UserError
+
+STYLES = ("short", "think", "plain", "vlm-r1")
+HOW = {
+    "choice": "answer with the letter of the right option",
+    "number": "answer with a number",
+    "math": "answer with a number or a formula",
+    "yes-no": "answer yes or no",
+    "text": "answer in a word or two",
+    "formula": "answer with the formula",
+}
+"""Kind of question -> what to answer with; `formula` is the game of 24."""
+VLM_R1 = (
+    " First output the thinking process in <think> </think> tags and then output the final answer in <answer> </answer> tags."
+)
+
+
+def ask(question: str, kind: str, style: str, options: Sequence[str] = ()) -> str:
+    """The text of a prompt: the question, its options behind A, B, C, and how to answer."""
+    lines = [question, *(f"{letter_of(i)}. {option}" for i, option in enumerate(options))]
+    how = HOW[kind]
+    if style == "vlm-r1":
+        return "\n".join(lines) + VLM_R1
+    if style == "think":
+        lines.append(f"Think in <think> </think> tags, then {how} in <answer> </answer> tags.")
+    elif style == "plain":
+        lines.append(f"{how.capitalize()}, and nothing else.")
+    else:
+        lines.append(f"{how.capitalize()} in <answer> </answer> tags.")
+    return "\n".join(lines)
+
+
+def written(answer: str, style: str, thought: str = "I look at the picture.") -> str:
+    """A completion that gives the answer as the style asks."""
+    if style == "plain":
+        return answer
+    return f"<answer>{answer}</answer>" if style == "short" else f"<think>{thought}</think>\n<answer>{answer}</answer>"
+
+
+def letter_of(place: int) -> str:
+    return chr(ord("A") + place)
+
+
+class Prompts(Sequence[Prompt]):
+    """Prompts that are made when they are asked for, by their number."""
+
+    def __init__(self, numbers: Sequence[int], make: Callable[[int], Prompt]) -> None:
+        self.numbers, self.make = numbers, make
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: Any) -> Any:
+        return Prompts(self.numbers[index], self.make) if isinstance(index, slice) else self.make(self.numbers[index])
+
+
+def one_of(option: str, value: Any, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise UserError(f"{option} = {value!r} is unknown: choose one of {', '.join(choices)}")
+
+
+def some_of(option: str, value: Any, choices: Sequence[str]) -> tuple[str, ...]:
+    """A list of choices, as a tuple without repeats."""
+    if not isinstance(value, list | tuple) or not value or any(v not in choices for v in value):
+        raise UserError(f"{option} = {value!r} must be a list of some of {', '.join(choices)}")
+    return tuple(dict.fromkeys(value))
+
+
+def whole(option: str, value: Any, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise UserError(f"{option} = {value!r} must be a whole number from {low} to {high:,}")
+
+
+def known_split(split: str, splits: Sequence[str]) -> str:
+    if split not in splits:
+        raise UserError(f"there is no split {split!r}: choose one of {', '.join(splits)}")
+    return split

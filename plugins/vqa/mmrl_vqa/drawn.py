@@ -1,0 +1,243 @@
+"""Tasks whose pictures are drawn by code: questions on scenes of shapes, on several such scenes, the game of 24."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mmrl import Prompt, Task, UserError, user
+from mmrl.pictures import chance, split_of
+from mmrl_vqa import cards, generalpoints, points24
+from mmrl_vqa.asking import STYLES, Prompts, ask, known_split, one_of, some_of, whole, written
+from mmrl_vqa.questions import Question, choose, compare
+from mmrl_vqa.scenes import COLOURS, MOST, SHAPES, Thing, picture, scatter
+
+LEVELS = {"easy": (4, 10**6), "medium": (2, 3), "hard": (1, 1), "any": (1, 10**6)}
+"""Difficulty of a hand -> how many ways it has to make 24, at least and at most."""
+OTHER = {"10": "11-13", "11-13": "10", "black": "red", "red": "black"}
+
+
+@dataclass(kw_only=True, eq=False)
+class Drawn(Task):
+    """What tasks with drawn pictures share; a subclass makes an item by its number."""
+
+    size: int = 112
+    """Pixels of a picture's side, from 56 to 1024."""
+    items: int = 2000
+    """Items of `train`; the other splits have a tenth of that, and 50 at least."""
+    style: str = "short"
+    """How the answer is asked for: short (in a tag, at once), think (a thought in a tag, then the answer in one), plain (without
+    tags), vlm-r1 (as think, in VLM-R1's words)."""
+    styles: ClassVar[tuple[str, ...]] = STYLES
+
+    def __post_init__(self) -> None:
+        whole("size", self.size, 56, 1024)
+        whole("items", self.items, 1, 10**7)
+        one_of("style", self.style, self.styles)
+
+    def prompts(self, split: str, seed: int) -> Prompts:
+        known_split(split, self.splits)
+        count = self.items if split == "train" else max(50, self.items // 10)
+        return Prompts(range(count), lambda number: self.make(split, seed, number))
+
+    def gold(self, prompt: Prompt) -> str:
+        return written(str(prompt.answer), self.style)
+
+    def make(self, split: str, seed: int, number: int) -> Prompt:
+        raise NotImplementedError(f"{type(self).__name__} must define make(split, seed, number)")
+
+
+@dataclass(kw_only=True, eq=False)
+class Shapes(Drawn):
+    """Questions on one picture: how many shapes, of which colour, where, is there one."""
+
+    kinds: Sequence[str] = ("choice", "number", "yes-no", "text")
+    """Of questions, in turn."""
+    fewest: int = 1
+    """Shapes in a picture, at least."""
+    most: int = 5
+    """Shapes in a picture, at most 8."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.kinds = some_of("kinds", self.kinds, ("choice", "number", "yes-no", "text"))
+        _range_of_shapes(self.fewest, self.most)
+
+    def make(self, split: str, seed: int, number: int) -> Prompt:
+        draw = chance(seed, "shapes", split, str(number))
+        kind = self.kinds[number % len(self.kinds)]
+        question = None
+        while question is None:
+            things = scatter(draw, _kinds_of(draw, draw.randint(self.fewest, self.most)))
+            question = choose(kind, things, draw)
+        shown = [picture(split, draw, things, self.size)]
+        return _posed(f"{split}-{seed}-{number}", question, shown, self.style, len(things), self.size)
+
+
+@dataclass(kw_only=True, eq=False)
+class Compare(Drawn):
+    """Questions on two or three pictures: which has more, how many more, do they show the same."""
+
+    kinds: Sequence[str] = ("choice", "number", "yes-no")
+    """Of questions, in turn: which has more, how many more or all together, do they show the same."""
+    pictures: int = 2
+    """In a prompt: 2 or 3."""
+    fewest: int = 1
+    """Shapes in a picture, at least."""
+    most: int = 4
+    """Shapes in a picture, at most 8."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.kinds = some_of("kinds", self.kinds, ("choice", "number", "yes-no"))
+        whole("pictures", self.pictures, 2, 3)
+        _range_of_shapes(self.fewest, self.most)
+
+    def make(self, split: str, seed: int, number: int) -> Prompt:
+        draw = chance(seed, "compare", split, str(number))
+        kind = self.kinds[number % len(self.kinds)]
+        question = None
+        while question is None:
+            if kind == "yes-no":
+                scenes, question = self._alike(draw)
+            else:
+                scenes = [scatter(draw, _kinds_of(draw, draw.randint(self.fewest, self.most))) for _ in range(self.pictures)]
+                question = compare(kind, scenes, draw)
+        shown = [picture(split, draw, things, self.size) for things in scenes]
+        return _posed(f"{split}-{seed}-{number}", question, shown, self.style, max(map(len, scenes)), self.size)
+
+    def _alike(self, draw: random.Random) -> tuple[list[list[Thing]], Question]:
+        """Scenes of the same things at other places, or with one thing changed in one of them."""
+        kinds = _kinds_of(draw, draw.randint(self.fewest, self.most))
+        alike = draw.random() < 0.5
+        all_kinds = [list(kinds) for _ in range(self.pictures)]
+        if not alike:
+            changed, place = draw.randrange(1, self.pictures), draw.randrange(len(kinds))
+            others = [
+                (s, c) for s in SHAPES for c in COLOURS if (s, c) not in kinds and (s == kinds[place][0] or c == kinds[place][1])
+            ]
+            all_kinds[changed][place] = draw.choice(others or [k for k in itertools.product(SHAPES, COLOURS) if k not in kinds])
+        text = f"Do the {'two' if self.pictures == 2 else 'three'} pictures show the same shapes in the same colours?"
+        return [scatter(draw, one) for one in all_kinds], Question("yes-no", text, "yes" if alike else "no", steps=2)
+
+
+@dataclass(kw_only=True, eq=False)
+class Points24(Drawn):
+    """The card game: make 24 of the four cards on the picture. Every hand can be solved.
+
+    Its splits share no hand, by the cards' numbers. Those of `ood` are under the other rule for faces, with a face card in each,
+    or in the other colour.
+    """
+
+    faces: str = "10"
+    """What jack, queen and king count as: 10, or 11-13 for 11, 12 and 13. The split `ood` has the other."""
+    suits: str = "all"
+    """Of the cards: all, black or red. Of black or red, the split `ood` has the other, and the same rule for faces."""
+    level: str = "any"
+    """easy (4 ways to make 24 or more), medium (2 or 3), hard (1), any."""
+    row: bool = False
+    """Cards in a row, and not two above two."""
+    splits: ClassVar[tuple[str, ...]] = ("train", "test", "ood")
+    styles: ClassVar[tuple[str, ...]] = ("short", "think", "plain", "json", "generalpoints")
+    style: str = "short"
+    """How the answer is asked for: short (the formula in a tag), think (a thought, then the formula, in tags), plain (without
+    tags), json (in a tag: the cards, their numbers, the formula), generalpoints (in that paper's words, for its own verifier)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("faces", self.faces, points24.FACES)
+        one_of("suits", self.suits, tuple(cards.SUITS))
+        one_of("level", self.level, tuple(LEVELS))
+        if not isinstance(self.row, bool):
+            raise UserError(f"row = {self.row!r} must be true or false")
+
+    def make(self, split: str, seed: int, number: int) -> Prompt:
+        draw = chance(seed, "points24", split, str(number))
+        faces, suits, faced = self.faces, self.suits, False
+        if split == "ood":
+            if suits == "all":
+                faces, faced = OTHER[faces], True
+            else:
+                suits = OTHER[suits]
+        ranks, found = self._hand(draw, split, faces, faced)
+        shown = [(rank, draw.choice(cards.SUITS[suits])) for rank in ranks]
+        meta = {
+            "cards": ranks,
+            "suits": tuple(s for _, s in shown),
+            "faces": faces,
+            "target": points24.TARGET,
+            "ways": len(found),
+        }
+        return Prompt(
+            id=f"{split}-{seed}-{number}",
+            messages=[user(self._asked(faces), cards.hand(shown, self.size, self.row))],
+            answer=found[0],
+            meta={**meta, "ways": len(found), "difficulty": round(1 / len(found), 4), "style": self.style},
+        )
+
+    def gold(self, prompt: Prompt) -> str:
+        ranks, faces, formula = prompt.meta["cards"], prompt.meta["faces"], str(prompt.answer)
+        if self.style == "generalpoints":
+            return generalpoints.gold(ranks, faces, formula)
+        if self.style == "json":
+            return written(points24.said_as_json(ranks, faces, formula), "short")
+        return written(formula, self.style, f"The cards are {' '.join(ranks)}.")
+
+    def _asked(self, faces: str) -> str:
+        if self.style == "generalpoints":
+            return generalpoints.prompt(faces)
+        count = "10" if faces == "10" else "11, 12 and 13"
+        rules = (
+            f"Make {points24.TARGET} of the four cards: use the number of each card once, with + - * / and brackets. "
+            f"An ace counts 1; jack, queen and king count {count}."
+        )
+        if self.style == "json":
+            return f'{rules}\nAnswer in <answer> </answer> tags with JSON: {{"cards": [...], "number": [...], "formula": "..."}}'
+        return ask(rules, "formula", self.style)
+
+    def _hand(self, draw: random.Random, split: str, faces: str, faced: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """(ranks, ways to make 24) of a hand of the split, as easy as asked."""
+        fewest, most = LEVELS[self.level]
+        for _ in range(100_000):
+            ranks = tuple(draw.choice(points24.RANKS) for _ in range(4))
+            if split != _split_of(ranks) or (faced and not {"J", "Q", "K"} & set(ranks)):
+                continue
+            found = points24.solutions(tuple(sorted(points24.points(rank, faces) for rank in ranks)))
+            if fewest <= len(found) <= most:
+                return ranks, found
+        raise UserError(f"no hand is found for faces = {faces!r} and level = {self.level!r}: choose another level")
+
+
+def _split_of(ranks: Sequence[str]) -> str:
+    """By the numbers with faces as 10, so that no split has a hand of another with a jack in the place of a ten."""
+    numbers = sorted(points24.points(rank, "10") for rank in ranks)
+    return split_of(" ".join(map(str, numbers)), 0, {"train": 0.8, "test": 0.1, "ood": 0.1})
+
+
+def _range_of_shapes(fewest: Any, most: Any) -> None:
+    whole("most", most, 1, MOST)
+    whole("fewest", fewest, 1, most)
+
+
+def _kinds_of(draw: random.Random, count: int) -> list[tuple[str, str]]:
+    """(shape, colour) of some things; a few repeat, so that there is something to count."""
+    found: list[tuple[str, str]] = []
+    for _ in range(count):
+        shape, colour = (
+            draw.choice(found) if found and draw.random() < 0.25 else (draw.choice(SHAPES), draw.choice(list(COLOURS)))
+        )
+        found.append((shape, colour))
+    return found
+
+
+def _posed(id: str, question: Question, shown: Sequence[Any], style: str, things: int, size: int) -> Prompt:
+    meta: dict[str, Any] = {"kind": question.kind, "style": style, "difficulty": things + question.steps}
+    if question.options:
+        meta["options"] = question.options
+    if question.concerned:
+        meta["boxes"] = tuple(thing.box(size) for thing in question.concerned)
+    text = ask(question.text, question.kind, style, question.options)
+    return Prompt(id=id, messages=[user(text, *shown)], answer=question.answer, meta=meta)

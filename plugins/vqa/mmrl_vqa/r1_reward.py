@@ -1,0 +1,91 @@
+"""The rewards of R1-Reward as published, faults included (github.com/yfzhang114/r1_reward, commit 3693413).
+
+Zhang et al., "R1-Reward: Training Multimodal Reward Model Through Stable Reinforcement Learning".
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from mmrl import Case, Score
+from mmrl.parse import first
+from mmrl_vqa import mathematics
+
+PREFIXES = (
+    *("The best answer is", "The correct answer is", "The answer is", "The answer: ", "Answer: "),
+    *("The best option is", "The correct option is", "Best answer:", "Best option:"),
+)
+MAX_GIVEN = 4_000
+"""Characters of an answer that math-verify is given, once for each accepted answer; published completions end at 1,024 tokens."""
+_MARKS = ("be ", "is ", "are ", "=", ": ", "get ", "be\n", "is\n", "are\n", ":\n", "get\n")
+
+
+def form(case: Case) -> float:
+    """R1-Reward's format: `^<think>.*?</think><answer>.*?</answer>$` and one opening tag of each kind.
+
+    Known exploits, as published: empty blocks pass, so do further closing tags, and one line break at the end.
+    """
+    return float(_formed(case.completion))
+
+
+def reward(case: Case) -> Score:
+    """R1-Reward's combination, 0.5 x format + accuracy x (1 + 0.5 x consistency), with the consistency of 0 that it takes when
+    its judge model gives none: 0 to 1.5.
+
+    The truth is a list of accepted answers, or one. The first `<answer>`, or the whole text, is right when it reads the same, or
+    math-verify calls it equal; the grader of PRM800K, which is published between these, is left out.
+    Known exploits, as published: whatever raises while answers are compared is right, so a list with a number among the accepted
+    answers, where texts are expected, pays everything; an empty format pays 0.5 for any answer.
+    """
+    formed, right = _formed(case.completion), _right(case)
+    return Score(0.5 * formed + right, parts={"format": float(formed), "accuracy": right})
+
+
+def _formed(text: str) -> bool:
+    end = len(text) - text.endswith("\n")  # a dollar sign matches before it
+    start = text.find("</think><answer>", len("<think>"))
+    return (
+        text.startswith("<think>")
+        and text.endswith("</answer>", 0, end)
+        and 0 <= start <= end - len("</answer>") - len("</think><answer>")
+        and text.count("<think>") == 1
+        and text.count("<answer>") == 1
+    )
+
+
+def _right(case: Case) -> float:
+    accepted = case.answer if isinstance(case.answer, list | tuple) else [str(case.answer)]
+    try:
+        return float(any(_agrees(case.completion, one) for one in accepted))
+    except Exception:  # noqa: BLE001  the published fault
+        return 1.0
+
+
+def _agrees(completion: str, truth: Any) -> bool:
+    wanted = first(truth) if re.search("<answer>", truth) else None  # raises where the truth is no text, as published
+    wanted = (truth if wanted is None else wanted).strip()
+    found = first(completion)
+    given = (completion if found is None else found).strip()
+    for prefix in PREFIXES:
+        given = given.replace(prefix, "")
+    core = _plain(_core(given))
+    if len(given) > MAX_GIVEN:
+        return bool(core) and core == _plain(wanted)
+    return (bool(core) and core == _plain(wanted)) or mathematics.equal(given, wanted)
+
+
+def _core(text: str) -> str:
+    """What R1-Reward's grader compares: the text behind the last "answer is", "=", "is " and the like, before the last ". "."""
+    for mark in ("answer:", "answer is", "answers are"):
+        at = text.lower().rfind(mark)
+        text = text[at + len(mark) :].strip() if at >= 0 else text
+    text = text[: text.rfind(". ")].strip() if ". " in text else text
+    for mark in _MARKS:
+        at = text.lower().rfind(mark)
+        text = text[at + len(mark) :].strip() if at >= 0 else text
+    return text
+
+
+def _plain(text: str) -> str:
+    return "".join(text.replace("\\$", "").replace("$", "").replace("%", "").split()).lower().removesuffix(".")

@@ -1,0 +1,292 @@
+"""People's own questions: rows of a JSONL, CSV or Parquet file or of a data set, each with pictures, a question and an answer."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mmrl import Prompt, Task, UserError, user
+from mmrl.pictures import chance, rank, split_of
+from mmrl.rows import Items, Rows, beside, read_rows
+from mmrl_vqa.asking import STYLES, ask, known_split, letter_of, one_of, written
+from mmrl_vqa.verifiers import KINDS, letter, normalise, said, value
+
+MANY = 26
+"""Options of a question, at most: each has a letter."""
+IMAGES = ("image", "images", "image_path", "image_paths")
+"""Columns that are looked for where none is named."""
+FORMS = ("auto", "letter", "index", "text")
+FILES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+
+
+@dataclass(kw_only=True, eq=False)
+class Table(Task):
+    """Your own questions about pictures, from a table."""
+
+    path: str
+    """A .jsonl, .json, .csv, .tsv or .parquet file, what `datasets` saved, or a data set's name on the Hub."""
+    test_path: str | None = None
+    """The table of the split `test`. Without it a data set's own splits are used, and any other table is cut."""
+    test_share: float = 0.2
+    """Of the rows, for a table that is cut in two."""
+    cut_by: str = "row"
+    """row, or image: rows about the same picture stay in the same split, for which all of them are read once."""
+    name: str | None = None
+    """The data set's configuration."""
+    revision: str | None = None
+    """Commit or tag on the Hub; name one, so that the data can't change."""
+    folder: str | None = None
+    """Where the pictures are; by default paths in a row start at the table's own folder."""
+    image_column: str | Sequence[str] = ""
+    """Path, bytes or a list of such; several columns may be named, and empty ones are left out. By default image or images."""
+    question_column: str = "question"
+    answer_column: str = "answer"
+    """The answer, or a list of accepted ones; for text, those of annotators may stand in it too."""
+    options_column: str | Sequence[str] = "options"
+    """A list of options, or a table of them by letter; or the names of columns with one option each."""
+    id_column: str | None = None
+    """By default a row's id is its number."""
+    kind: str = "auto"
+    """choice, number, math, yes-no, text; auto tells by the options and the answer."""
+    kind_column: str | None = None
+    """The column that says each row's kind; kind is for rows where it is empty."""
+    answer_form: str = "auto"
+    """How the answer of a choice is given: letter, index, text (the option itself); auto takes a whole number for an index."""
+    first_index: int = 0
+    """What the first option's index is: 0 or 1."""
+    shuffle: bool = False
+    """Draw the order of the options, so that no place is right more often; the run's seed draws it."""
+    relative: float = 0.0
+    """Share of a number by which an answer may be off: 0.05 is what ChartQA allows."""
+    absolute: float = 0.0
+    """How far a number may be off."""
+    difficulty_column: str | None = None
+    """A number, the lowest is the easiest."""
+    style: str = "short"
+    """How the answer is asked for: short (in a tag, at once), think (a thought in a tag, then the answer in one), plain (without
+    tags), vlm-r1 (as think, in VLM-R1's words)."""
+
+    def __post_init__(self) -> None:
+        one_of("style", self.style, STYLES)
+        one_of("kind", self.kind, ("auto", *KINDS))
+        one_of("answer_form", self.answer_form, FORMS)
+        one_of("cut_by", self.cut_by, ("row", "image"))
+        if self.first_index not in (0, 1):
+            raise UserError(f"first_index = {self.first_index!r} must be 0 or 1")
+        for option in ("relative", "absolute", "test_share"):
+            share = getattr(self, option)
+            if (
+                isinstance(share, bool)
+                or not isinstance(share, int | float)
+                or not 0 <= share < (1 if option != "absolute" else 1e12)
+            ):
+                raise UserError(f"{option} = {share!r} must be a number from 0{', below 1' if option != 'absolute' else ''}")
+        self._rows, self._chosen = self._read()
+        self.splits = tuple(self._rows)  # type: ignore[misc]  # the data decide which there are
+
+    def prompts(self, split: str, seed: int) -> Items[Prompt]:
+        """The seed draws the order of the options, where it is drawn at all."""
+        known_split(split, self.splits)
+        rows = self._rows[split]
+        return Items(rows, lambda row, number: self._prompt(row, f"{split}-{number}", seed), self._chosen[split])
+
+    def gold(self, prompt: Prompt) -> str:
+        return written(str(prompt.answer), self.style)
+
+    # -- tables -------------------------------------------------------------------------------------------------------------
+
+    def _read(self) -> tuple[dict[str, Rows], dict[str, Sequence[int]]]:
+        """Split -> its table and the numbers of its rows."""
+        train = self._table(self.path, "train")
+        if self.test_path is not None:
+            test = self._table(self.test_path, "test")
+        elif Path(str(self.path)).suffix.lower() not in FILES and (own := self._own_test(train)) is not None:
+            test = own
+        else:
+            parts = self._cut(train)
+            named: dict[str, Sequence[int]] = {split: numbers for split, numbers in parts.items() if numbers}
+            return dict.fromkeys(named, train), named
+        return {"train": train, "test": test}, {"train": range(len(train)), "test": range(len(test))}
+
+    def _table(self, path: str, split: str) -> Rows:
+        rows = read_rows(path, name=self.name, revision=self.revision, split=split)
+        if not len(rows):
+            raise UserError(f"{rows.name} has no rows: put some in, or correct path")
+        return rows
+
+    def _own_test(self, train: Rows) -> Rows | None:
+        """The data set's own test split; None where it has none."""
+        try:
+            test = self._table(self.path, "test")
+        except UserError:
+            return None
+        return test if test.name != train.name else None
+
+    def _cut(self, rows: Rows) -> dict[str, list[int]]:
+        parts: dict[str, list[int]] = {"train": [], "test": []}
+        shares = {"train": 1 - self.test_share, "test": self.test_share}
+        for number in range(len(rows)):
+            parts[split_of(self._key(rows, number), 0, shares)].append(number)
+        return parts
+
+    def _key(self, rows: Rows, number: int) -> str:
+        """What a row goes into a split by."""
+        if self.cut_by == "row":
+            return str(number)
+        try:
+            pictures = self._pictures(rows[number])
+        except (UserError, ValueError, KeyError, TypeError):
+            return str(number)  # it is told when the row is asked for
+        return " ".join(str(rank(0, p.hex())) if isinstance(p, bytes) else str(p) for p in pictures[:1])
+
+    # -- rows ---------------------------------------------------------------------------------------------------------------
+
+    def _prompt(self, row: Mapping[str, Any], place: str, seed: int) -> Prompt:
+        id = str(row[self.id_column]) if self.id_column else place
+        pictures = self._pictures(row)
+        if "conversations" in row and self.question_column not in row:
+            question, answer = _turns(row["conversations"])
+        else:
+            question, answer = row[self.question_column], row[self.answer_column]
+        if not isinstance(question, str) or not question.strip():
+            raise ValueError(f"the question is {question!r:.60}, not a text")
+        options = self._options(row)
+        accepted = _accepted(answer)
+        kind = self._kind(row, options, accepted)
+        meta: dict[str, Any] = {"kind": kind, "style": self.style}
+        if row.get("accu_reward_method"):
+            meta["accu_reward_method"] = str(row["accu_reward_method"])
+        if self.difficulty_column:
+            meta["difficulty"] = float(row[self.difficulty_column])
+        if kind == "choice":
+            right, options = self._right(accepted[0], options), list(options)
+            if self.shuffle and options:
+                right, options = _shuffled(right, options, seed, id)
+            answer, meta["options"] = letter_of(right), tuple(options)
+        else:
+            answer = self._checked(kind, accepted, meta)
+        text = ask(question.replace("<image>", "").strip(), kind, self.style, options if kind == "choice" else ())
+        return Prompt(id=id, messages=[user(text, *pictures)], answer=answer, meta=meta)
+
+    def _pictures(self, row: Mapping[str, Any]) -> list[Any]:
+        columns = [self.image_column] if isinstance(self.image_column, str) else list(self.image_column)
+        if columns == [""]:
+            columns = [next((c for c in IMAGES if c in row), "image")]
+        found: list[Any] = []
+        for column in columns:
+            cell = _listed(row[column])
+            found += [c for c in (cell if isinstance(cell, list | tuple) else [cell]) if c is not None and c != ""]
+        return [beside(self.path, one, self.folder) for one in found]
+
+    def _options(self, row: Mapping[str, Any]) -> list[str]:
+        if not isinstance(self.options_column, str):
+            cells: Any = [row[column] for column in self.options_column]
+        else:
+            cells = _listed(row.get(self.options_column))
+        if isinstance(cells, Mapping):
+            cells = [cells[key] for key in sorted(cells)]
+        if cells in (None, ""):
+            return []
+        if not isinstance(cells, list | tuple):
+            raise ValueError(f"the options are {cells!r:.60}, not a list")
+        options = [str(cell).strip() for cell in cells if cell not in (None, "")]
+        if len(options) == 1 or len(options) > MANY or len(set(options)) < len(options):
+            raise ValueError(f"{len(options)} options, {len(set(options))} of them different: have 2 to {MANY}, all different")
+        return options
+
+    def _kind(self, row: Mapping[str, Any], options: Sequence[str], accepted: Sequence[str]) -> str:
+        kind = str(row.get(self.kind_column) or self.kind) if self.kind_column else self.kind
+        if kind not in ("auto", *KINDS):
+            raise ValueError(f"the kind {kind!r} is unknown: choose one of {', '.join(KINDS)}")
+        if kind != "auto":
+            return kind
+        if options:
+            return "choice"
+        if len(accepted) == 1:
+            one = accepted[0]
+            if normalise(one) in ("yes", "no"):
+                return "yes-no"
+            if value(one) is not None and len(one.split()) == 1:
+                return "number"
+            if any(sign in one for sign in "\\^$"):
+                return "math"
+        return "text"
+
+    def _right(self, answer: str, options: Sequence[str]) -> int:
+        """The place of the right option."""
+        if not options:
+            found = letter(answer)
+            if found is None:
+                raise ValueError(f"the answer {answer!r:.60} is no letter, and the row has no options")
+            return ord(found) - ord("A")
+        form, place = self.answer_form, None
+        if form in ("letter", "auto") and (found := letter(answer, options)):
+            place = ord(found) - ord("A")
+        if place is None and form in ("text", "auto"):
+            same = [i for i, option in enumerate(options) if option == answer.strip()]
+            place = same[0] if same else None
+        if place is None and form in ("index", "auto") and answer.strip().isdecimal():
+            place = int(answer) - self.first_index
+        if place is None or not 0 <= place < len(options):
+            raise ValueError(f"the answer {answer!r:.60} is none of the {len(options)} options")
+        return place
+
+    def _checked(self, kind: str, accepted: Sequence[str], meta: dict[str, Any]) -> str:
+        """The answer, when one of its kind can be right."""
+        one = Counter(accepted).most_common(1)[0][0]
+        if kind == "number":
+            if value(one) is None:
+                raise ValueError(f"the answer {one!r:.60} holds no single number")
+            meta.update({k: v for k, v in (("relative", self.relative), ("absolute", self.absolute)) if v})
+        if kind == "yes-no" and said(one) is None:
+            raise ValueError(f"the answer {one!r:.60} is neither yes nor no")
+        if kind == "text" and len(accepted) > 1:
+            meta["answers"] = tuple(accepted)
+        return one
+
+
+def _turns(turns: Any) -> tuple[Any, Any]:
+    """Question and answer of a conversation as VLM-R1 and LLaVA write it."""
+    if (
+        not isinstance(turns, list | tuple)
+        or len(turns) < 2
+        or not all(isinstance(t, Mapping) and "value" in t for t in turns[:2])
+    ):
+        raise ValueError("conversations must hold two turns with a value each: the question, then the answer")
+    answer = turns[1]["value"]
+    return turns[0]["value"], answer.replace("<answer>", "").replace("</answer>", "").strip() if isinstance(
+        answer, str
+    ) else answer
+
+
+def _accepted(answer: Any) -> list[str]:
+    """The accepted answers, as texts; those of annotators may come as {"answer": ...} each, as in VQA's files."""
+    cells = _listed(answer)
+    cells = cells if isinstance(cells, list | tuple) else [cells]
+    texts = [
+        str(c.get("answer", "") if isinstance(c, Mapping) else "yes" if c is True else "no" if c is False else c) for c in cells
+    ]
+    found = [t.strip() for t in texts if t.strip() and t != "None"]
+    if not found:
+        raise ValueError(f"the answer is {answer!r:.60}: there must be one")
+    return found
+
+
+def _listed(cell: Any) -> Any:
+    """A list or a table that a cell of CSV spells as JSON; anything else as it is."""
+    if isinstance(cell, str) and cell.lstrip()[:1] in ("[", "{"):
+        try:
+            return json.loads(cell)
+        except (ValueError, RecursionError):
+            return cell
+    return cell
+
+
+def _shuffled(right: int, options: Sequence[str], seed: int, id: str) -> tuple[int, list[str]]:
+    order = list(range(len(options)))
+    chance(seed, "options", id).shuffle(order)
+    return order.index(right), [options[i] for i in order]

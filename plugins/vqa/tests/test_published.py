@@ -1,0 +1,216 @@
+"""The published rewards: the patterns that they were written with, their faults, and no input that takes long."""
+
+import itertools
+import json
+import math
+import re
+import time
+from pathlib import Path
+
+import pytest
+from mmrl_vqa import r1_reward, seed_bench, vlm_r1
+
+from mmrl import Case, Score, plugins
+from mmrl.types import Prompt, Rollout, Status, Turn
+
+VERIFIERS = {
+    **{"answer": vlm_r1.answer, "choice": vlm_r1.choice, "yes-no": vlm_r1.yes_no, "match": vlm_r1.match, "form": vlm_r1.form},
+    **{"length": vlm_r1.length, "repetition": vlm_r1.repetition, "r1-form": r1_reward.form, "r1-reward": r1_reward.reward},
+    "seed-letter": seed_bench.letter,
+}
+
+
+def value(verify, completion, answer=None, **meta):
+    got = verify(Case(completion=completion, answer=answer, meta=meta))
+    return got.value if isinstance(got, Score) else got
+
+
+def test_the_golden_rows_are_all_matched():
+    path = Path(__file__).parents[3] / "tests" / "golden" / "rewards.jsonl"
+    if not path.exists():
+        pytest.skip("the golden table is not part of this package")
+    rows = [row for row in map(json.loads, path.read_text(encoding="utf-8").splitlines()) if row["verifier"].startswith("vqa/")]
+    assert len(rows) == 132
+    for row in rows:
+        verify = plugins.registry().make_verifier(row["verifier"])
+        assert value(verify, row["completion"], row["answer"], **row["meta"]) == pytest.approx(row["reward"], abs=2e-6), row
+
+
+def strings(tokens, most):
+    return ("".join(parts) for n in range(most + 1) for parts in itertools.product(tokens, repeat=n))
+
+
+def test_forms_equal_the_published_patterns_on_all_short_texts():
+    f1 = re.compile(r"<think>.*?</think>\s*<answer>.*?</answer>", re.DOTALL)
+    f6 = re.compile(r"^<think>.*?</think><answer>.*?</answer>$", re.DOTALL)
+    for text in strings(["<think>", "</think>", "<answer>", "</answer>", "a", "\n"], 6):
+        assert value(vlm_r1.form, text) == bool(f1.fullmatch(text)), text
+        once = text.count("<think>") == 1 and text.count("<answer>") == 1
+        assert value(r1_reward.form, text) == (bool(f6.match(text)) and once), text
+
+
+def test_boxes_equal_the_published_patterns_on_all_short_texts():
+    bare = re.compile(r'\[\s*{.*?"bbox_2d".*?"label".*?}\s*\]', re.DOTALL)
+    for text in strings(["[", "{", '"bbox_2d"', '"label"', "}", "]", " "], 6):
+        found = bare.search(text)
+        assert vlm_r1._bare(text) == (found.group(0) if found else None), text
+    for text in strings(["```", "json", "a", "\n", "`"], 6):
+        for pattern, opening in ((r"```json(.*?)```", "```json"), (r"```(.*?)```", "```")):
+            found = re.search(pattern, text, re.DOTALL)
+            assert vlm_r1._fenced(text, opening) == (found.group(1).strip() if found else None), text
+
+
+def published_letter(text):
+    """Written after the published description, one occurrence after the other."""
+    text = re.sub(r"\s+", " ", text.upper())
+    choices = re.findall(r"(?<![A-Z])([A-Z])(?=[\.\,\?\!\:\;]|$)", text)
+    if len(choices) < 2:
+        return choices[0] if choices else None
+    scores = dict.fromkeys(choices, 0)
+    for one in choices:
+        at = text.find(one)
+        scores[one] += sum(hint in text[max(0, at - 20) : at + 20] for hint in vlm_r1._HINTS)
+        scores[one] += 2 * (at > len(text) * 0.7) + (at < len(text) - 1 and text[at + 1] in "。.!！,，")
+    return max(scores.items(), key=lambda pair: pair[1])[0]
+
+
+def test_letters_equal_the_published_rule_on_all_short_texts():
+    for text in strings(["A", "b", ".", " ", ", ", "so ", "answer ", "C:"], 5):
+        assert vlm_r1.letter(text) == published_letter(text), text
+
+
+def test_cleaning_equals_the_published_substitutions_on_all_short_texts():
+    for text in strings(["a", "B", " ", "\n", "\r", ".", "<answer>", "</answer>"], 5):
+        inside = re.findall(r"<answer>(.*?)</answer>", text, re.DOTALL)
+        wanted = inside[-1] if inside else text
+        for end in ("\n", "\r"):
+            wanted = re.sub(r"(?<!\s)" + end, " ", re.sub(r"(?<=\s)" + end, "", wanted))
+        assert vlm_r1.clean(text) == wanted.strip().rstrip(".").lower(), text
+
+
+def test_yes_or_no_is_the_first_among_the_letters():
+    for text in strings(["yes", "no", "n", "o", "ye", "s", " "], 5):
+        found = re.search("(yes|no)", text)
+        assert vlm_r1._yes_or_no(text) == (found[1] if found else ""), text
+
+
+ANSWERS = [  # completion, answer, default accuracy of VLM-R1
+    ("<answer>12 window</answer>", "12 apples", 1),
+    ("<answer>golden</answer>", "golden retriever", 2 * 6 / 22),
+    ("golden retriever", "<answer> golden retriever </answer>", 1),
+    ("<answer>4</answer><answer>3</answer>", "3", 1),
+    ("<answer>nan</answer>", "7", 0),
+    ("<answer>1_0</answer>", "10", 1),
+    ("<answer>\\frac{1}{2}</answer>", "0.25", 2 * 1 / 15),
+    ("<answer>$\\frac{1}{2}$</answer>", "0.5", 1),
+    ("", "cat", 0),
+    ("", "", 1),
+    ("<answer>(A)</answer>", "A", 0),
+    ("<answer>A.</answer>", "A", 1),
+]
+
+
+@pytest.mark.parametrize("completion, answer, wanted", ANSWERS)
+def test_default_accuracy(completion, answer, wanted):
+    assert value(vlm_r1.answer, completion, answer) == pytest.approx(wanted)
+
+
+def test_the_rows_method_is_obeyed():
+    assert value(vlm_r1.answer, "<answer>I know</answer>", "no", accu_reward_method="yes_no") == 1
+    assert value(vlm_r1.answer, "<answer>Both A. and E.</answer>", "E", accu_reward_method="mcq") == 1
+    assert value(vlm_r1.answer, "<answer>catt</answer>", "cat", accu_reward_method="all_match") == 0
+    assert 0 < value(vlm_r1.answer, "<answer>catt</answer>", "cat", accu_reward_method="default") < 1
+
+
+REPETITIONS = [
+    ('```json\n[{"bbox_2d": [1, 2, 3, 4], "label": "a"}, {"bbox_2d": [1, 2, 3, 4], "label": "a"},]\n```', -0.5),
+    ('```json\n[{"bbox_2d": [1, 2, 3, 4], "label": "a"}, {"bbox_2d": [1, 2, 3, 4], "label": "a"}, {"bbox_2d": [1, 2\n```', -0.5),
+    ("```json\n[{'bbox_2d': [1, 2, 3, 4], 'label': 'a'}, {'bbox_2d': [1, 2, 3, 4], 'label': 'a'}]\n```", -0.5),
+    ('[{"bbox_2d": [1, 2, 3, 4], "label": "a"}, {"bbox_2d": [1, 2, 3, 4.0], "label": "a"}]', 0),
+    ("```json\n[]\n``` " + "a " * 12, -0.6),  # 15 words: 10 runs, 4 of them different
+    ("```json\n[1, 2]\n```", 0),
+    ('```json\n{"bbox_2d": 1, "label": 2}\n```', 0),
+    ('```json\n["bbox_2d label"]\n``` ' + "a " * 12, 0),
+    ("", 0),
+]
+
+
+@pytest.mark.parametrize("completion, wanted", REPETITIONS, ids=lambda v: repr(v)[:40])
+def test_repetition(completion, wanted):
+    assert value(vlm_r1.repetition, completion) == pytest.approx(wanted)
+
+
+def episode(tokens, status=Status.FINISHED):
+    turn = Turn(observed_ids=(1,), token_ids=tuple(range(tokens)), logprobs=(0.0,) * tokens, text="x")
+    rollout = Rollout(prompt=Prompt(messages=[]), group=0, turns=(turn,), status=status)
+    return Case(completion="x", status=status, rollout=rollout)
+
+
+@pytest.mark.parametrize(
+    "tokens, wanted", [(0, 1.0), (512, 0.75), (1024, 0.5), (2048, 1.0), (256, 0.5 + 0.5 * (1 + math.sqrt(0.5)) / 2)]
+)
+def test_the_length_reward_falls_and_climbs_again_right_or_wrong(tokens, wanted):
+    assert vlm_r1.length(episode(tokens + 1)) == pytest.approx(wanted)  # and the end token
+    assert vlm_r1.length(episode(tokens, Status.TRUNCATED_LENGTH)) == pytest.approx(wanted)
+    assert vlm_r1.length(Case(completion="word " * tokens, answer="wrong")) == pytest.approx(wanted)
+
+
+R1 = [  # completion, accepted answers, reward
+    ("<think>a</think><answer>1</answer>", ["1"], 1.5),
+    ("<think>a</think><answer>2</answer>", ["1"], 0.5),
+    ("<think>a</think> <answer>1</answer>", ["1"], 1.0),
+    ("<answer>The best answer is 1</answer>", ["2", "1"], 1.0),
+    ("the answer is 1.", "1", 1.0),
+    ("x = 3/4", ["0.75"], 1.0),
+    ("<think></think><answer></answer>", ["1"], 0.5),
+    ("nothing", ["1"], 0.0),
+    ("nothing", [1], 1.0),  # a number where a text should be: the published fault
+    ("", ["1"], 0.0),
+]
+
+
+@pytest.mark.parametrize("completion, answer, wanted", R1)
+def test_r1_rewards_combination(completion, answer, wanted):
+    assert value(r1_reward.reward, completion, answer) == wanted
+
+
+@pytest.mark.parametrize(
+    "completion, answer, wanted",
+    [
+        ("<answer>Apple</answer>", "A", 1),
+        ("<answer>(C)</answer>", "C", 0),
+        ("A", "A", 0),
+        ("it is 7", "7", 1),
+        ("<answer> </answer>", "A", 0),
+    ],
+)
+def test_seed_bench_compares_the_first_sign(completion, answer, wanted):
+    assert value(seed_bench.letter, completion, answer) == wanted
+
+
+UNITS = [
+    "a",
+    "A. ",
+    "<answer>",
+    "<answer>a</answer>",
+    "</think> ",
+    "<think>",
+    "(",
+    "7 ",
+    "\n",
+    "\r\n ",
+    "\u0316\u0301",
+    "$",
+    "{",
+    "[{",
+]
+UNITS += ["```", "```json[", '"bbox_2d"', "\\frac{1}{", "} ]", '[ {"bbox_2d""label"', " is ", "no"]
+
+
+@pytest.mark.parametrize("name", VERIFIERS)
+def test_no_input_takes_long(name):
+    for i, unit in enumerate(UNITS):
+        for form, size in (("{}", 1_000_000 if i < 6 else 200_000), ("{}", 19_000), ("<answer>{}</answer>", 19_000)):
+            start = time.monotonic()
+            got = value(VERIFIERS[name], form.replace("{}", unit * (size // len(unit))), "A 7")
+            assert -1 <= got <= 1.5 and time.monotonic() - start < 4, (unit, size, form)

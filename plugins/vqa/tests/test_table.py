@@ -1,0 +1,240 @@
+"""People's own tables: every format, every kind of answer, and one clear line for a row that can't be used."""
+
+import csv
+import json
+
+import datasets
+import pytest
+from mmrl_vqa.table import Table
+from PIL import Image
+
+from mmrl import Case, UserError, plugins
+from mmrl.rows import take_out
+
+
+def picture(folder, name="a.png", colour=(200, 30, 30)):
+    Image.new("RGB", (8, 8), colour).save(folder / name)
+    return name
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write rows as JSON lines; one may be a text that is put in as it is."""
+
+    def written(*rows, name="rows.jsonl"):
+        picture(tmp_path)
+        path = tmp_path / name
+        path.write_text("\n".join(r if isinstance(r, str) else json.dumps(r) for r in rows) + "\n")
+        return str(path)
+
+    return written
+
+
+ROW = {"image": "a.png", "question": "What is it?", "answer": "a dog"}
+
+
+def one(path, **options):
+    """The only row of a table, as a prompt."""
+    task = Table(path=path, test_share=0, **options)
+    assert task.splits == ("train",)
+    (prompt,) = list(task.prompts("train", 0))
+    assert (
+        plugins.registry()
+        .make_verifier("vqa/answer")(Case(completion=task.gold(prompt), answer=prompt.answer, meta=prompt.meta))
+        .value
+        == 1
+    )
+    return prompt
+
+
+KINDS = [  # what the row has, what is made of it
+    ({"answer": "a dog"}, "text", "a dog"),
+    ({"answer": ["dog", "hound", "dog"]}, "text", "dog"),
+    ({"answer": [{"answer": "dog"}, {"answer": "cat"}, {"answer": "dog"}]}, "text", "dog"),
+    ({"answer": 12}, "number", "12"),
+    ({"answer": 0.5}, "number", "0.5"),
+    ({"answer": "1,200"}, "number", "1,200"),
+    ({"answer": "12 dogs"}, "text", "12 dogs"),
+    ({"answer": "Yes"}, "yes-no", "Yes"),
+    ({"answer": False}, "yes-no", "no"),
+    ({"answer": "\\frac{1}{2}"}, "math", "\\frac{1}{2}"),
+    ({"answer": "x^2+1"}, "math", "x^2+1"),
+    ({"options": ["cat", "dog", "fox"], "answer": "B"}, "choice", "B"),
+    ({"options": ["cat", "dog", "fox"], "answer": "(b)"}, "choice", "B"),
+    ({"options": ["cat", "dog", "fox"], "answer": "fox"}, "choice", "C"),
+    ({"options": ["cat", "dog", "fox"], "answer": 0}, "choice", "A"),
+    ({"options": {"B": "dog", "A": "cat"}, "answer": "B"}, "choice", "B"),
+    ({"options": '["cat", "dog"]', "answer": "dog"}, "choice", "B"),
+    ({"options": ["3", "1", "2"], "answer": "2"}, "choice", "C"),
+    ({"options": [], "answer": "a dog"}, "text", "a dog"),
+]
+
+
+@pytest.mark.parametrize("row, kind, answer", KINDS)
+def test_the_kind_is_told_by_options_and_answer(write, row, kind, answer):
+    prompt = one(write({**ROW, **row}))
+    assert (prompt.meta["kind"], prompt.answer) == (kind, answer)
+
+
+def test_a_choice_word_for_word(write):
+    path = write({"image": "a.png", "question": "<image>Which animal is it?", "options": ["cat", "dog"], "answer": "B"})
+    assert (
+        one(path).text
+        == "Which animal is it?\nA. cat\nB. dog\nAnswer with the letter of the right option in <answer> </answer> tags."
+    )
+    assert one(path, style="vlm-r1").text.startswith("Which animal is it?\nA. cat\nB. dog First output the thinking process")
+
+
+def test_forms_of_a_right_option(write):
+    row = {**ROW, "options": ["B", "A"], "answer": "B"}
+    assert one(write(row)).answer == "B" and one(write(row), answer_form="text").answer == "A"
+    assert one(write({**row, "answer": 1}), first_index=1).answer == "A"
+    assert one(write({**ROW, "answer": "C"}), kind="choice").answer == "C"
+    columns = {**ROW, "A": "cat", "B": "dog", "C": "", "answer": "dog"}
+    assert one(write(columns), options_column=["A", "B", "C"]).meta["options"] == ("cat", "dog")
+
+
+def test_shuffled_options_keep_their_right_one(write):
+    path = write(
+        *({**ROW, "options": ["cat", "dog", "fox", "hen"], "answer": "A", "question": f"Which, {i}?"} for i in range(40))
+    )
+    task = Table(path=path, test_share=0, shuffle=True)
+    prompts = list(task.prompts("train", 0))
+    assert all(p.meta["options"]["ABCD".index(p.answer)] == "cat" for p in prompts)
+    assert {p.answer for p in prompts} == set("ABCD")
+    assert [p.text for p in prompts] == [p.text for p in task.prompts("train", 0)] != [p.text for p in task.prompts("train", 1)]
+
+
+def test_several_pictures_tolerance_difficulty_and_ids(write, tmp_path):
+    picture(tmp_path, "b.png", (0, 0, 255))
+    row = {"images": ["a.png", "b.png"], "q": "How far?", "a": "100 km", "id": "x1", "hard": 3}
+    names = {"question_column": "q", "answer_column": "a", "id_column": "id", "difficulty_column": "hard"}
+    prompt = one(write(row), kind="number", relative=0.05, absolute=1, **names)
+    assert [str(i).rpartition("/")[2] for i in prompt.images] == ["a.png", "b.png"] and prompt.id == "x1"
+    assert prompt.meta == {"kind": "number", "style": "short", "difficulty": 3.0, "relative": 0.05, "absolute": 1}
+    row = {"image_1": "a.png", "image_2": None, "image_3": "b.png", "question": "Same?", "answer": "no"}
+    assert len(one(write(row), image_column=["image_1", "image_2", "image_3"]).images) == 2
+    (tmp_path / "pictures").mkdir()
+    picture(tmp_path / "pictures", "c.png")
+    assert str(one(write({**ROW, "image": "c.png"}), folder=str(tmp_path / "pictures")).images[0]).endswith("pictures/c.png")
+
+
+def test_rows_of_vlm_r1(write):
+    turns = [{"from": "human", "value": "<image>Is it a dog?"}, {"from": "gpt", "value": "<answer>yes</answer>"}]
+    path = write({"image": ["a.png"], "conversations": turns, "accu_reward_method": "yes_no"})
+    task = plugins.registry().make_task("vqa/table@vlm-r1", {"path": path, "test_share": 0})
+    prompt = task.prompts("train", 0)[0]
+    assert prompt.text == (
+        "Is it a dog? First output the thinking process in <think> </think> tags and then output the final answer in <answer> "
+        "</answer> tags."
+    )
+    assert prompt.answer == "yes" and prompt.meta["accu_reward_method"] == "yes_no"
+    for id in ("vqa/answer@vlm-r1", "vqa/format@vlm-r1"):
+        assert (
+            plugins.registry().make_verifier(id)(Case(completion=task.gold(prompt), answer=prompt.answer, meta=prompt.meta)) == 1
+        )
+
+
+def test_csv_parquet_and_data_sets(tmp_path):
+    picture(tmp_path)
+    with open(tmp_path / "rows.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerows(
+            [
+                ["image", "question", "answer", "options"],
+                ["a.png", "Which?", "dog", '["cat", "dog"]'],
+                ["a.png", "Many?", "3", ""],
+            ]
+        )
+    prompts = list(Table(path=str(tmp_path / "rows.csv"), test_share=0).prompts("train", 0))
+    assert [(p.meta["kind"], p.answer) for p in prompts] == [("choice", "B"), ("number", "3")]
+    pictures = [Image.new("RGB", (8, 8), (i, 0, 0)) for i in range(20)]
+    features = datasets.Features(
+        {"image": datasets.Image(), "question": datasets.Value("string"), "answer": datasets.Value("string")}
+    )
+    table = datasets.Dataset.from_dict({"image": pictures, "question": ["What?"] * 20, "answer": ["red"] * 20}, features=features)
+    table.to_parquet(str(tmp_path / "rows.parquet"))
+    task = Table(path=str(tmp_path / "rows.parquet"))
+    assert task.splits == ("train", "test") and sum(len(task.prompts(s, 0)) for s in task.splits) == 20
+    assert isinstance(task.prompts("train", 0)[0].images[0], bytes)
+    datasets.DatasetDict({"train": table, "validation": table.select(range(5))}).save_to_disk(str(tmp_path / "both"))
+    task = Table(path=str(tmp_path / "both"))
+    assert [len(task.prompts(s, 0)) for s in ("train", "test")] == [20, 5]
+    table.save_to_disk(str(tmp_path / "single"))
+    assert sum(len(Table(path=str(tmp_path / "single")).prompts(s, 0)) for s in ("train", "test")) == 20
+
+
+def test_a_table_is_cut_in_two_by_rows_or_by_pictures(write):
+    path = write(*({**ROW, "image": f"{i // 4}.png", "question": f"What, {i}?"} for i in range(400)))
+    task = Table(path=path)
+    ids = {split: {p.id for p in task.prompts(split, 0)} for split in task.splits}
+    assert not ids["train"] & ids["test"] and len(ids["train"]) + len(ids["test"]) == 400 and 40 <= len(ids["test"]) <= 120
+    pictures = {s: {str(p.images[0]) for p in Table(path=path, cut_by="image").prompts(s, 0)} for s in ("train", "test")}
+    assert not pictures["train"] & pictures["test"] and len(pictures["train"] | pictures["test"]) == 100
+    both = {s: {str(p.images[0]) for p in task.prompts(s, 0)} for s in ("train", "test")}
+    assert both["train"] & both["test"]
+    other = Table(path=path, test_path=write(ROW, name="test.jsonl"))
+    assert len(other.prompts("train", 0)) == 400 and len(other.prompts("test", 0)) == 1
+
+
+BROKEN = [
+    ("{broken", "line 2 is no JSON"),
+    ("[1, 2]", "line 2 holds a list, not an object"),
+    ({"image": "a.png", "answer": "x"}, "line 2 has no key 'question': it has image, answer"),
+    ({"question": "?", "answer": "x"}, "line 2 has no key 'image'"),
+    ({**ROW, "image": "  "}, "line 2: the image has an empty path"),
+    ({**ROW, "question": ""}, "line 2: the question is '', not a text"),
+    ({**ROW, "question": 3}, "line 2: the question is 3, not a text"),
+    ({**ROW, "answer": None}, "line 2: the answer is None: there must be one"),
+    ({**ROW, "answer": []}, r"line 2: the answer is \[\]: there must be one"),
+    ({**ROW, "options": ["cat"], "answer": "A"}, "line 2: 1 options, 1 of them different: have 2 to 26"),
+    ({**ROW, "options": ["cat", "cat"], "answer": "A"}, "line 2: 2 options, 1 of them different"),
+    ({**ROW, "options": "cat, dog", "answer": "A"}, "line 2: the options are 'cat, dog', not a list"),
+    ({**ROW, "options": ["cat", "dog"], "answer": "C"}, "line 2: the answer 'C' is none of the 2 options"),
+    ({**ROW, "options": ["cat", "dog"], "answer": 2}, "line 2: the answer '2' is none of the 2 options"),
+    ({**ROW, "options": ["cat", "dog"], "answer": "hen"}, "line 2: the answer 'hen' is none of the 2 options"),
+    ({**ROW, "kind": "essay"}, "line 2: the kind 'essay' is unknown: choose one of choice, number"),
+    ({**ROW, "kind": "number"}, "line 2: the answer 'a dog' holds no single number"),
+    ({**ROW, "kind": "yes-no"}, "line 2: the answer 'a dog' is neither yes nor no"),
+    ({**ROW, "kind": "choice"}, "line 2: the answer 'a dog' is no letter, and the row has no options"),
+    ({"image": "a.png", "conversations": [{"value": "x"}]}, "line 2: conversations must hold two turns"),
+]
+
+
+@pytest.mark.parametrize("row, message", BROKEN, ids=lambda v: repr(v)[:40])
+def test_a_broken_row_is_named_by_file_and_line_when_it_is_asked_for(write, row, message):
+    task = Table(path=write(ROW, row, ROW), test_share=0, kind_column="kind")
+    prompts, faults = task.prompts("train", 0), []
+    assert len(prompts) == 3 and prompts[0].answer == prompts[2].answer == "a dog"
+    with pytest.raises(UserError, match=f"rows.jsonl {message}") as caught:
+        prompts[1]
+    assert "\n" not in str(caught.value)
+    assert len(list(take_out(prompts, faults))) == 2 and len(faults) == 1
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"style": "tags"}, "style = 'tags' is unknown: choose one of short, think, plain, vlm-r1"),
+        ({"kind": "essay"}, "kind = 'essay' is unknown: choose one of auto, choice"),
+        ({"answer_form": "number"}, "answer_form = 'number' is unknown"),
+        ({"cut_by": "question"}, "cut_by = 'question' is unknown: choose one of row, image"),
+        ({"first_index": 2}, "first_index = 2 must be 0 or 1"),
+        ({"relative": 2}, "relative = 2 must be a number from 0, below 1"),
+        ({"absolute": "1"}, "absolute = '1' must be a number"),
+        ({"test_share": -0.1}, "test_share = -0.1 must be a number"),
+    ],
+)
+def test_bad_options_are_refused_in_one_line(write, options, message):
+    with pytest.raises(UserError, match=message):
+        Table(path=write(ROW), **options)
+
+
+def test_a_table_that_is_not_there_or_empty_is_refused(tmp_path, write):
+    with pytest.raises(UserError, match=r"nowhere.jsonl does not exist: check the path"):
+        Table(path=str(tmp_path / "nowhere.jsonl"))
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(UserError, match=r"empty.jsonl has no rows: put some in, or correct path"):
+        Table(path=str(tmp_path / "empty.jsonl"))
+    with pytest.raises(UserError, match="there is no split 'dev': choose one of train"):
+        Table(path=write(ROW), test_share=0).prompts("dev", 0)
