@@ -2,12 +2,47 @@
 
 from mmrl import TaskSpec, VerifierSpec, hookimpl
 
+OURS = "mmrl_transit.verifiers:"
+
 
 @hookimpl
 def mmrl_tasks() -> list[TaskSpec]:
-    return []
+    return [
+        TaskSpec(
+            id="transit/question",
+            target="mmrl_transit.task:Questions",
+            verifiers={"transit/answer": 1.0, "transit/format": 0.1},
+            summary="short questions about a drawn transit map: yes or no, counts, a line, a letter",
+        ),
+        TaskSpec(
+            id="transit/plan",
+            target="mmrl_transit.task:Plans",
+            verifiers={"transit/route": 1.0, "transit/format": 0.1},
+            summary="a trip on a drawn transit map, with the fewest transfers, then the fewest stops",
+        ),
+        TaskSpec(
+            id="transit/rows",
+            target="mmrl_transit.reasonmap:Rows",
+            verifiers={"transit/score": 1.0, "transit/format": 0.1},
+            summary="your own maps and questions, in the form of ReasonMap and ReasonMap-Plus",
+        ),
+    ]
 
 
 @hookimpl
 def mmrl_verifiers() -> list[VerifierSpec]:
-    return []
+    return [
+        VerifierSpec(id="transit/answer", target=OURS + "answer", summary="the one answer tag holds the short answer"),
+        VerifierSpec(id="transit/route", target=OURS + "route", graded=True, summary="what share of the plan is right"),
+        VerifierSpec(id="transit/arrives", target=OURS + "arrives", summary="the plan arrives with the fewest transfers"),
+        VerifierSpec(id="transit/score", target=OURS + "score", graded=True, summary="route for plans, answer for questions"),
+        VerifierSpec(id="transit/format", target=OURS + "form", summary="one answer block, perhaps after one think block"),
+        VerifierSpec(
+            id="transit/score@rewardmap",
+            target="mmrl_transit.rewardmap:score",
+            low=-500.0,
+            high=30.0,
+            graded=True,
+            summary="RewardMap's reward: accuracy and detail, weighted by difficulty",
+        ),
+    ]

@@ -1,0 +1,47 @@
+"""From a completion to a picture, whatever language it is written in."""
+
+from __future__ import annotations
+
+from PIL import Image
+
+from mmrl import UserError
+from mmrl_rendering import chart, shapes, svg
+from mmrl_rendering.svg import Refused
+
+CODES = ("svg", "short", "chart")
+"""The languages that are rendered here. `html` would need a browser; `known` says so."""
+CHART_SIZE = (280, 210)
+SVG_SIZE = (112, 112)
+
+
+def known(code: str) -> str:
+    """The name of a language, if it is one. Raises UserError."""
+    if code == "html":
+        raise UserError("code = 'html' needs a browser to render web pages, which this version does not drive: use svg or chart")
+    if code not in CODES:
+        raise UserError(f"code = {code!r} is unknown: choose one of {', '.join(CODES)}")
+    return code
+
+
+def source(completion: str, code: str = "svg") -> str:
+    """The code in a completion, as text, without what stands around it. Raises Refused."""
+    if code == "svg":
+        return svg.find(completion)
+    return shapes.find(completion) if code == "short" else str(chart.find(completion))
+
+
+def render(completion: str, code: str = "svg", size: tuple[int, int] | None = None) -> Image.Image:
+    """The picture that a completion makes, RGB. For previews and reports, and for the verifiers.
+
+    code: `svg`, `short` (`mmrl_rendering.shapes`) or `chart` (`mmrl_rendering.chart`). size: (width, height) in pixels; by
+    default an SVG's own, or that of the tasks. Raises `Refused`, a ValueError with a message of one line, where nothing can be
+    shown.
+    """
+    if code == "chart":
+        return chart.draw(chart.read(chart.find(completion)), size or CHART_SIZE)
+    if code == "short":
+        return svg.render(shapes.to_svg(shapes.find(completion)), size or SVG_SIZE)
+    return svg.render(svg.find(completion), size)
+
+
+__all__ = ["CODES", "Refused", "known", "render", "source"]

@@ -1,0 +1,277 @@
+"""Pictures to code: drawn at random, and one's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, overload
+
+from mmrl import Prompt, Task, UserError, user
+from mmrl.media import load_image
+from mmrl.pictures import SHARES, chance, rank, split_of
+from mmrl.rows import Items, Rows, beside, read_rows
+from mmrl_rendering import chart, random_pictures, shapes, svg
+from mmrl_rendering.code import CHART_SIZE, known, render, source
+from mmrl_rendering.svg import Refused
+
+LEVELS = ("easy", "middle", "hard")
+ITEMS = {"warm": 200, "train": 2000, "test": 200}
+ASK = {
+    "svg": "Write this picture as SVG, with viewBox 0 0 100 100.",
+    "short": "Write this picture as shapes, with x and y from 0 to 100.",
+    "chart": "Write this chart as JSON with the keys type (bar, line, scatter or pie), title, x, y, labels, series.",
+}
+FORM = {
+    "svg": "Answer with the SVG code and nothing else.",
+    "short": f"Answer with {'; '.join(f'{k} {chr(32).join(v)} colour' for k, v in shapes.SHAPES.items())}.",
+    "chart": 'A series is {"name": ..., "values": [...]}. Answer with the JSON and nothing else.',
+}
+
+
+class Prompts(Sequence[Prompt]):
+    """Prompts that are made when they are asked for."""
+
+    def __init__(self, numbers: Sequence[int], make: Callable[[int], Prompt]) -> None:
+        self.numbers, self.make = numbers, make
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> Prompt: ...
+    @overload
+    def __getitem__(self, index: slice) -> Prompts: ...
+    def __getitem__(self, index: int | slice) -> Prompt | Prompts:
+        return Prompts(self.numbers[index], self.make) if isinstance(index, slice) else self.make(self.numbers[index])
+
+
+@dataclass(kw_only=True, eq=False)
+class Drawn(Task):
+    """What the tasks over random pictures share."""
+
+    level: str = "mixed"
+    """easy, middle, hard, or mixed, all three in turn."""
+    think: bool = False
+    """Ask for a thought in think tags before the code."""
+    seed: int = 0
+    """Draws the pictures. The run's own seed does not, so that runs are tested on the same ones."""
+    items: Mapping[str, int] = field(default_factory=lambda: dict(ITEMS))
+    """Split -> how many items it has."""
+
+    splits = ("warm", "train", "test")
+
+    def __post_init__(self) -> None:
+        one_of("level", self.level, (*LEVELS, "mixed"))
+        if not isinstance(self.think, bool):
+            raise UserError(f"think = {self.think!r} must be true or false")
+        if (
+            not isinstance(self.items, Mapping)
+            or not self.items
+            or not all(isinstance(k, str) and k and type(n) is int and n > 0 for k, n in self.items.items())
+        ):
+            raise UserError(f"items = {self.items!r} must name splits and how many items each has: {{train = 2000, test = 200}}")
+        self.splits = tuple(self.items)  # type: ignore[misc]  # the option names them
+
+    def prompts(self, split: str, seed: int) -> Prompts:
+        one_of("split", split, self.splits)
+        return Prompts(range(self.items[split]), lambda number: self._prompt(split, number))
+
+    def gold(self, prompt: Prompt) -> str:
+        return gold(prompt, self.think)
+
+    def _level(self, number: int) -> str:
+        return LEVELS[number % len(LEVELS)] if self.level == "mixed" else self.level
+
+    def _is_of(self, split: str, *parts: str) -> bool:
+        """Whether a picture belongs to a split: by what it shows, so that no two splits show the same."""
+        return self.splits[rank(0, "split", *parts) % len(self.splits)] == split
+
+    def _prompt(self, split: str, number: int) -> Prompt:
+        raise NotImplementedError(f"{type(self).__name__} must define _prompt(split, number)")
+
+
+@dataclass(kw_only=True, eq=False)
+class Svg(Drawn):
+    """A picture of a few shapes; the code that draws it is the answer."""
+
+    code: str = "svg"
+    """svg, or short: shapes in few words, `rect 10 20 30 40 red; circle 50 50 9 blue`, for tiny models."""
+    size: int = 112
+    """Pixels of a side, 28 to 512."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if known(self.code) == "chart":
+            raise UserError("code = 'chart' is the task rendering/chart: use svg or short here")
+        whole("size", self.size, 28, 512)
+
+    def _prompt(self, split: str, number: int) -> Prompt:
+        level, draw = self._level(number), chance(self.seed, split, str(number), self.code)
+        parts = random_pictures.parts_of(draw, level, self.code, lambda parts: self._is_of(split, *sorted(parts)))
+        text = random_pictures.joined(parts, self.code)
+        meta = {"difficulty": LEVELS.index(level) + len(parts) / 10}
+        return posed(f"{split}-{number}", self.code, text, render(text, self.code, (self.size, self.size)), self.think, meta)
+
+
+@dataclass(kw_only=True, eq=False)
+class Charts(Drawn):
+    """A chart, drawn from the JSON that is the answer."""
+
+    size: int = 280
+    """Pixels of the width, 160 to 512; the height is three quarters of it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole("size", self.size, 160, 512)
+
+    def _prompt(self, split: str, number: int) -> Prompt:
+        level, draw = self._level(number), chance(self.seed, split, str(number), "chart")
+        made = random_pictures.random_chart(draw, level)
+        while not self._is_of(split, repr(made)):
+            made = random_pictures.random_chart(draw, level)
+        value = chart.as_json(made)
+        count = sum(len(values) for _, values in made.series)
+        meta = {"difficulty": LEVELS.index(level) + count / 100, "chart": value}
+        shown = chart.draw(made, (self.size, round(self.size * 0.75)))
+        return posed(f"{split}-{number}", "chart", json.dumps(value), shown, self.think, meta)
+
+
+@dataclass(kw_only=True, eq=False)
+class Own(Task):
+    """Pictures with their code, from a folder or a table."""
+
+    path: str
+    """A folder of `.svg` files, or a table (`.jsonl`, `.json`, `.csv`, `.parquet`, a data set) whose rows hold code."""
+    test_path: str | None = None
+    """Another one for the split test; without it 30% of the items are."""
+    code: str = "svg"
+    """The language of the code: svg, short or chart. `html` would need a browser and is refused."""
+    code_column: str = "code"
+    """The column of the code: text, or the path of a file relative to the table; for charts also an object."""
+    image_column: str = "image"
+    """The column of the picture. Where a row has none, the code is rendered."""
+    size: int = 224
+    """Pixels of the longer side of what is rendered, 28 to 512."""
+    think: bool = False
+    """Ask for a thought in think tags before the code."""
+    seed: int = 0
+    """Cuts a single source into splits."""
+
+    splits = ("train", "test")
+
+    def __post_init__(self) -> None:
+        known(self.code)
+        whole("size", self.size, 28, 512)
+        self._sources = {"train": opened(self.path, "train"), "test": opened(self.test_path or self.path, "test")}
+
+    def prompts(self, split: str, seed: int) -> Items[Prompt]:
+        one_of("split", split, self.splits)
+        rows, names = self._sources[split]
+        one = self.test_path is None and self._sources["train"][0].name == self._sources["test"][0].name
+        chosen = [i for i in range(len(rows)) if not one or split_of(names[i], self.seed, SHARES) == split]
+        if not chosen:
+            raise UserError(f"split {split!r} of {self.path} is empty: give more pictures, or a test_path")
+        if Path(rows.name).suffix == "":
+            chosen.sort(key=lambda i: rank(self.seed, "order", names[i]))
+        path = self.test_path or self.path if split == "test" else self.path
+        return Items(rows, lambda row, number: self._prompt(f"{split}/{names[number]}", path, row), chosen)
+
+    def gold(self, prompt: Prompt) -> str:
+        return gold(prompt, self.think)
+
+    def _prompt(self, id: str, path: str, row: Mapping[str, Any]) -> Prompt:
+        text = self._text(row[self.code_column], path)
+        meta: dict[str, Any] = {}
+        try:
+            text = source(text, self.code) if self.code != "chart" else text
+            if self.code == "chart":
+                meta["chart"] = chart.as_json(chart.read(chart.find(text)))
+            shown = render(text, self.code, self._size(text))
+        except Refused as error:
+            raise ValueError(f"its code is not rendered here: {error}") from None
+        image = row.get(self.image_column)
+        if image not in (None, ""):
+            shown = load_image(beside(path, image))
+        meta["difficulty"] = len(text) / 1000
+        return posed(id, self.code, text, shown, self.think, meta)
+
+    def _text(self, value: Any, path: str) -> str:
+        if self.code == "chart" and isinstance(value, Mapping):
+            return json.dumps(dict(value))
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError(f"the code must be a text, not {value!r:.40}")
+        if "\n" in value or len(value) > 200 or not value.strip().endswith((".svg", ".json", ".txt")):
+            return value
+        try:
+            return Path(str(beside(path, value.strip()))).read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise ValueError(f"the file {value.strip()} can't be read: {error.strerror}") from None
+
+    def _size(self, text: str) -> tuple[int, int]:
+        """As large as `size` says, in the code's own proportions."""
+        if self.code == "chart":
+            return self.size, round(self.size * CHART_SIZE[1] / CHART_SIZE[0])
+        if self.code == "short":
+            return self.size, self.size
+        width, height = svg.render(text).size
+        scale = self.size / max(width, height)
+        return max(1, round(width * scale)), max(1, round(height * scale))
+
+
+# -- words and sources ------------------------------------------------------------------------------------------------------
+
+
+def posed(id: str, code: str, text: str, shown: Any, think: bool, meta: Mapping[str, Any]) -> Prompt:
+    """A prompt: a picture, what to write it as, and the code that is right."""
+    first = "Think in <think> </think> tags. " if think else ""
+    ask = ASK[code] if 'viewBox="0 0 100 100"' in text or code != "svg" else "Write this picture as SVG."
+    return Prompt(
+        id=id,
+        messages=[user(f"{ask}\n{first}{FORM[code]}", shown)],
+        answer=text,
+        meta={"code": code, "length": len(source(text, code)), **meta},
+    )
+
+
+def gold(prompt: Prompt, think: bool) -> str:
+    return f"<think>I write down what I see.</think>\n{prompt.answer}" if think else str(prompt.answer)
+
+
+def opened(path: str, split: str) -> tuple[Rows, list[str]]:
+    """(rows, the name of each) of a folder of SVG files or of a table."""
+    folder = Path(str(path)).expanduser()
+    if not folder.is_dir() or any((folder / n).exists() for n in ("dataset_dict.json", "state.json")):
+        rows = read_rows(path, split=split)
+        return rows, [f"row-{i}" for i in range(len(rows))]
+    files = sorted(p for p in folder.rglob("*.svg") if not p.name.startswith("."))
+    if not files:
+        raise UserError(f"folder {path} has no .svg files: put some in, or give a table")
+    names = [p.relative_to(folder).as_posix() for p in files]
+
+    def read(index: int) -> dict[str, str]:
+        return {"code": files[index].read_text(encoding="utf-8", errors="replace")}
+
+    return _Files(str(path), len(files), read, names=tuple(names)), names
+
+
+class _Files(Rows):
+    """A folder's files as rows, told by their names."""
+
+    def __init__(self, name: str, size: int, read: Callable[[int], Any], names: tuple[str, ...]) -> None:
+        super().__init__(name, size, read)
+        object.__setattr__(self, "names", names)
+
+    def where(self, index: int) -> str:
+        return f"{self.name}/{self.names[index]}"  # type: ignore[attr-defined]  # the parent's fields are frozen
+
+
+def one_of(option: str, value: Any, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise UserError(f"{option} = {value!r} is unknown: choose one of {', '.join(choices)}")
+
+
+def whole(option: str, value: Any, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise UserError(f"{option} = {value!r} must be a whole number from {least} to {most}")

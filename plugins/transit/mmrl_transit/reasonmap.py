@@ -1,0 +1,167 @@
+"""One's own maps: rows in the form of ReasonMap and ReasonMap-Plus (Feng et al. 2025)."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mmrl import Prompt, Task, UserError, user
+from mmrl.pictures import SHARES, split_of
+from mmrl.rows import Items, beside, read_rows
+from mmrl_transit.network import Lines, best_route, cost, fold
+from mmrl_transit.task import STYLES, asked, one_of, sections, thought, trip
+
+MARKS = (" (Transfer Station)", " (Branch-starting Station)", "（换乘站）", "（支线起始站）")
+"""What the networks of ReasonMap write after a station's name."""
+ORDER = ("TorF1", "TorF2", "Counting2", "Counting3", "Counting1", "planning")
+"""From easy to hard, as RewardMap trains."""
+CITIES = ("easy", "middle", "hard")
+
+
+@dataclass(kw_only=True, eq=False)
+class Rows(Task):
+    """Maps and questions from a table."""
+
+    path: str
+    """A `.jsonl`, `.json`, `.csv` or `.parquet` file, a folder of `datasets`, or a data set's name on the Hub."""
+    test_path: str | None = None
+    """Another table, for the split test; without it 30% of the rows are."""
+    images: str | None = None
+    """The folder to which pictures and networks are relative; by default the table's own."""
+    style: str = "short"
+    """short, tags, plain or rewardmap, see `transit/plan`. With rewardmap the row's own question is asked as it stands."""
+    kinds: Sequence[str] = field(default_factory=list)
+    """Only rows of these types, which reads all rows: TorF1, TorF2, Counting1, Counting2, Counting3, planning; by default all."""
+    seed: int = 0
+    """Cuts a single table into splits."""
+
+    splits = ("train", "test")
+
+    def __post_init__(self) -> None:
+        one_of("style", self.style, STYLES)
+        for kind in self.kinds:
+            one_of("kinds", kind, ORDER)
+        self._tables = {"train": read_rows(self.path), "test": read_rows(self.test_path or self.path, split="test")}
+
+    def prompts(self, split: str, seed: int) -> Items[Prompt]:
+        one_of("split", split, self.splits)
+        table = self._tables[split]
+        path = self.test_path or self.path if split == "test" else self.path
+        one = self.test_path is None and self._tables["train"].name == self._tables["test"].name
+        chosen = [i for i in range(len(table)) if not one or split_of(str(i), self.seed, SHARES) == split]
+        if self.kinds:
+            chosen = [i for i in chosen if table[i].get("type") in self.kinds]
+        if not chosen:
+            raise UserError(f"split {split!r} of {path} is empty: give more rows, or a test_path")
+        return Items(table, lambda row, number: self._prompt(f"{split}-{number}", path, row), chosen)
+
+    def gold(self, prompt: Prompt) -> str:
+        answer = prompt.meta["solution"]
+        if self.style == "rewardmap":
+            return sections(answer) if prompt.meta["type"] == "planning" else f"\\boxed{{{answer}}}"
+        text = answer if self.style == "plain" else f"<answer>{answer}</answer>"
+        return f"<think>{prompt.meta['thought']}</think>\n{text}" if self.style == "tags" else text
+
+    def _prompt(self, id: str, path: str, row: Mapping[str, Any]) -> Prompt:
+        kind, city = row["type"], row["difficulty_city"]
+        one_of("type", kind, ORDER)
+        one_of("difficulty_city", city, CITIES)
+        start, end = _text(row, "station_1"), _text(row, "station_2")
+        meta: dict[str, Any] = {
+            **{"type": kind, "difficulty_city": city, "style": self.style, "station1": start, "station2": end},
+            "difficulty": ORDER.index(kind) + CITIES.index(city) / 10,
+            "metro_data": {},
+            "question_transfer_count": row.get("question_transfer_count") or 0,
+            "thought": "I look at the map.",
+        }
+        if kind == "planning" or row.get("metro_data") or row.get("json"):
+            meta["metro_data"] = _network(row, path, self.images)
+        if kind == "planning":
+            text = row["question"] if self.style == "rewardmap" else trip(start, end, self.style)
+            answer: Any = None
+            self._solve(meta, start, end)
+            answer = None if self.style == "rewardmap" else meta["solution"]
+        else:
+            truth, meta["solution"], choices = _truth(kind, row["answer"])
+            text = row["question"] if self.style == "rewardmap" else f"{row['question']}\n{asked(choices, self.style)}"
+            answer = truth if self.style == "rewardmap" else meta["solution"]
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"question = {text!r} must be a text")
+        return Prompt(id=id, messages=[user(text, beside(path, row["figure"], self.images))], answer=answer, meta=meta)
+
+    def _solve(self, meta: dict[str, Any], start: str, end: str) -> None:
+        """The best route, by the names that the network has."""
+        lines: Lines = meta["metro_data"]
+        names = {fold(s): s for stops in lines.values() for s in stops}
+        for station in (start, end):
+            if fold(station) not in names:
+                raise ValueError(f"station {station!r} is on no line")
+        start, end = names[fold(start)], names[fold(end)]
+        route = best_route(lines, start, end) if start != end else None
+        if not route:
+            raise ValueError(f"no route leads from {start!r} to {end!r}")
+        meta.update(
+            station1=start, station2=end, best=cost(lines, route), solution="; ".join(map(str, route)), thought=thought(route)
+        )
+        meta.setdefault("question_transfer_count", len(route) - 1)
+
+
+def _truth(kind: str, answer: Any) -> tuple[int, str, tuple[str, ...]]:
+    """(the answer as a whole number, in words, what may be answered) of a question."""
+    try:
+        number = int(answer)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"answer = {answer!r} must be a whole number: 1 or 0 for yes or no, 0 to 3 for A to D, or a count"
+        ) from None
+    most = {"TorF1": 1, "TorF2": 1, "Counting1": 3}.get(kind, 10_000)
+    if (isinstance(answer, float) and number != answer) or not 0 <= number <= most:
+        raise ValueError(f"answer = {answer!r} must be a whole number from 0 to {most} for the type {kind}")
+    if kind.startswith("TorF"):
+        return number, "yes" if number else "no", ("yes", "no")
+    return (number, "ABCD"[number], tuple("ABCD")) if kind == "Counting1" else (number, str(number), ())
+
+
+def _network(row: Mapping[str, Any], path: str, folder: str | None) -> dict[str, list[str]]:
+    """The lines of a row: `metro_data` in the row, as an object or as JSON, or the file that `json` names."""
+    found = row.get("metro_data")
+    if found is None:
+        found = _file(str(beside(path, row["json"], folder)))
+    elif isinstance(found, str):
+        found = json.loads(found)
+    if (
+        not isinstance(found, Mapping)
+        or not found
+        or not all(
+            isinstance(stops, list) and len(stops) > 1 and all(isinstance(s, str) and s.strip() for s in stops)
+            for stops in found.values()
+        )
+    ):
+        raise ValueError("metro_data must be an object of lines, each with a list of two stations or more")
+    return {str(line): [_unmarked(s) for s in stops] for line, stops in found.items()}
+
+
+@functools.lru_cache(maxsize=64)
+def _file(path: str) -> Any:
+    try:
+        return json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise ValueError(f"the network {path} can't be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise ValueError(f"the network {path} is no JSON") from None
+
+
+def _unmarked(station: str) -> str:
+    for mark in MARKS:
+        station = station.replace(mark, "")
+    return station
+
+
+def _text(row: Mapping[str, Any], key: str) -> str:
+    if not isinstance(row[key], str):
+        raise ValueError(f"{key} = {row[key]!r} must be a text")
+    return row[key]

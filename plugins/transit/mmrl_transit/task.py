@@ -1,0 +1,285 @@
+"""Transit maps as tasks: questions about a map, and plans of a trip. Every map is drawn by code, so every answer is known."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, overload
+
+from mmrl import Prompt, Task, UserError, user
+from mmrl.pictures import chance
+from mmrl_transit import draw
+from mmrl_transit.network import Lines, Ride, best_route, cost
+from mmrl_transit.questions import KINDS, Question, ask, trips
+
+LEVELS = {"easy": (2, 4, (0, 1)), "middle": (3, 5, (1,)), "hard": (5, 6, (1, 2))}
+"""Level -> lines, stations on each, transfers that plans need."""
+STYLES = ("short", "tags", "plain", "rewardmap")
+PLAN = "Line: from > to; Line: from > to"
+THINK = "Think in <think> </think> tags, then answer"
+ITEMS = {"warm": 200, "train": 2000, "test": 200}
+
+
+class Prompts(Sequence[Prompt]):
+    """Prompts that are made when they are asked for."""
+
+    def __init__(self, numbers: Sequence[int], make: Callable[[int], Prompt]) -> None:
+        self.numbers, self.make = numbers, make
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> Prompt: ...
+    @overload
+    def __getitem__(self, index: slice) -> Prompts: ...
+    def __getitem__(self, index: int | slice) -> Prompt | Prompts:
+        return Prompts(self.numbers[index], self.make) if isinstance(index, slice) else self.make(self.numbers[index])
+
+
+class Map(NamedTuple):
+    """A map that was drawn."""
+
+    lines: Lines
+    picture: Any
+    points: Mapping[str, tuple[int, int]]
+    level: str
+
+
+@dataclass(kw_only=True, eq=False)
+class Drawn(Task):
+    """What the tasks over drawn maps share."""
+
+    level: str = "mixed"
+    """How large the maps are: easy (2 lines of 4 stations), middle (3 of 5), hard (5 of 6), or mixed, all three in turn."""
+    lines: int | None = None
+    """Lines on every map, 2 to 8, in place of the level's."""
+    stations: int | None = None
+    """Stations on every line, 3 to 8, in place of the level's."""
+    size: int = 336
+    """Pixels of the map's side, 200 to 2048."""
+    style: str = "short"
+    """How the answer is asked for:
+
+    - short: in an answer tag, at once
+    - tags: a thought, then the answer tag
+    - plain: the answer and nothing else
+    - rewardmap: as RewardMap's reward reads it, `transit/score@rewardmap`
+    """
+    seed: int = 0
+    """Draws the maps. The run's own seed does not, so that runs are tested on the same maps."""
+    items: Mapping[str, int] = field(default_factory=lambda: dict(ITEMS))
+    """Split -> how many items it has."""
+
+    splits = ("warm", "train", "test")
+
+    def __post_init__(self) -> None:
+        one_of("level", self.level, (*LEVELS, "mixed"))
+        one_of("style", self.style, STYLES)
+        for option, least, most in (("lines", 2, 8), ("stations", 3, 8), ("size", 200, 2048)):
+            whole(option, getattr(self, option), least, most)
+        if (
+            not isinstance(self.items, Mapping)
+            or not self.items
+            or not all(isinstance(k, str) and k and type(n) is int and n > 0 for k, n in self.items.items())
+        ):
+            raise UserError(
+                f"items = {self.items!r} must name splits and how many items each has, such as {{train = 2000, test = 200}}"
+            )
+        if (self.lines or 2) * (self.stations or 4) > len(draw.STATIONS):
+            raise UserError(f"{self.lines} lines of {self.stations} stations need more names than there are: take fewer")
+        self.splits = tuple(self.items)  # type: ignore[misc]  # the option names them
+
+    def prompts(self, split: str, seed: int) -> Prompts:
+        one_of("split", split, self.splits)
+        return Prompts(range(self.items[split]), lambda number: self._prompt(split, number))
+
+    def gold(self, prompt: Prompt) -> str:
+        answer = prompt.meta["solution"]
+        if self.style == "rewardmap":
+            return sections(answer) if prompt.meta["type"] == "planning" else f"\\boxed{{{answer}}}"
+        text = answer if self.style == "plain" else f"<answer>{answer}</answer>"
+        return f"<think>{prompt.meta['thought']}</think>\n{text}" if self.style == "tags" else text
+
+    def _prompt(self, split: str, number: int) -> Prompt:
+        raise NotImplementedError(f"{type(self).__name__} must define _prompt(split, number)")
+
+    def _level(self, number: int) -> str:
+        return list(LEVELS)[number % len(LEVELS)] if self.level == "mixed" else self.level
+
+    def _map(self, split: str, number: int, attempt: int = 0) -> Map:
+        level = self._level(number)
+        lines, stations, _ = LEVELS[level]
+        plan = draw.layout(self._chance(split, number, f"map {attempt}"), self.lines or lines, self.stations or stations)
+        picture, points = draw.picture(plan, self.size)
+        return Map(plan.lines, picture, points, level)
+
+    def _chance(self, split: str, number: int, what: str) -> random.Random:
+        return chance(self.seed, split, str(number), what)
+
+    def _meta(self, drawn: Map, ends: Sequence[str], **more: Any) -> dict[str, Any]:
+        """What both verifiers, ours and RewardMap's, read of every item."""
+        return {
+            "metro_data": {line: list(stops) for line, stops in drawn.lines.items()},
+            "difficulty_city": drawn.level,
+            "points": [drawn.points[s] for s in ends],
+            "station1": ends[0] if ends else "",
+            "station2": ends[-1] if ends else "",
+            "style": self.style,
+            **more,
+        }
+
+
+@dataclass(kw_only=True, eq=False)
+class Questions(Drawn):
+    """Short questions about a map: yes or no, counts, a line's name, a letter."""
+
+    kinds: Sequence[str] | None = None
+    """Which questions are asked, in turn, from easy to hard: on, direct, lines, line, stops, transfers, choice. By default all;
+    the style rewardmap has no `line`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = tuple(k for k in KINDS if k != "line") if self.style == "rewardmap" else KINDS
+        if self.kinds is not None and (not isinstance(self.kinds, list | tuple) or not self.kinds):
+            raise UserError(f"kinds = {self.kinds!r} must be a list such as ['on', 'stops']: leave it out for all")
+        for kind in self.kinds or ():
+            one_of("kinds", kind, known)
+        self._kinds = tuple(self.kinds or known)
+
+    def _prompt(self, split: str, number: int) -> Prompt:
+        drawn = self._map(split, number)
+        kind = self._kinds[number // len(LEVELS) % len(self._kinds)]  # the levels change faster, so that each meets every kind
+        question = ask(kind, drawn.lines, self._chance(split, number, "question"))
+        meta = self._meta(
+            drawn,
+            question.stations,
+            type=question.type,
+            question_transfer_count=0,
+            difficulty=KINDS.index(kind) + len(drawn.lines) / 10,
+            kind=kind,
+            choices=question.choices,
+            solution=question.answer,
+            thought=f"I look at {' and '.join(question.stations) or 'the stations of the line'}.",
+        )
+        text = f"{question.text}\n{asked(question.choices, self.style)}"
+        answer = as_number(question) if self.style == "rewardmap" else question.answer
+        return Prompt(id=f"{split}-{number}", messages=[user(text, drawn.picture)], answer=answer, meta=meta)
+
+
+@dataclass(kw_only=True, eq=False)
+class Plans(Drawn):
+    """A trip from one station to another, with the fewest transfers and then the fewest stops."""
+
+    transfers: Sequence[int] | None = None
+    """How many transfers the best route has, drawn from this list, 0 to 4; by default 0 or 1 on easy maps, 1 on middle ones,
+    1 or 2 on hard ones."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.transfers is not None:
+            if not isinstance(self.transfers, list | tuple) or not self.transfers:
+                raise UserError(f"transfers = {self.transfers!r} must be a list such as [1, 2]: leave it out for the level's")
+            for number in self.transfers:
+                whole("transfers", number, 0, 4)
+        for number in range(len(LEVELS)):
+            lines = self.lines or LEVELS[self._level(number)][0]
+            if max(self._transfers(number)) >= lines:
+                raise UserError(
+                    f"{max(self._transfers(number))} transfers need more than the {lines} lines of level {self._level(number)}: "
+                    "set lines, another level or fewer transfers"
+                )
+
+    def _transfers(self, number: int) -> Sequence[int]:
+        return self.transfers or LEVELS[self._level(number)][2]
+
+    def _prompt(self, split: str, number: int) -> Prompt:
+        transfers = self._chance(split, number, "transfers").choice(list(self._transfers(number)))
+        for attempt in range(1000):
+            drawn = self._map(split, number, attempt)
+            ends = trips(drawn.lines, transfers)
+            if ends:
+                break
+        else:
+            raise UserError(f"no map of this size has a trip of {transfers} transfers: set fewer transfers or more lines")
+        start, end = self._chance(split, number, "trip").choice(ends)
+        route = best_route(drawn.lines, start, end) or []
+        meta = self._meta(
+            drawn,
+            (start, end),
+            type="planning",
+            question_transfer_count=transfers,
+            difficulty=len(KINDS) + transfers + len(drawn.lines) / 10,
+            best=cost(drawn.lines, route),
+            solution="; ".join(map(str, route)),
+            thought=thought(route),
+        )
+        return Prompt(
+            id=f"{split}-{number}",
+            messages=[user(trip(start, end, self.style), drawn.picture)],
+            answer=None if self.style == "rewardmap" else meta["solution"],
+            meta=meta,
+        )
+
+
+# -- words ------------------------------------------------------------------------------------------------------------------
+
+
+def asked(choices: Sequence[str], style: str) -> str:
+    """How a short answer is asked for."""
+    kind = " or ".join(choices) if 1 < len(choices) <= 3 else f"one of {', '.join(choices)}" if choices else "a number"
+    return {
+        "short": f"Answer in <answer></answer>: {kind}.",
+        "tags": f"{THINK} in <answer> </answer> tags: {kind}.",
+        "plain": f"Answer with {kind} and nothing else.",
+        "rewardmap": f"Put the final answer into \\boxed{{}}: {kind}.",
+    }[style]
+
+
+def trip(start: str, end: str, style: str) -> str:
+    """The question of a plan."""
+    if style == "rewardmap":
+        return (
+            f"Please give a route from {start} to {end}, with the fewest transfers. Write each section as\n"
+            "Route Name: the line\nDeparture Stop: where you board\nArrival Stop: where you leave\nand -- between sections."
+        )
+    return (
+        f"Travel from {start} to {end} with the fewest transfers, then the fewest stops.\n"
+        + {
+            "short": f"Answer as <answer>{PLAN}</answer>.",
+            "tags": f"{THINK} as <answer>{PLAN}</answer>.",
+            "plain": f"Answer as {PLAN} and nothing else.",
+        }[style]
+    )
+
+
+def sections(plan: str) -> str:
+    """A plan in RewardMap's words."""
+    parts = []
+    for ride in plan.split("; "):
+        line, _, ends = ride.partition(": ")
+        start, _, end = ends.partition(" > ")
+        parts.append(f"Route Name: {line}\nDeparture Stop: {start}\nArrival Stop: {end}\n")
+    return "--\n".join(parts)
+
+
+def thought(route: Sequence[Ride]) -> str:
+    return "I take " + ", then ".join(f"the {r.line} line to {r.end}" for r in route) + "."
+
+
+def as_number(question: Question) -> int:
+    """An answer as RewardMap's data has it."""
+    if question.type == "Counting1":
+        return "ABCD".index(question.answer)
+    return int(question.answer == "yes") if question.type.startswith("TorF") else int(question.answer)
+
+
+def one_of(option: str, value: Any, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise UserError(f"{option} = {value!r} is unknown: choose one of {', '.join(choices)}")
+
+
+def whole(option: str, value: Any, least: int, most: int) -> None:
+    if value is not None and (type(value) is not int or not least <= value <= most):
+        raise UserError(f"{option} = {value!r} must be a whole number from {least} to {most}")
