@@ -63,6 +63,10 @@ class Task:
         """What answers to the policy's turns in an episode of this prompt, fresh for each; by default an answer ends it."""
         return None
 
+    def shows(self, prompt: Prompt, completion: str) -> Any:
+        """The picture that a completion draws, a PIL image, for previews and reports; None where it draws none."""
+        return None
+
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """Figures over one evaluation beside its mean, such as a harmonic mean over kinds of items; by default none."""
         return {}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mmrl.errors import UserError
+from mmrl.tasks import known_split
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -80,8 +81,7 @@ def crop(split: str, draw: random.Random, width: int, height: int, names: tuple[
 def part(split: str, size: tuple[int, int]) -> tuple[int, int, int, int]:
     """The box of a photograph of `size` that belongs to a split, with a gap of 8 pixels to the next: resampling looks a little
     beyond a crop."""
-    if split not in SHARES:
-        raise UserError(f"there is no split {split!r}: choose one of {', '.join(SHARES)}")
+    known_split(split, SHARES)
     long = max(size)
     names = list(SHARES)
     start = round(long * sum(SHARES[n] for n in names[: names.index(split)]))

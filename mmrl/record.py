@@ -113,7 +113,8 @@ class RunFolder:
         lines = []
         for row in (rows := list(rows)):
             messages = [self._plain_message(message, stored) for message in row["messages"]]
-            lines.append(files.line({"step": step, **row, "messages": messages}))
+            shows = {"shows": self._picture(row["shows"], stored)} if row.get("shows") is not None else {}
+            lines.append(files.line({"step": step, **row, "messages": messages} | shows))
         files.replace(self.path / "rollouts" / f"step-{step:06d}.jsonl", b"".join(lines))
 
     def items(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -179,14 +180,17 @@ class RunFolder:
     def _plain_part(self, part: Mapping[str, Any], stored: dict[int, str]) -> Mapping[str, Any]:
         if part["type"] != "image" or "image" not in part:
             return part
-        image = part["image"]
+        return {"type": "image", "path": self._picture(part["image"], stored)}
+
+    def _picture(self, image: Any, stored: dict[int, str]) -> str:
+        """Store a picture once; its path below `rollouts/`."""
         if id(image) not in stored:
             name, png = view_png(image)
             path = self.path / "rollouts" / name
             if not path.exists():
                 files.replace(path, png)
             stored[id(image)] = name
-        return {"type": "image", "path": stored[id(image)]}
+        return stored[id(image)]
 
 
 # -- reading ------------------------------------------------------------------------------------------------------------
@@ -347,8 +351,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
 # -- plain data ---------------------------------------------------------------------------------------------------------
 
 
-def rollout_row(rollout: Rollout, score: Score, advantage: float) -> dict[str, Any]:
-    """What the run folder keeps of a rollout."""
+def rollout_row(rollout: Rollout, score: Score, advantage: float, shows: Any = None) -> dict[str, Any]:
+    """What the run folder keeps of a rollout. shows: the picture that its completion draws."""
     prompt = rollout.prompt
     gold = any(math.isnan(p) for turn in rollout.turns for p in turn.logprobs)
     return {
@@ -363,6 +367,7 @@ def rollout_row(rollout: Rollout, score: Score, advantage: float) -> dict[str, A
         "status": rollout.status,
         "score": score.as_json(),
         "advantage": advantage,
+        **({} if shows is None else {"shows": shows}),
     }
 
 

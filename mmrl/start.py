@@ -1,4 +1,4 @@
-"""Start a run: refuse what can be refused, make or open the run folder, load the policy, go, and close the folder."""
+"""Start a run: make or open the run folder, load the policy, go, and close the folder."""
 
 from __future__ import annotations
 
@@ -18,25 +18,19 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from mmrl import checkpoint, plugins
-from mmrl.algorithms.loss import negative_log_likelihood, policy_gradient
-from mmrl.algorithms.presets import load_algorithm, settings_of, with_defaults
 from mmrl.collect.turns import TurnCollector
-from mmrl.config import as_data, check_ranges, explain
+from mmrl.config import as_data
 from mmrl.data.seeds import derive
-from mmrl.data.source import easy_first, prompts_of
 from mmrl.errors import UserError
-from mmrl.evaluate import Evaluation, Evaluator, metric_of
+from mmrl.evaluate import Evaluation, Evaluator
 from mmrl.generate.local import LocalGenerator
-from mmrl.interfaces import Task
 from mmrl.judge import Judge
-from mmrl.policies.parts import check_parts
 from mmrl.policies.vlm import VLM
-from mmrl.policies.vocabulary import check_teacher
 from mmrl.record import RunFolder, is_run, read_rows, refuse_used, step_of
-from mmrl.run import Position, Progress, Run, opening, show, shown_in, task_weights
-from mmrl.schema import DistillStage, RlStage, RunConfig
+from mmrl.refuse import check_config, check_model, device_of, of_teacher, remarks, resolved, verifier_ids
+from mmrl.run import Position, Progress, Run, opening, show, shown_in
+from mmrl.schema import DistillStage, RunConfig
 from mmrl.targets import one_line
-from mmrl.trackers import check_trackers
 
 
 def train(config: RunConfig, progress: Progress, *, resume: bool = False, overwrite: bool = False) -> RunFolder:
@@ -200,151 +194,6 @@ def check_position(run: Run, path: Path) -> None:
         raise ValueError(f"its state says step {at.step}, step {at.stage_step} of stage {at.stage}")
 
 
-def resolved(config: RunConfig) -> RunConfig:
-    """The run file with what its algorithms have by default."""
-    stages = [with_defaults(s) if isinstance(s, RlStage) else s for s in config.stages]
-    try:
-        return RunConfig.model_validate(config.model_copy(update={"stages": stages}).model_dump(exclude_unset=True))
-    except ValidationError as error:
-        raise UserError(f"the run file with the defaults of its algorithms: {explain(error)}") from None
-
-
-def check_config(config: RunConfig) -> dict[str, Task]:
-    """The tasks of a run file, by label. Raises UserError for whatever is wrong with ids, options, splits and settings."""
-    registry = plugins.registry()
-    device_of(config)
-    registry.get("policies", config.policy.kind)
-    tasks = {entry.label: registry.make_task(entry.id, entry.options) for entry in config.tasks}
-    for name in verifier_ids(config):
-        registry.make_verifier(name)
-    weights = task_weights(config)
-    for number, stage in enumerate(config.stages):
-        if isinstance(stage, RlStage):
-            check_stage(config, number, stage)
-        for name in config.weights(stage):
-            if isinstance(stage, RlStage) and stage.labels == "task" and not any(map(any, weights[name].values())):
-                raise UserError(f"tasks {name!r}: its verifiers all weigh 0, so nothing is rewarded: give one a weight")
-            items = prompts_of(name, tasks[name], stage.split, config.seed)
-            if stage.order == "easy-first":
-                easy_first(items, name)
-    if config.evaluate.n:
-        for name, task in tasks.items():
-            prompts_of(name, task, config.evaluate.split, config.seed)
-    check_trackers(config)
-    return tasks
-
-
-def check_stage(config: RunConfig, number: int, stage: RlStage) -> None:
-    """Refuse an rl stage whose algorithm can't do what its keys ask."""
-    algorithm = load_algorithm(stage.algorithm, stage.settings, config.generate.max_tokens)
-    where, extra = f"stages.{number}", 1 if stage.ground_truth == "always" else 0
-    for function in (algorithm.advantage, algorithm.loss):
-        own = getattr(function, "func", function)
-        if own.__module__.startswith("mmrl."):  # a plugin's settings mean what it says
-            check_ranges(f"{where}.settings", stage.settings, settings_of(own))
-    if algorithm.compares:
-        for entry in config.tasks:
-            size = entry.group_size or stage.group_size
-            if size + extra < 2 and entry.label in config.weights(stage):
-                key = f"tasks {entry.label!r} group_size" if entry.group_size else f"{where}.group_size"
-                raise UserError(f"{key} = {size}: {stage.algorithm} compares completions of the same prompt: sample at least 2")
-    if stage.critic and not algorithm.has_critic:
-        raise UserError(
-            f"{where}.critic is given and {stage.algorithm} has no use for one: drop it, or take an algorithm like ppo"
-        )
-    if stage.critic and stage.critic.warmup_steps >= stage.steps:
-        raise UserError(
-            f"{where}.critic.warmup_steps = {stage.critic.warmup_steps} leaves the policy none of {stage.steps} steps: lower it"
-        )
-    if stage.labels != "task" and "baselines_N" in algorithm.needs:
-        raise UserError(
-            f'{where}.labels = "{stage.labels}": {stage.algorithm} compares with the reward of a greedy completion, '
-            "which needs the task's answers: take another algorithm"
-        )
-    if stage.condition and algorithm.has_critic:
-        raise UserError(f"{where}.condition imitates completions, and the critic of {stage.algorithm} is never trained: drop one")
-    if stage.credit != "token" and "units_NT" not in algorithm.needs:
-        raise UserError(
-            f'{where}.credit = "{stage.credit}" is about a critic\'s values, and {stage.algorithm} has no critic: drop it'
-        )
-    for key in ("kl_target", "reference_every"):  # here, as the penalty may be the algorithm's
-        if getattr(stage, key) and not stage.kl:
-            raise UserError(f"{where}.{key} is set and kl = 0, so there is no penalty: set kl, or drop {key}")
-    if "teacher_logprobs_NT" in algorithm.needs:
-        raise UserError(f'{where}: {stage.algorithm} needs a teacher, which an rl stage hasn\'t: write kind = "distill"')
-    if stage.reference == "adapter" and config.policy.lora is None:
-        raise UserError(f'{where}.reference = "adapter" needs adapters: give [policy.lora], or set reference = "frozen"')
-    if stage.reference_every and config.policy.lora is not None and stage.reference == "auto":
-        raise UserError(
-            f'{where}.reference_every: with adapters the reference is the model without them: set reference = "frozen"'
-        )
-    given = {v for weights in task_weights(config).values() for v in weights}
-    if unknown := [v for v in stage.ground_truth_without if v not in given]:
-        raise UserError(
-            f"{where}.ground_truth_without names {unknown[0]!r}, which rewards nothing here: {', '.join(sorted(given))}"
-        )
-    for entry in config.tasks if stage.labels == "co-reward" else ():
-        task = plugins.registry().make_task(entry.id, entry.options)
-        if type(task).rephrase is Task.rephrase and entry.label in config.weights(stage):
-            raise UserError(f"{where}.labels: task {entry.label!r} has no rephrase(prompt) for co-reward: write one, or use ttrv")
-
-
-def remarks(config: RunConfig) -> list[str]:
-    """What is allowed and most likely not meant."""
-    found = []
-    for number, stage in enumerate(config.stages):
-        if not isinstance(stage, RlStage):
-            continue
-        algorithm, where = load_algorithm(stage.algorithm, stage.settings, config.generate.max_tokens), f"stages.{number}"
-        loss = getattr(algorithm.loss, "func", algorithm.loss)
-        if loss in (policy_gradient, negative_log_likelihood):
-            what = f"the loss of {stage.algorithm} has no probability ratio"
-            if stage.epochs * stage.minibatches > 1:
-                found.append(f"{where}: {what}, so from the second update on it takes old completions for the policy's own")
-            if stage.hints == "guide":
-                found.append(f'{where}.hints = "guide": {what}, so hinted answers count as if they had been given without a hint')
-        if stage.kl and stage.kl_in == "loss" and stage.kl_estimate == "k1":
-            found.append(f'{where}.kl_estimate = "k1" has no gradient on average in the loss: take k2 or k3, or kl_in = "reward"')
-        if stage.kl and stage.kl_in == "reward" and not {"rewards_N", "rewards_NT"} & set(algorithm.needs):
-            found.append(
-                f'{where}.kl_in = "reward": {stage.algorithm} looks at the verifiers\' values alone: take kl_in = "loss"'
-            )
-    return found
-
-
-def check_model(config: RunConfig) -> None:
-    """Refuse a `[policy]` that can't be loaded, where its kind can tell without loading. A checkpoint doesn't need that model."""
-    registry = plugins.registry()
-    if check := getattr(registry.target(registry.get("policies", config.policy.kind)), "check", None):
-        check(config.policy)
-        for number, stage in enumerate(config.stages):
-            if isinstance(stage, DistillStage):
-                try:
-                    check(config.policy.model_copy(update={"model": stage.teacher}))
-                    check_teacher(config.policy, stage.teacher)
-                except UserError as error:
-                    raise _of_teacher(error, number) from error
-    check_parts(config, critics=[i for i, s in enumerate(config.stages) if isinstance(s, RlStage) and s.critic])
-
-
-def verifier_ids(config: RunConfig) -> dict[str, dict[str, Any]]:
-    """Every verifier that the run calls, for rewards or for evaluation."""
-    rewards = [verifier for weights in task_weights(config).values() for verifier in weights]
-    return {name: {} for name in [*rewards, *(metric_of(config, t.label) for t in config.tasks)]}
-
-
-def device_of(config: RunConfig) -> str:
-    """The torch device that `policy.device` stands for. Raises UserError when this machine lacks it."""
-    device = config.policy.device
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError(f'policy.device = {device!r}, but torch sees no GPU: use "cpu" or "auto", and see mmrl doctor')
-    if device.startswith("cuda:") and int(device[5:]) >= torch.cuda.device_count():
-        raise UserError(f"policy.device = {device!r}, but there are {torch.cuda.device_count()} GPUs: they count from cuda:0")
-    return device
-
-
 def load_policy(config: RunConfig, source: Path | None, cure: str = "remove that folder to go on from an earlier one") -> VLM:
     """source: the checkpoint's folder, in place of `policy.model`. cure: what to do where that can't be read."""
     registry = plugins.registry()
@@ -365,14 +214,9 @@ def load_teacher(config: RunConfig, stage: DistillStage) -> VLM:
     try:
         teacher = registry.target(spec)(policy, device=device_of(config), seed=derive(config.seed, "weights"), **spec.options)
     except UserError as error:
-        raise _of_teacher(error, config.stages.index(stage)) from error
+        raise of_teacher(error, config.stages.index(stage)) from error
     teacher.model.requires_grad_(False)
     return teacher
-
-
-def _of_teacher(error: UserError, number: int) -> UserError:
-    """What a policy says of its model, said of a stage's teacher."""
-    return UserError(f"stages.{number}.teacher: {str(error).removeprefix('policy.model').lstrip(': ')}")
 
 
 def check_packing(config: RunConfig, policy: VLM, progress: Progress) -> None:

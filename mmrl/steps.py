@@ -28,7 +28,7 @@ from mmrl.policies.critic import Critic
 from mmrl.policies.reference import Reference
 from mmrl.record import rollout_row
 from mmrl.schema import DistillStage, RlStage, SftStage, Training
-from mmrl.targets import PluginError
+from mmrl.targets import PluginError, calling
 from mmrl.types import Batch, Credit, Prompt, Rollout, Score
 
 if TYPE_CHECKING:
@@ -331,7 +331,13 @@ class RlSteps(Steps):
                 taught = (nonzero if nonzero.ndim == 1 else nonzero.any(1)).tolist()
                 rows = list(zip(gathered.rollouts, gathered.scores, advantages.tolist(), strict=True))
                 kept = kept_of(gathered.rollouts, taught, record.rollouts)
-                run.folder.rollouts(step, [rollout_row(*rows[n]) for n in kept])
+                run.folder.rollouts(step, [rollout_row(*rows[n], self.drawn(rows[n][0])) for n in kept])
+
+    def drawn(self, rollout: Rollout) -> Any:
+        """The picture that a completion draws, if it draws one."""
+        prompt = rollout.prompt
+        with calling(f"task {prompt.task!r}: shows()"):
+            return self.run.tasks[prompt.task].shows(prompt, rollout.completion)
 
 
 def kept_of(rollouts: Sequence[Rollout], taught: Sequence[bool], limit: int) -> list[int]:

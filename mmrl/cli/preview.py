@@ -14,7 +14,8 @@ from mmrl.cli.settings import key_values
 from mmrl.errors import UserError
 
 if TYPE_CHECKING:
-    from mmrl.types import Eyes
+    from mmrl.interfaces import Task
+    from mmrl.types import Eyes, Prompt
 
 
 @click.command()
@@ -52,7 +53,7 @@ def command(task: str, count: int, split: str, seed: int, settings: tuple[str, .
     shown = f"{len(prompts)} of {len(every):,} prompts" if isinstance(every, Sized) else f"the first {len(prompts)} prompts"
     options = ", ".join([*settings, *([f"as {model} sees it"] if model else [])])
     sheet = contact_sheet(
-        prompts,
+        [_with_gold(made, prompt) for prompt in prompts],
         task,
         f"{shown} of split {split}, seed {seed}" + (f"; {options}" if options else ""),
         (lambda image: image.resize(made.eyes.size(image.size))) if model else None,
@@ -65,6 +66,16 @@ def command(task: str, count: int, split: str, seed: int, settings: tuple[str, .
         aside.unlink(missing_ok=True)
         raise UserError(f"can't write {path}: {error.strerror or error}") from None
     click.echo(f"{path}: {shown} of {task}, split {split}")
+
+
+def _with_gold(task: Task, prompt: Prompt) -> Prompt:
+    """The prompt with the picture that its gold completion draws behind its own, where there is one."""
+    from mmrl.types import replace
+
+    drawn = task.shows(prompt, task.gold(prompt))
+    if drawn is None:
+        return prompt
+    return replace(prompt, messages=[*prompt.messages, {"role": "assistant", "content": [{"type": "image", "image": drawn}]}])
 
 
 def _eyes(model: str) -> Eyes:

@@ -77,8 +77,8 @@ def _dry_run(config: Any) -> None:
     from mmrl.config import as_data
     from mmrl.data.source import prompts_of
     from mmrl.evaluate import metric_of
+    from mmrl.refuse import check_config, check_model, remarks, resolved
     from mmrl.run import task_weights
-    from mmrl.start import check_config, check_model, remarks, resolved
 
     config = resolved(config)
     check_model(config)

@@ -7,6 +7,7 @@ size, `tiny:qwen2_5_vl:hidden=256,layers=6` another; `python -m mmrl.policies.ti
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -56,13 +57,14 @@ def build(
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
     attention: str = "sdpa",
+    words: Sequence[str] = (),
 ) -> tuple[Any, Any]:
     """A model and its processor.
 
-    hidden: width of the language model and the vision tower, a multiple of 32. layers: depth of both. Same arguments, same
-    weights.
+    hidden: width of the language model and the vision tower, a multiple of 32. layers: depth of both. words: texts that get a
+    token of their own, 100 at most. Same arguments, same weights.
     """
-    config, kind, tokenizer = _config(family, hidden, layers)
+    config, kind, tokenizer = _config(family, hidden, layers, words)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = kind._from_config(config, attn_implementation=attention)
@@ -81,13 +83,13 @@ def skeleton(family: str, *, hidden: int = HIDDEN, layers: int = LAYERS) -> Any:
         return kind._from_config(config)
 
 
-def _config(family: str, hidden: int, layers: int) -> tuple[Any, Any, Any]:
+def _config(family: str, hidden: int, layers: int, words: Sequence[str] = ()) -> tuple[Any, Any, Any]:
     """(configuration, the model's class, tokenizer)."""
     _refuse(family, hidden, layers)
     prepare_torchvision()
     import transformers
 
-    tokenizer = _tokenizer()
+    tokenizer = _tokenizer(words)
     ids = {t: tokenizer.convert_tokens_to_ids(t) for t in SPECIAL}
     heads = 4
     half = hidden // heads // 2  # rotary pairs per head, split into time, height and width
@@ -170,7 +172,7 @@ def vocabulary() -> dict[str, int]:
     return _tokenizer().get_vocab()
 
 
-def _tokenizer() -> Any:
+def _tokenizer(words: Sequence[str] = ()) -> Any:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -184,7 +186,7 @@ def _tokenizer() -> Any:
         show_progress=False,
     )
     bpe.train_from_iterator(CORPUS * 20, trainer)
-    bpe.add_tokens([AddedToken(t, normalized=False) for t in TAGS])
+    bpe.add_tokens([AddedToken(t, normalized=False) for t in (*TAGS, *words)])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|endoftext|>", additional_special_tokens=list(SPECIAL[1:])
     )

@@ -93,7 +93,7 @@ def _group(members: Sequence[Mapping[str, Any]], folder: Path, budget: int) -> s
     scale = max((abs(a) for a in map(_advantage, members) if a is not None), default=0.0)
     values = [v for v in map(_value, members) if v is not None]
     top = max([1.0, *map(abs, values)])
-    lines = [_line(row, times, scale, top) for row, times in shown]
+    lines = [_line(row, times, scale, top, _drawn(row, folder, budget // 2)) for row, times in shown]
     if len(kinds) > len(shown):
         lines.insert(ROWS // 2, f'<li class="more">{len(kinds) - len(shown)} others between these</li>')
     lesson = f'<p class="flat">{said}</p>' if (said := _lesson(members)) else ""
@@ -136,8 +136,14 @@ def _kinds(members: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any]
     return sorted(kinds, key=lambda kind: (_value(kind[0]) is None, -(_value(kind[0]) or 0.0), -kind[1]))
 
 
-def _line(row: Mapping[str, Any], times: int, scale: float, top: float) -> str:
-    """One completion: its reward as a bar, the text, then parts, length, status and advantage."""
+def _drawn(row: Mapping[str, Any], folder: Path, budget: int) -> str:
+    """The picture that a completion draws, where it draws one."""
+    path = row.get("shows")
+    return f'<div class="pictures">{_picture(path, folder, budget)}</div>' if isinstance(path, str) else ""
+
+
+def _line(row: Mapping[str, Any], times: int, scale: float, top: float, drawn: str = "") -> str:
+    """One completion: its reward as a bar, what it draws, the text, then parts, length, status and advantage."""
     value, advantage, score = _value(row), _advantage(row), row.get("score") or {}
     if value is None:
         reward = '<div class="reward failed"><b>failed</b></div>'
@@ -158,7 +164,7 @@ def _line(row: Mapping[str, Any], times: int, scale: float, top: float) -> str:
         full = f'<details><summary>all {len(text):,} characters</summary><pre tabindex="0">{esc(text, LONGEST)}</pre></details>'
     many = f'<span class="times" title="{times} times the same">&times;{times}</span>' if times > 1 else ""
     return (
-        f'<li>{reward}<div class="wrote"><pre>{body}</pre>{full}<p class="facts">{"".join(facts)}</p></div>'
+        f'<li>{reward}<div class="wrote">{drawn}<pre>{body}</pre>{full}<p class="facts">{"".join(facts)}</p></div>'
         f'<div class="side">{many}{_arrow(advantage, scale)}</div></li>'
     )
 

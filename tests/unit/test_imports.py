@@ -27,11 +27,13 @@ HEAVY = {
     "scipy",
     "peft",
     "pydantic",
+    "math_verify",
+    "sympy",
 }
 LIGHT = [
     "import mmrl",
     "import mmrl.plugins, mmrl.contract, mmrl.targets, mmrl.testing, mmrl.testing.pytest_plugin, mmrl.cli",
-    "import mmrl.record, mmrl.judge, mmrl.media",
+    "import mmrl.record, mmrl.judge, mmrl.media, mmrl.tasks",
     "from mmrl.cli import main; main(['--help'], standalone_mode=False)",
     "from mmrl.cli import main; main(['--version'], standalone_mode=False)",
     "from mmrl.cli import main; main(['plugins'], standalone_mode=False)",

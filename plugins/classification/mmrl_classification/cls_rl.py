@@ -5,22 +5,11 @@ Li et al., "Think or Not Think: A Study of Explicit Thinking in Rule-Based Visua
 
 from __future__ import annotations
 
-import logging
-import re
 from typing import Literal
 
-import math_verify
-
-from mmrl import Case
+from mmrl import Case, mathematics
 from mmrl.parse import first_on_a_line, thinks_then_answers
 from mmrl_classification.verifiers import answer_of
-
-MAX_MATH = 20_000
-"""Characters that math-verify is given; its patterns take quadratic time. The published completions end at 1,024 tokens."""
-_POWER = re.compile(r"[\d)}]\s*(?:\^|\*\*)(?=[\s({-]*(\d+))")
-_FACTORIAL = re.compile(r"\d{3,}[\s)}]*!|!\s*!")
-
-logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it warns that its own timeouts are off: the judge has the deadline
 
 
 def answer(case: Case, underscores: Literal["keep", "either"] = "keep") -> float:
@@ -32,7 +21,7 @@ def answer(case: Case, underscores: Literal["keep", "either"] = "keep") -> float
     and so does the right answer in the first of several tags.
     """
     label = answer_of(case)
-    if math_equal(case.completion, label):
+    if mathematics.equal(case.completion, label):
         return 1.0
     given, wanted = first_answer(case.completion).lower(), first_answer(label)
     return float(given == wanted.lower() or (underscores == "either" and given == wanted.replace("_", " ").lower()))
@@ -58,26 +47,3 @@ def first_answer(text: str) -> str:
     """The first `<answer>` that closes on its own line, else the whole text; without blanks around."""
     found = first_on_a_line(text)
     return (text if found is None else found).strip()
-
-
-def math_equal(completion: str, label: str) -> bool:
-    """math-verify finds a value in both and they are equal; what it can't read counts as unequal, as published."""
-    try:
-        wanted = math_verify.parse(label, parsing_timeout=0)
-        if not wanted or explosive(completion):  # a label without a number equals nothing
-            return False
-        # a timeout of 0 is none: math-verify's own use signals, and the judge keeps the deadline
-        return bool(math_verify.verify(math_verify.parse(completion, parsing_timeout=0), wanted, timeout_seconds=0))
-    except Exception:  # noqa: BLE001  the published rule
-        return False
-
-
-def explosive(text: str) -> bool:
-    """Too long for math-verify, or towers of powers and factorials that it would compute for hours."""
-    powers = _POWER.findall(text[:MAX_MATH])
-    return (
-        len(text) > MAX_MATH
-        or len(powers) > 1
-        or any(len(p) > 3 for p in powers)
-        or (any(c in text for c in "$\\[") and bool(_FACTORIAL.search(text)))
-    )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, overload
+from typing import NamedTuple
 
 from mmrl import Prompt, Task, UserError, user
 from mmrl.intervals import wilson
 from mmrl.media import load_image
+from mmrl.tasks import Prompts, known_split, of_kind, one_of, suggest, whole
 from mmrl_classification import sources
 from mmrl_classification.sampling import Item, base_and_new, few_shot, harmonic_mean, offer, rank, split
 from mmrl_classification.verifiers import normalise
@@ -38,23 +38,6 @@ STYLES = {
 }
 
 
-class Prompts(Sequence[Prompt]):
-    """Prompts that are made when they are asked for."""
-
-    def __init__(self, items: Sequence[Item], make: Callable[[Item], Prompt]) -> None:
-        self.items, self.make = items, make
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    @overload
-    def __getitem__(self, index: int) -> Prompt: ...
-    @overload
-    def __getitem__(self, index: slice) -> Prompts: ...
-    def __getitem__(self, index: int | slice) -> Prompt | Prompts:
-        return Prompts(self.items[index], self.make) if isinstance(index, slice) else self.make(self.items[index])
-
-
 class Digits(Task):
     """Which handwritten digit is shown: 1,797 real ones, at hand without a download."""
 
@@ -62,8 +45,7 @@ class Digits(Task):
 
     def __init__(self, size: int = 56, style: str = "question") -> None:
         """size: pixels of a side, from 8. style: how the answer is asked for, see `Classification.style`."""
-        if not isinstance(size, int) or not 8 <= size <= 4096:
-            raise UserError(f"size = {size!r} must be a whole number of pixels from 8 to 4096")
+        whole("size", size, 8, 4096, of="pixels")
         self.style = style_named(style)
         self.pictures = sources.digits(size)
 
@@ -115,12 +97,13 @@ class Classification(Task):
     left out when its turn comes, and more than a tenth of them stop the run."""
 
     def __post_init__(self) -> None:
-        for option, kind in (("question", str), ("open_ended", bool), ("names", Mapping), ("seed", int), ("quarantine", bool)):
+        for option, kind in (("question", str), ("open_ended", bool), ("seed", int), ("quarantine", bool)):
             of_kind(option, getattr(self, option), kind)
+        of_kind("names", self.names, Mapping, "{n01440764 = 'tench'}")
         self._style = style_named(self.style)
         one_of("classes", self.classes, ("all", "base", "new", "base-to-new"))
-        if self.shots is not None and (not isinstance(self.shots, int) or self.shots < 1):
-            raise UserError(f"shots = {self.shots!r} must be a whole number from 1")
+        if self.shots is not None:
+            whole("shots", self.shots, 1)
         self.pictures = self.read()
         called = self._called()
         classes = tuple(dict.fromkeys(called.values()))
@@ -178,7 +161,7 @@ class Classification(Task):
         known = self.pictures.classes
         for name in self.names:
             if name not in known:
-                hint = _suggest(name, known)
+                hint = suggest(name, known)
                 raise UserError(f"names has {name!r}, which is no class of {self.pictures.name}: correct or remove it.{hint}")
         called = {c: str(self.names.get(c, c)).strip() for c in known}
         seen: dict[str, str] = {}
@@ -213,7 +196,7 @@ class Classification(Task):
             if label not in self.labels:
                 raise UserError(
                     f"labels does not contain {label!r}, the answer for some images of {self.pictures.name}: "
-                    f"add it, or leave labels out.{_suggest(label, self.labels)}"
+                    f"add it, or leave labels out.{suggest(label, self.labels)}"
                 )
         return tuple(dict.fromkeys(self.labels))
 
@@ -303,34 +286,10 @@ class Dataset(Classification):
     """Our split -> the data set's; by default its train, and its test or validation."""
 
     def read(self) -> sources.Pictures:
-        of_kind("split_names", self.split_names, Mapping)
+        of_kind("split_names", self.split_names, Mapping, "{train = 'training'}")
         return sources.dataset(self.path, self.name, self.revision, self.image_column, self.label_column, self.split_names)
 
 
 def style_named(name: str) -> Style:
     one_of("style", name, tuple(STYLES))
     return STYLES[name]
-
-
-KINDS = {str: "a text", bool: "true or false", int: "a whole number", Mapping: "a table, {key = 'text'}"}
-
-
-def of_kind(option: str, value: Any, kind: type) -> None:
-    if not isinstance(value, kind):
-        raise UserError(f"{option} = {value!r:.60} must be {KINDS[kind]}")
-
-
-def one_of(option: str, value: Any, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise UserError(f"{option} = {value!r} is unknown: choose one of {', '.join(choices)}.{_suggest(str(value), choices)}")
-
-
-def known_split(name: str, splits: Sequence[str]) -> str:
-    if name not in splits:
-        raise UserError(f"there is no split {name!r}: choose one of {', '.join(splits)}")
-    return name
-
-
-def _suggest(word: str, known: Sequence[str]) -> str:
-    match = difflib.get_close_matches(word, known, n=1)
-    return f" Did you mean {match[0]!r}?" if match else ""

@@ -306,8 +306,9 @@ def test_bad_options_are_refused_in_one_line(folder, tmp_path):
         ({"open_ended": "yes"}, "open_ended = 'yes' must be true or false"),
         ({"labels": "open"}, r"labels = 'open' must be a list .*: leave it out .*, or set open_ended = true to offer none"),
         ({"classes": "old"}, "classes = 'old' is unknown"),
-        ({"shots": 0}, "shots = 0 must be"),
+        ({"shots": 0}, "shots = 0 must be a whole number from 1$"),
         ({"shots": "4"}, "shots = '4' must be"),
+        ({"shots": True}, "shots = True must be"),
         ({"labels": ["cat", "cow"]}, "labels does not contain 'dog', the answer for some images of .*: add it"),
         ({"labels": "cat"}, "labels = 'cat' must be a list"),
         ({"labels": []}, "labels does not contain 'cat'"),
@@ -322,7 +323,7 @@ def test_bad_options_are_refused_in_one_line(folder, tmp_path):
             "shots = 1 needs a split named 'train', and .*pictures is cut into test: name it",
         ),
         ({"labels": 5}, "labels = 5 must be a list"),
-        ({"names": "cat"}, r"names = 'cat' must be a table, \{key = 'text'\}"),
+        ({"names": "cat"}, r"names = 'cat' must be a table, such as \{n01440764 = 'tench'\}"),
         ({"quarantine": "no"}, "quarantine = 'no' must be true or false"),
         ({"question": 3}, "question = 3 must be a text"),
         ({"seed": "x"}, "seed = 'x' must be a whole number"),
@@ -462,7 +463,7 @@ def test_bad_data_sets_are_refused_in_one_line(tmp_path):
         Dataset(path=str(tmp_path / "d"))
     with pytest.raises(UserError, match="has no split 'three': split_names may name one, two"):
         Dataset(path=str(tmp_path / "d"), split_names={"train": "three"})
-    with pytest.raises(UserError, match=r"split_names = 'one' must be a table, \{key = 'text'\}"):
+    with pytest.raises(UserError, match=r"split_names = 'one' must be a table, such as \{train = 'training'\}"):
         Dataset(path=str(tmp_path / "d"), split_names="one")
     features = datasets.Features({"image": datasets.Value("binary"), "label": datasets.Value("string")})
     rows = {"image": [b"no picture", None, b"x"], "label": ["a", "b", None]}

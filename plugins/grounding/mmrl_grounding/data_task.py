@@ -11,8 +11,9 @@ from mmrl import Prompt, UserError, user
 from mmrl.media import load_image
 from mmrl.pictures import rank, split_of
 from mmrl.rows import Items
+from mmrl.tasks import known_split, of_kind, one_of, whole
 from mmrl_grounding import asking, sources
-from mmrl_grounding.task import Grounded, one_of, table, whole
+from mmrl_grounding.task import Grounded
 
 
 @dataclass(kw_only=True, eq=False)
@@ -43,7 +44,8 @@ class Data(Grounded):
         if self.boxes is not None:
             one_of("boxes", self.boxes, ("xyxy", "xywh"))
         whole("seed", self.seed, -(2**62), 2**62)
-        shares = {name: float(share) for name, share in table("shares", self.shares).items()}
+        of_kind("shares", self.shares, Mapping, "{train = 0.9, test = 0.1}")
+        shares = {name: float(share) for name, share in self.shares.items()}
         if self.test_path:
             shares = {name: share for name, share in shares.items() if name != "test"} or {"train": 1.0}
         total = sum(shares.values())
@@ -68,8 +70,7 @@ class Data(Grounded):
 
     def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
         """In an order in which neighbouring rows of the file are far apart."""
-        if split not in self.splits:
-            raise UserError(f"there is no split {split!r}: choose one of {', '.join(self.splits)}")
+        known_split(split, self.splits)
         return Items(self._tables[split], lambda row, number: self._pose(split, row), self._chosen[split])
 
     def pose(self, row: dict[str, Any], size: tuple[int, int]) -> tuple[str, Any, Sequence[Mapping[str, Any]], dict[str, Any]]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar
 
 from mmrl import Prompt, Task, UserError, user
 from mmrl.pictures import chance
+from mmrl.tasks import Prompts, known_split, one_of, whole
 from mmrl.types import Frame
 from mmrl_grounding import asking, scenes
 from mmrl_grounding.frames import written
@@ -17,23 +17,6 @@ from mmrl_grounding.scenes import Kind, Thing
 
 ATTEMPTS = 100
 """Scenes that are drawn until one can be asked about; one in a few can't."""
-
-
-class Prompts(Sequence[Prompt]):
-    """Prompts that are made when they are asked for."""
-
-    def __init__(self, numbers: Sequence[int], make: Callable[[int], Prompt]) -> None:
-        self.numbers, self.make = numbers, make
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    @overload
-    def __getitem__(self, index: int) -> Prompt: ...
-    @overload
-    def __getitem__(self, index: slice) -> Prompts: ...
-    def __getitem__(self, index: int | slice) -> Prompt | Prompts:
-        return Prompts(self.numbers[index], self.make) if isinstance(index, slice) else self.make(self.numbers[index])
 
 
 @dataclass(kw_only=True, eq=False)
@@ -127,8 +110,7 @@ class Scenes(Grounded):
         scenes.arrange(random.Random(0), [scenes.KINDS[0]] * self.objects, self.size, self._grid)
 
     def prompts(self, split: str, seed: int) -> Prompts:
-        if split not in self.splits:
-            raise UserError(f"there is no split {split!r}: choose one of {', '.join(self.splits)}")
+        known_split(split, self.splits)
         return Prompts(range(getattr(self, split)), lambda number: self._pose(split, number))
 
     def question(self, draw: random.Random, things: list[Thing]) -> tuple[str, Any, list[Thing], dict[str, Any]] | None:
@@ -239,24 +221,3 @@ class Count(Scenes):
         else:
             name, found = f"{colour} {several}", [t for t in things if t.kind == (colour, shape)]
         return f"How many {name} are there?", len(found), found, {"thought": f"I count the {name}."}
-
-
-def whole(option: str, value: Any, least: int, most: int) -> None:
-    """Refuse an option that is no whole number within bounds."""
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise UserError(f"{option} = {value!r} must be a whole number from {least} to {most}")
-
-
-def one_of(option: str, value: Any, choices: Sequence[str]) -> None:
-    """Refuse an option that is none of the choices."""
-    if value not in choices:
-        near = difflib.get_close_matches(str(value), choices, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise UserError(f"{option} = {value!r} is unknown: choose one of {', '.join(choices)}.{hint}")
-
-
-def table(option: str, value: Any) -> Mapping[str, Any]:
-    """Refuse an option that is no table."""
-    if not isinstance(value, Mapping):
-        raise UserError(f"{option} = {value!r:.60} must be a table, such as {{train = 0.9, test = 0.1}}")
-    return value

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal
 
 from mmrl import Prompt, Task, UserError, user
 from mmrl.pictures import chance
+from mmrl.tasks import Prompts, known_split, of_kind, one_of, whole
 from mmrl_jigsaw import puzzle, words
 from mmrl_jigsaw.puzzle import Size
 from mmrl_jigsaw.sources import Folder, Photographs, Source
@@ -19,23 +19,6 @@ if TYPE_CHECKING:
 
 LEAST = 14
 """Pixels of a patch's side: what most vision models see as one."""
-
-
-class Prompts(Sequence[Prompt]):
-    """Prompts that are made when they are asked for."""
-
-    def __init__(self, chosen: Sequence[int], make: Callable[[int], Prompt]) -> None:
-        self.chosen, self.make = chosen, make
-
-    def __len__(self) -> int:
-        return len(self.chosen)
-
-    @overload
-    def __getitem__(self, index: int) -> Prompt: ...
-    @overload
-    def __getitem__(self, index: slice) -> Prompts: ...
-    def __getitem__(self, index: int | slice) -> Prompt | Prompts:
-        return Prompts(self.chosen[index], self.make) if isinstance(index, slice) else self.make(self.chosen[index])
 
 
 @dataclass(kw_only=True, eq=False)
@@ -86,13 +69,10 @@ class Jigsaw(Task):
             ("seed", self.seed, -(2**63), 2**63),
             ("size", self.size, 0, 4096),
         ):
-            _whole(name, value, low, high)
-        for name, given, choices in (
-            ("style", self.style, words.STYLES),
-            ("identity", self.identity, ("allowed", "excluded")),
-            ("turned", self.turned, (True, False)),
-        ):
-            _one_of(name, given, choices)
+            whole(name, value, low, high)
+        for name, given, choices in (("style", self.style, words.STYLES), ("identity", self.identity, ("allowed", "excluded"))):
+            one_of(name, given, choices)
+        of_kind("turned", self.turned, bool)
         if isinstance(self.mask, bool) or not isinstance(self.mask, int | float) or not 0 <= self.mask < 0.5:
             raise UserError(f"mask = {self.mask!r} must be a number from 0 to below 0.5: a share of each patch")
         if isinstance(self.sizes, str) or not isinstance(self.sizes, Sequence):
@@ -106,8 +86,7 @@ class Jigsaw(Task):
         )
 
     def prompts(self, split: str, seed: int) -> Prompts:
-        if split not in self.source.ids:
-            raise UserError(f"there is no split {split!r}: choose one of {', '.join(self.source.ids)}")
+        known_split(split, self.source.ids)
         return Prompts(range(len(self.source.ids[split])), lambda index: self._pose(split, index))
 
     def gold(self, prompt: Prompt) -> str:
@@ -225,8 +204,8 @@ class Full(Jigsaw):
         return " ".join(map(str, prompt.answer))
 
     def _check(self) -> None:
-        _one_of("convention", self.convention, ("forward", "inverse"))
-        _one_of("layout", self.layout, ("picture", "patches"))
+        one_of("convention", self.convention, ("forward", "inverse"))
+        one_of("layout", self.layout, ("picture", "patches"))
         super()._check()
         if self.style == "ssl4rl" and (self.layout != "patches" or self.convention != "inverse"):
             raise UserError(
@@ -260,7 +239,7 @@ class Single(Jigsaw):
         return text, str(answer[place - 1]), {"place": place}
 
     def _check(self) -> None:
-        _one_of("convention", self.convention, ("forward", "inverse"))
+        one_of("convention", self.convention, ("forward", "inverse"))
         super()._check()
 
 
@@ -289,17 +268,5 @@ class Pair(Jigsaw):
         return text, chr(ord("A") + offered.index(right)), {"choices": choices, "pair": (first, second)}
 
     def _check(self) -> None:
-        _whole("choices", self.choices, 2, len(puzzle.RELATIONS))
+        whole("choices", self.choices, 2, len(puzzle.RELATIONS))
         super()._check()
-
-
-def _whole(name: str, value: Any, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise UserError(f"{name} = {value!r} must be a whole number from {low} to {high}")
-
-
-def _one_of(name: str, value: Any, choices: Sequence[Any]) -> None:
-    if value not in choices:
-        near = difflib.get_close_matches(str(value), map(str, choices), 1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise UserError(f"{name} = {value!r} is unknown: choose one of {', '.join(map(str, choices))}.{hint}")

@@ -11,8 +11,9 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from mmrl import Case, Score, UserError
+from mmrl import Case, Score
 from mmrl.parse import only_answer
+from mmrl.tasks import one_of
 
 LONGEST = 4000
 """Characters of an answer that is read; the longest right one, of 400 patches, is half of it."""
@@ -29,8 +30,7 @@ def placement(case: Case, chance: Literal["keep", "subtract"] = "keep") -> Score
     below. So the identity earns nothing but where it is right, and neither does one lucky patch; a perfect answer still earns 1.
     Known exploits: with "keep", any fixed permutation earns 1/n on average.
     """
-    if chance not in ("keep", "subtract"):
-        raise UserError(f'chance = {chance!r} is unknown: choose "keep" or "subtract"')
+    one_of("chance", chance, ("keep", "subtract"))
     wanted = truth(case)
     given, why = permutation(case, len(wanted))
     if given is None:

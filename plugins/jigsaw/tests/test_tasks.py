@@ -337,7 +337,7 @@ def test_another_process_with_another_hash_seed_makes_the_same(folder):
         (Full, {"mask": float("nan")}, "mask = nan must be"),
         (Full, {"size": 20}, "size = 20 leaves patches of 10 pixels.*set size to 28 or more"),
         (Full, {"size": 112, "rows": 20}, "set size to 280 or more"),
-        (Full, {"turned": "yes"}, "turned = 'yes' is unknown"),
+        (Full, {"turned": "yes"}, "turned = 'yes' must be true or false"),
         (Full, {"train": 0}, "train = 0 must be a whole number from 1"),
         (Full, {"seed": 1.5}, "seed = 1.5 must be a whole number"),
         (Full, {"each": 0}, "each = 0 must be"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from PIL import Image
 
 from mmrl import UserError
+from mmrl.tasks import one_of
 from mmrl_rendering import chart, shapes, svg
 from mmrl_rendering.svg import Refused
 
@@ -18,8 +19,7 @@ def known(code: str) -> str:
     """The name of a language, if it is one. Raises UserError."""
     if code == "html":
         raise UserError("code = 'html' needs a browser to render web pages, which this version does not drive: use svg or chart")
-    if code not in CODES:
-        raise UserError(f"code = {code!r} is unknown: choose one of {', '.join(CODES)}")
+    one_of("code", code, CODES)
     return code
 
 

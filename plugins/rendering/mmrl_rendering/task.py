@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from mmrl import Prompt, Task, UserError, user
 from mmrl.media import load_image
 from mmrl.pictures import SHARES, chance, rank, split_of
 from mmrl.rows import Items, Rows, beside, read_rows
+from mmrl.tasks import Prompts, known_split, of_kind, one_of, whole
 from mmrl_rendering import chart, random_pictures, shapes, svg
 from mmrl_rendering.code import CHART_SIZE, known, render, source
+from mmrl_rendering.revision import Redraw
 from mmrl_rendering.svg import Refused
 
 LEVELS = ("easy", "middle", "hard")
@@ -30,25 +32,26 @@ FORM = {
 }
 
 
-class Prompts(Sequence[Prompt]):
-    """Prompts that are made when they are asked for."""
+@dataclass(kw_only=True, eq=False)
+class Rendered(Task):
+    """A picture whose code is asked for: what the code draws can be looked at, by people and by the policy."""
 
-    def __init__(self, numbers: Sequence[int], make: Callable[[int], Prompt]) -> None:
-        self.numbers, self.make = numbers, make
+    turns: int = 1
+    """Answers that the policy may give: it sees what its code draws, or why nothing, and writes it again. The last one counts."""
 
-    def __len__(self) -> int:
-        return len(self.numbers)
+    def shows(self, prompt: Prompt, completion: str) -> Any:
+        try:
+            return render(completion, prompt.meta["code"], load_image(prompt.images[0]).size)
+        except Refused:
+            return None
 
-    @overload
-    def __getitem__(self, index: int) -> Prompt: ...
-    @overload
-    def __getitem__(self, index: slice) -> Prompts: ...
-    def __getitem__(self, index: int | slice) -> Prompt | Prompts:
-        return Prompts(self.numbers[index], self.make) if isinstance(index, slice) else self.make(self.numbers[index])
+    def world(self, prompt: Prompt) -> Redraw | None:
+        size = load_image(prompt.images[0]).size
+        return Redraw(prompt.meta["code"], self.turns, size) if self.turns > 1 else None
 
 
 @dataclass(kw_only=True, eq=False)
-class Drawn(Task):
+class Drawn(Rendered):
     """What the tasks over random pictures share."""
 
     level: str = "mixed"
@@ -63,9 +66,9 @@ class Drawn(Task):
     splits = ("warm", "train", "test")
 
     def __post_init__(self) -> None:
+        whole("turns", self.turns, 1, 100)
         one_of("level", self.level, (*LEVELS, "mixed"))
-        if not isinstance(self.think, bool):
-            raise UserError(f"think = {self.think!r} must be true or false")
+        of_kind("think", self.think, bool)
         if (
             not isinstance(self.items, Mapping)
             or not self.items
@@ -75,7 +78,7 @@ class Drawn(Task):
         self.splits = tuple(self.items)  # type: ignore[misc]  # the option names them
 
     def prompts(self, split: str, seed: int) -> Prompts:
-        one_of("split", split, self.splits)
+        known_split(split, self.splits)
         return Prompts(range(self.items[split]), lambda number: self._prompt(split, number))
 
     def gold(self, prompt: Prompt) -> str:
@@ -139,7 +142,7 @@ class Charts(Drawn):
 
 
 @dataclass(kw_only=True, eq=False)
-class Own(Task):
+class Own(Rendered):
     """Pictures with their code, from a folder or a table."""
 
     path: str
@@ -162,12 +165,13 @@ class Own(Task):
     splits = ("train", "test")
 
     def __post_init__(self) -> None:
+        whole("turns", self.turns, 1, 100)
         known(self.code)
         whole("size", self.size, 28, 512)
         self._sources = {"train": opened(self.path, "train"), "test": opened(self.test_path or self.path, "test")}
 
     def prompts(self, split: str, seed: int) -> Items[Prompt]:
-        one_of("split", split, self.splits)
+        known_split(split, self.splits)
         rows, names = self._sources[split]
         one = self.test_path is None and self._sources["train"][0].name == self._sources["test"][0].name
         chosen = [i for i in range(len(rows)) if not one or split_of(names[i], self.seed, SHARES) == split]
@@ -265,13 +269,3 @@ class _Files(Rows):
 
     def where(self, index: int) -> str:
         return f"{self.name}/{self.names[index]}"  # type: ignore[attr-defined]  # the parent's fields are frozen
-
-
-def one_of(option: str, value: Any, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise UserError(f"{option} = {value!r} is unknown: choose one of {', '.join(choices)}")
-
-
-def whole(option: str, value: Any, least: int, most: int) -> None:
-    if type(value) is not int or not least <= value <= most:
-        raise UserError(f"{option} = {value!r} must be a whole number from {least} to {most}")

@@ -3,14 +3,14 @@ which patch is missing."""
 
 from __future__ import annotations
 
-import difflib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from mmrl import Prompt, Task, UserError, user
 from mmrl.pictures import chance
+from mmrl.tasks import Prompts, known_split, one_of, whole
 from mmrl_ssl import words
 from mmrl_ssl.augment import STRENGTHS, recoloured, view
 from mmrl_ssl.sources import Folder, Photographs, Source
@@ -32,23 +32,6 @@ class Asked(NamedTuple):
     text: str
     answer: str
     meta: dict[str, Any]
-
-
-class Prompts(Sequence[Prompt]):
-    """Prompts that are made when they are asked for."""
-
-    def __init__(self, chosen: Sequence[int], make: Callable[[int], Prompt]) -> None:
-        self.chosen, self.make = chosen, make
-
-    def __len__(self) -> int:
-        return len(self.chosen)
-
-    @overload
-    def __getitem__(self, index: int) -> Prompt: ...
-    @overload
-    def __getitem__(self, index: slice) -> Prompts: ...
-    def __getitem__(self, index: int | slice) -> Prompt | Prompts:
-        return Prompts(self.chosen[index], self.make) if isinstance(index, slice) else self.make(self.chosen[index])
 
 
 @dataclass(kw_only=True, eq=False)
@@ -99,8 +82,7 @@ class Question(Task):
         )
 
     def prompts(self, split: str, seed: int) -> Prompts:
-        if split not in self.source.ids:
-            raise UserError(f"there is no split {split!r}: choose one of {', '.join(self.source.ids)}")
+        known_split(split, self.source.ids)
         return Prompts(range(len(self.source.ids[split])), lambda index: self._pose(split, index))
 
     def gold(self, prompt: Prompt) -> str:
@@ -324,15 +306,3 @@ def turned(picture: Image, angle: int, oblique: bool) -> Image:
     side = int(picture.width / 2**0.5)
     start = (picture.width - side) // 2
     return picture.crop((start, start, start + side, start + side))
-
-
-def whole(name: str, value: Any, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise UserError(f"{name} = {value!r} must be a whole number from {low} to {high}")
-
-
-def one_of(name: str, value: Any, choices: Sequence[Any]) -> None:
-    if value not in choices or isinstance(value, bool):
-        near = difflib.get_close_matches(str(value), map(str, choices), 1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise UserError(f"{name} = {value!r} is unknown: choose one of {', '.join(map(str, choices))}.{hint}")

@@ -12,8 +12,9 @@ from typing import Any
 from mmrl import Prompt, Task, UserError, user
 from mmrl.pictures import SHARES, split_of
 from mmrl.rows import Items, beside, read_rows
+from mmrl.tasks import known_split, one_of
 from mmrl_transit.network import Lines, best_route, cost, fold
-from mmrl_transit.task import STYLES, asked, one_of, sections, thought, trip
+from mmrl_transit.task import STYLES, asked, sections, thought, trip
 
 MARKS = (" (Transfer Station)", " (Branch-starting Station)", "（换乘站）", "（支线起始站）")
 """What the networks of ReasonMap write after a station's name."""
@@ -48,7 +49,7 @@ class Rows(Task):
         self._tables = {"train": read_rows(self.path), "test": read_rows(self.test_path or self.path, split="test")}
 
     def prompts(self, split: str, seed: int) -> Items[Prompt]:
-        one_of("split", split, self.splits)
+        known_split(split, self.splits)
         table = self._tables[split]
         path = self.test_path or self.path if split == "test" else self.path
         one = self.test_path is None and self._tables["train"].name == self._tables["test"].name

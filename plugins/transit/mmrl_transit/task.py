@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 from mmrl import Prompt, Task, UserError, user
 from mmrl.pictures import chance
+from mmrl.tasks import Prompts, known_split, one_of, whole
 from mmrl_transit import draw
 from mmrl_transit.network import Lines, Ride, best_route, cost
 from mmrl_transit.questions import KINDS, Question, ask, trips
@@ -19,23 +20,6 @@ STYLES = ("short", "tags", "plain", "rewardmap")
 PLAN = "Line: from > to; Line: from > to"
 THINK = "Think in <think> </think> tags, then answer"
 ITEMS = {"warm": 200, "train": 2000, "test": 200}
-
-
-class Prompts(Sequence[Prompt]):
-    """Prompts that are made when they are asked for."""
-
-    def __init__(self, numbers: Sequence[int], make: Callable[[int], Prompt]) -> None:
-        self.numbers, self.make = numbers, make
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    @overload
-    def __getitem__(self, index: int) -> Prompt: ...
-    @overload
-    def __getitem__(self, index: slice) -> Prompts: ...
-    def __getitem__(self, index: int | slice) -> Prompt | Prompts:
-        return Prompts(self.numbers[index], self.make) if isinstance(index, slice) else self.make(self.numbers[index])
 
 
 class Map(NamedTuple):
@@ -77,8 +61,10 @@ class Drawn(Task):
     def __post_init__(self) -> None:
         one_of("level", self.level, (*LEVELS, "mixed"))
         one_of("style", self.style, STYLES)
-        for option, least, most in (("lines", 2, 8), ("stations", 3, 8), ("size", 200, 2048)):
-            whole(option, getattr(self, option), least, most)
+        whole("size", self.size, 200, 2048)
+        for option, least in (("lines", 2), ("stations", 3)):
+            if getattr(self, option) is not None:
+                whole(option, getattr(self, option), least, 8)
         if (
             not isinstance(self.items, Mapping)
             or not self.items
@@ -92,7 +78,7 @@ class Drawn(Task):
         self.splits = tuple(self.items)  # type: ignore[misc]  # the option names them
 
     def prompts(self, split: str, seed: int) -> Prompts:
-        one_of("split", split, self.splits)
+        known_split(split, self.splits)
         return Prompts(range(self.items[split]), lambda number: self._prompt(split, number))
 
     def gold(self, prompt: Prompt) -> str:
@@ -273,13 +259,3 @@ def as_number(question: Question) -> int:
     if question.type == "Counting1":
         return "ABCD".index(question.answer)
     return int(question.answer == "yes") if question.type.startswith("TorF") else int(question.answer)
-
-
-def one_of(option: str, value: Any, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise UserError(f"{option} = {value!r} is unknown: choose one of {', '.join(choices)}")
-
-
-def whole(option: str, value: Any, least: int, most: int) -> None:
-    if value is not None and (type(value) is not int or not least <= value <= most):
-        raise UserError(f"{option} = {value!r} must be a whole number from {least} to {most}")

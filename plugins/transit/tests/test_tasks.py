@@ -205,6 +205,7 @@ def test_another_process_with_another_hash_seed_makes_the_same():
         ({"lines": 1}, "lines = 1 must be a whole number from 2 to 8"),
         ({"stations": 2.5}, "stations = 2.5 must be a whole number from 3 to 8"),
         ({"size": 100}, "size = 100 must be a whole number from 200 to 2048"),
+        ({"size": None}, "size = None must be a whole number from 200 to 2048"),
         ({"items": {"train": 0}}, "items = .* must name splits"),
         ({"items": 5}, "items = 5 must name splits"),
     ],
@@ -230,7 +231,7 @@ def test_options_of_one_task():
     ):
         with pytest.raises(UserError, match=message):
             Plans(**options)
-    with pytest.raises(UserError, match="split = 'dev' is unknown"):
+    with pytest.raises(UserError, match="there is no split 'dev': choose one of warm, train, test"):
         Plans().prompts("dev", 0)
     assert {p.meta["kind"] for p in Questions(kinds=["stops"], size=200).prompts("train", 0)[:9]} == {"stops"}
 

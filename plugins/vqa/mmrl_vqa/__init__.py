@@ -107,6 +107,11 @@ def _published() -> list[VerifierSpec]:
             summary="SEED-Bench-R1's accuracy",
         ),
         VerifierSpec(
+            id="vqa/reflection@maye",
+            target="mmrl_vqa.maye:reflection",
+            summary="MAYE's figures: does it reflect, and is it right then; weigh it 0",
+        ),
+        VerifierSpec(
             id="vqa/points24@generalpoints",
             target="mmrl_vqa.generalpoints:reward",
             low=-4.5,

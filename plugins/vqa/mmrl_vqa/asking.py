@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from mmrl import Prompt, UserError
+from mmrl import UserError
 
 STYLES = ("short", "think", "plain", "vlm-r1")
 HOW = {
@@ -48,37 +48,8 @@ def letter_of(place: int) -> str:
     return chr(ord("A") + place)
 
 
-class Prompts(Sequence[Prompt]):
-    """Prompts that are made when they are asked for, by their number."""
-
-    def __init__(self, numbers: Sequence[int], make: Callable[[int], Prompt]) -> None:
-        self.numbers, self.make = numbers, make
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def __getitem__(self, index: Any) -> Any:
-        return Prompts(self.numbers[index], self.make) if isinstance(index, slice) else self.make(self.numbers[index])
-
-
-def one_of(option: str, value: Any, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise UserError(f"{option} = {value!r} is unknown: choose one of {', '.join(choices)}")
-
-
 def some_of(option: str, value: Any, choices: Sequence[str]) -> tuple[str, ...]:
     """A list of choices, as a tuple without repeats."""
     if not isinstance(value, list | tuple) or not value or any(v not in choices for v in value):
         raise UserError(f"{option} = {value!r} must be a list of some of {', '.join(choices)}")
     return tuple(dict.fromkeys(value))
-
-
-def whole(option: str, value: Any, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise UserError(f"{option} = {value!r} must be a whole number from {low} to {high:,}")
-
-
-def known_split(split: str, splits: Sequence[str]) -> str:
-    if split not in splits:
-        raise UserError(f"there is no split {split!r}: choose one of {', '.join(splits)}")
-    return split

@@ -10,9 +10,11 @@ from typing import Any, ClassVar
 
 from mmrl import Prompt, Task, UserError, user
 from mmrl.pictures import chance, split_of
+from mmrl.tasks import Prompts, known_split, one_of, whole
 from mmrl_vqa import cards, generalpoints, points24
-from mmrl_vqa.asking import STYLES, Prompts, ask, known_split, one_of, some_of, whole, written
+from mmrl_vqa.asking import STYLES, ask, some_of, written
 from mmrl_vqa.questions import Question, choose, compare
+from mmrl_vqa.revision import Revisions
 from mmrl_vqa.scenes import COLOURS, MOST, SHAPES, Thing, picture, scatter
 
 LEVELS = {"easy": (4, 10**6), "medium": (2, 3), "hard": (1, 1), "any": (1, 10**6)}
@@ -140,6 +142,8 @@ class Points24(Drawn):
     """easy (4 ways to make 24 or more), medium (2 or 3), hard (1), any."""
     row: bool = False
     """Cards in a row, and not two above two."""
+    turns: int = 1
+    """Answers that the policy may give: after a wrong one it hears why, and tries again."""
     splits: ClassVar[tuple[str, ...]] = ("train", "test", "ood")
     styles: ClassVar[tuple[str, ...]] = ("short", "think", "plain", "json", "generalpoints")
     style: str = "short"
@@ -151,6 +155,7 @@ class Points24(Drawn):
         one_of("faces", self.faces, points24.FACES)
         one_of("suits", self.suits, tuple(cards.SUITS))
         one_of("level", self.level, tuple(LEVELS))
+        whole("turns", self.turns, 1, 100)
         if not isinstance(self.row, bool):
             raise UserError(f"row = {self.row!r} must be true or false")
 
@@ -185,6 +190,9 @@ class Points24(Drawn):
         if self.style == "json":
             return written(points24.said_as_json(ranks, faces, formula), "short")
         return written(formula, self.style, f"The cards are {' '.join(ranks)}.")
+
+    def world(self, prompt: Prompt) -> Revisions | None:
+        return Revisions(prompt, self.turns, self.style == "generalpoints") if self.turns > 1 else None
 
     def _asked(self, faces: str) -> str:
         if self.style == "generalpoints":

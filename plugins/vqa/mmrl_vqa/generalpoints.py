@@ -17,6 +17,8 @@ from mmrl_vqa.arithmetic import DividesByZero, Illegal, evaluate, tokens_of
 from mmrl_vqa.points24 import TARGET, points
 
 RIGHT, WRONG_TOTAL, NOT_THE_CARDS, ILLEGAL = 5.0, -1.0, -2.0, -3.0
+USED_UP = -1.0
+"""Is added where the last try fails too, in a game of several."""
 MISREAD = -1.5
 """Is added where the cards that the answer names are not those on the picture."""
 FACES = {"10": "'J', 'Q', and 'K' count as '10'", "11-13": "'J', 'Q', and 'K' count as '11', '12', and '13' respectively"}
@@ -65,7 +67,7 @@ def reward(case: Case, vision: bool = True) -> Score:
     Known exploits: none, but a policy that never tries earns -1 with any legal formula of the cards. The released code differs
     from the
     paper: it adds up -2 and -3 for every fault that it finds, gives -1.5 in place of all others where cards are misread, and
-    computes in floats, so that 8/(3-8/3) is not 24; the fifth try that fails is for a world of several turns to punish.
+    computes in floats, so that 8/(3-8/3) is not 24. The try that uses up all is punished by the world (`mmrl_vqa.revision`).
     """
     cards, faces = tuple(map(str, case.meta["cards"])), case.meta.get("faces", "10")
     formula, named = _field(case.completion, "formula"), _field(case.completion, "cards")

@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from mmrl import Case, Score
+from mmrl import Case, Score, mathematics
 from mmrl.parse import first
-from mmrl_vqa import mathematics
 
 PREFIXES = (
     *("The best answer is", "The correct answer is", "The answer is", "The answer: ", "Answer: "),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from mmrl import Case
+from mmrl import Case, mathematics
 from mmrl.parse import first
-from mmrl_vqa import mathematics
 
 
 def letter(case: Case) -> float:

@@ -12,7 +12,8 @@ from typing import Any
 from mmrl import Prompt, Task, UserError, user
 from mmrl.pictures import chance, rank, split_of
 from mmrl.rows import Items, Rows, beside, read_rows
-from mmrl_vqa.asking import STYLES, ask, known_split, letter_of, one_of, written
+from mmrl.tasks import known_split, one_of
+from mmrl_vqa.asking import STYLES, ask, letter_of, written
 from mmrl_vqa.verifiers import KINDS, letter, normalise, said, value
 
 MANY = 26

@@ -12,9 +12,9 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mmrl import Case, Score
+from mmrl import Case, Score, mathematics
 from mmrl.parse import NUMBER, number, numbers, only_answer
-from mmrl_vqa import mathematics
+from mmrl_vqa.formulas import formula
 
 KINDS = ("choice", "number", "math", "yes-no", "text")
 MAX_ANSWER = 400
@@ -130,8 +130,8 @@ def math(case: Case) -> Score:
     truth = _truth(case)
     if text.strip() == truth.strip() and truth.strip():
         return Score(1.0, detail="the truth itself")
-    wanted = mathematics.formula(truth)
-    found = mathematics.formula(text) if wanted else []
+    wanted = formula(truth)
+    found = formula(text) if wanted else []
     if not found:
         return Score(0.0, detail=f"no formula that can be compared: {text[:60]!r}")
     try:

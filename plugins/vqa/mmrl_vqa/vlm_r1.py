@@ -15,9 +15,8 @@ from typing import Any
 
 import Levenshtein
 
-from mmrl import Case
+from mmrl import Case, mathematics
 from mmrl.parse import first, first_on_a_line, last, thinks_then_answers
-from mmrl_vqa import mathematics
 
 WORDS = 6
 """Words of a run that `repetition` counts in prose."""

@@ -230,7 +230,7 @@ def test_another_seed_draws_other_items():
 @pytest.mark.parametrize(
     "task, options, message",
     [
-        (Shapes, {"size": 10}, "size = 10 must be a whole number from 56 to 1,024"),
+        (Shapes, {"size": 10}, "size = 10 must be a whole number from 56 to 1024"),
         (Shapes, {"size": "112"}, "size = '112' must be a whole number"),
         (Shapes, {"items": 0}, "items = 0 must be"),
         (Shapes, {"style": "tags"}, "style = 'tags' is unknown: choose one of short, think, plain, vlm-r1"),

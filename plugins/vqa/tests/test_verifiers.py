@@ -5,9 +5,9 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mmrl_vqa import mathematics, verifiers
+from mmrl_vqa import verifiers
 
-from mmrl import Case, Score
+from mmrl import Case, Score, mathematics
 
 MARGIN = 0.0
 """An attack may score no more than an honest wrong answer plus this."""

@@ -1,0 +1,118 @@
+"""Writes assets/samples: small data in the forms that published systems have, so that every recipe runs as it stands.
+
+    python assets/make_samples.py
+
+The pictures are pieces of scikit-image's and scikit-learn's photographs and scenes drawn by the bundled tasks; the same are
+written on every machine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from mmrl import Prompt, plugins
+from mmrl.pictures import chance, crop
+
+SAMPLES = Path(__file__).parent / "samples"
+COUNT = 16
+
+
+def main() -> None:
+    expressions()
+    detections()
+    classes()
+    questions()
+    photographs()
+    print(f"{sum(p.stat().st_size for p in SAMPLES.rglob('*') if p.is_file()) / 1024:.0f} KB in {SAMPLES}")
+
+
+def expressions() -> None:
+    """VLM-R1's rows: a question and the box that answers it."""
+    rows = []
+    for n, prompt in enumerate(prompts("grounding/refer", {"size": 112, "objects": 3})):
+        name = save(prompt.images[0], "scenes", f"refer-{n:02d}")
+        what = prompt.text.partition(" is ")[2].partition("?")[0]
+        asked = f"<image>Please provide the bounding box coordinate of the region this sentence describes: {what}."
+        rows.append(conversation(n, name, asked, [round(c) for c in prompt.answer]))
+    write("refer.jsonl", rows)
+
+
+def detections() -> None:
+    """VLM-R1's rows for open-vocabulary detection, and COCO's JSON of the same pictures."""
+    rows, images, annotations, labels = [], [], [], {}
+    for n, prompt in enumerate(prompts("grounding/detect", {"size": 112, "objects": 4, "style": "json"})):
+        name = save(prompt.images[0], "scenes", f"detect-{n:02d}")
+        found = [{"bbox_2d": [round(c) for c in one["bbox_2d"]], "label": one["label"]} for one in prompt.answer]
+        wanted = ", ".join(dict.fromkeys(one["label"] for one in found)) or "red circle"
+        asked = f"<image>Please carefully check the image and detect the following objects: {wanted}."
+        rows.append(conversation(n, name, asked, f"```json\n{json.dumps(found)}\n```" if found else "None"))
+        images.append({"id": n, "file_name": name, "width": prompt.images[0].width, "height": prompt.images[0].height})
+        for one in found:
+            x1, y1, x2, y2 = one["bbox_2d"]
+            label = labels.setdefault(one["label"], len(labels) + 1)
+            box = [x1, y1, x2 - x1, y2 - y1]
+            number = len(annotations) + 1
+            annotations.append({"id": number, "image_id": n, "category_id": label, "bbox": box, "area": box[2] * box[3]})
+    write("detect.jsonl", rows)
+    categories = [{"id": number, "name": name} for name, number in labels.items()]
+    (SAMPLES / "coco.json").write_text(json.dumps({"images": images, "annotations": annotations, "categories": categories}))
+
+
+def classes() -> None:
+    """One folder per class: pieces of four photographs."""
+    for name, photograph in (("cat", "chelsea"), ("coffee", "coffee"), ("dahlia", "flower"), ("pagoda", "china")):
+        for n in range(6):
+            picture = crop("train", chance(0, "classes", name, str(n)), 84, 84, (photograph,))
+            save(picture, f"classes/{name}", f"{n}")
+
+
+def questions() -> None:
+    """Questions of every kind that a table may hold."""
+    rows = []
+    for n, prompt in enumerate(prompts("vqa/shapes", {"size": 112, "style": "plain"})):
+        meta = prompt.meta
+        row = {
+            "id": f"q{n:02d}",
+            "image": save(prompt.images[0], "questions", f"{n:02d}"),
+            "question": prompt.text.partition("\n")[0],
+        }
+        options = meta.get("options")
+        rows.append(row | {"answer": prompt.answer} | ({"options": list(options)} if options else {}))
+    write("questions.jsonl", rows)
+
+
+def photographs() -> None:
+    """A folder of pictures for puzzles and self-supervision."""
+    for n in range(24):
+        picture = crop("train", chance(0, "photographs", str(n)), 112, 112, ("astronaut", "chelsea", "china", "coffee", "rocket"))
+        save(picture, "photographs", f"{n:02d}")
+
+
+def prompts(task: str, options: Mapping[str, Any]) -> list[Prompt]:
+    made = plugins.registry().make_task(task, options)
+    rows = made.prompts("train", 0)
+    return [rows[i] for i in range(COUNT)]  # type: ignore[index]  # every bundled task's prompts are a sequence
+
+
+def conversation(n: int, image: str, asked: str, said: Any) -> dict[str, Any]:
+    return {"id": n, "image": image, "conversations": [{"from": "human", "value": asked}, {"from": "gpt", "value": said}]}
+
+
+def save(picture: Image.Image, folder: str, name: str) -> str:
+    path = SAMPLES / folder / f"{name}.jpg"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture.convert("RGB").save(path, quality=85)
+    return f"{folder}/{name}.jpg"
+
+
+def write(name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    (SAMPLES / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""Several tries: the policy is shown what its code draws, and may draw it again."""
+
+from __future__ import annotations
+
+from mmrl import Reply, user
+from mmrl_rendering.code import Refused, render
+
+
+class Redraw:
+    """An episode of one picture. After each answer but the last its result is shown, or why there is none."""
+
+    def __init__(self, code: str, turns: int, size: tuple[int, int]) -> None:
+        """code: the language. turns: answers that may be given. size: (width, height) of the picture that is asked for."""
+        self.code, self.left, self.size = code, turns, size
+
+    def step(self, completion: str) -> Reply:
+        self.left -= 1
+        if not self.left:
+            return Reply(terminated=True)
+        try:
+            drawn = render(completion, self.code, self.size)
+        except Refused as error:
+            return Reply(messages=[user(f"That draws nothing: {error}. Write the code again.")])
+        return Reply(messages=[user("This is what your code draws. Write it again, closer to the picture.", drawn)])
+
+    def close(self) -> None:
+        pass

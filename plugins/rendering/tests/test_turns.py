@@ -1,0 +1,45 @@
+"""What a completion draws is shown: to people in previews and reports, to the policy between its tries."""
+
+import pytest
+from mmrl_rendering.task import Charts, Svg
+from PIL import ImageChops
+
+from mmrl import UserError, plugins
+from mmrl.testing import check_task
+
+KINDS = {"svg": Svg(turns=3), "short": Svg(code="short", turns=3), "chart": Charts(turns=3)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_gold_completion_shows_the_picture_itself(kind):
+    task = KINDS[kind]
+    prompt = task.prompts("train", 0)[0]
+    shown = task.shows(prompt, task.gold(prompt))
+    assert shown.size == prompt.images[0].size and ImageChops.difference(shown, prompt.images[0]).getbbox() is None
+    assert task.shows(prompt, "no code at all") is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_an_answer_draws_is_shown_until_the_tries_are_used_up(kind):
+    task = KINDS[kind]
+    prompt, other = task.prompts("train", 0)[0], task.prompts("train", 0)[1]
+    world = task.world(prompt)
+    first, second, third = (world.step(text) for text in (task.gold(other), "nothing", task.gold(prompt)))
+    picture, text = first.messages[0]["content"]
+    drawn = task.shows(prompt, task.gold(other))
+    assert picture["image"].tobytes() == drawn.tobytes() and "closer to the picture" in text["text"] and not first.terminated
+    (said,) = second.messages[0]["content"]
+    assert said["text"].startswith("That draws nothing: ") and not second.terminated
+    assert third.terminated and not third.messages and first.reward == second.reward == third.reward == 0.0
+
+
+def test_one_answer_is_the_end_unless_there_are_turns():
+    task = Svg()
+    assert task.world(task.prompts("train", 0)[0]) is None
+    with pytest.raises(UserError, match="turns"):
+        Svg(turns=0)
+
+
+def test_episodes_keep_the_rules():
+    report = check_task(plugins.registry().get("tasks", "rendering/svg"), lambda: Svg(turns=2), n=4)
+    assert report.ok, str(report)

@@ -1,0 +1,33 @@
+"""The game of 24 in several turns: the verdict is said back, and the policy may answer again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mmrl import Case, Prompt, Reply, Score, user
+from mmrl_vqa import generalpoints, points24
+
+
+class Revisions:
+    """An episode of one hand: after each wrong answer the verdict and a further try, as the sequential revision of GeneralPoints
+    has it (Chu et al. 2025, section 4)."""
+
+    def __init__(self, prompt: Prompt, turns: int, published: bool) -> None:
+        """turns: answers that may be given. published: each wrong answer but the last earns what GeneralPoints gives it, and the
+        last one 1 less, for the tries are used up; otherwise only the judge's score of the last answer counts."""
+        self.prompt, self.left, self.published = prompt, turns, published
+        self.judge: Callable[[Case], Score] = generalpoints.reward if published else points24.points24
+
+    def step(self, completion: str) -> Reply:
+        self.left -= 1
+        score = self.judge(Case(completion=completion, answer=self.prompt.answer, meta=self.prompt.meta))
+        worth = score.value or 0.0
+        if worth == (generalpoints.RIGHT if self.published else 1.0):
+            return Reply(terminated=True)
+        if not self.left:
+            return Reply(terminated=True, reward=generalpoints.USED_UP if self.published else 0.0)
+        said = score.detail.strip(". ") or "no formula was found"
+        return Reply(messages=[user(f"Not yet: {said}. Try again.")], reward=worth if self.published else 0.0)
+
+    def close(self) -> None:
+        pass

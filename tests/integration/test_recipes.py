@@ -1,0 +1,53 @@
+"""The run files of published systems: each is what its page says, and runs as it stands on a tiny model and the samples."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import runs
+from mmrl.config import load_config, smoke
+from mmrl.start import check_config, resolved
+
+ROOT = Path(__file__).parents[2]
+RECIPES = sorted((ROOT / "configs" / "recipes").glob("*.toml"))
+PAGE = (ROOT / "docs" / "recipes.md").read_text()
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch):
+    monkeypatch.chdir(ROOT)  # the samples are named from there
+    monkeypatch.delenv("MMRL_PLUGIN_FILES", raising=False)
+
+
+def test_there_is_one_for_each_system_and_a_place_for_each_on_the_page():
+    names = {path.stem for path in RECIPES}
+    assert names >= {
+        *("vlm-r1-rec", "vlm-r1-ovd", "vision-r1", "visurf", "jigsaw-r1", "cls-rl", "no-thinking-rl", "ssl4rl", "rewardmap"),
+        *("rrvf", "rlrf", "vlaa-thinking", "r1-reward", "generalpoints", "uav-vl-r1", "maye", "ttrv", "modomodo"),
+    }
+    headings = re.findall(r"^### `([^`]+)`", PAGE, re.MULTILINE)
+    assert sorted(headings) == sorted(names)
+    for name in names:
+        text = PAGE.partition(f"### `{name}`")[2].partition("\n### ")[0]
+        assert "**Reproduced**" in text and "**Not reproduced**" in text and "**Put in**" in text, name
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+def test_it_is_named_after_its_file_and_says_so_at_its_top(path):
+    config = load_config(path)
+    first = path.read_text().splitlines()[0]
+    assert config.name == path.stem and first.startswith("# ") and "(" in first, "what it is, with the paper"
+    assert not config.policy.model.startswith("tiny:"), "it names the real model"
+    check_config(resolved(config))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+def test_it_runs_with_smoke(path, tmp_path):
+    config = smoke(load_config(path, [f"runs={tmp_path}"]))
+    folder = runs.run(config)
+    summary = json.loads((folder.path / "summary.json").read_text())
+    assert summary["steps"] == sum(s.steps for s in config.stages) and summary["last"].keys() == {t.label for t in config.tasks}
+    rows = [row["metrics"] for row in runs.rows(folder) if row.get("stage") == "rl" and "metrics" in row]
+    assert rows and all(m["judge/failed_share"] == 0 and "reward/mean" in m for m in rows)

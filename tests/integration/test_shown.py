@@ -1,0 +1,67 @@
+"""What a completion draws reaches the run folder and the report."""
+
+import json
+
+import pytest
+from PIL import Image
+
+import runs
+from mmrl.targets import PluginError
+from mmrl.view.report import write_report
+
+DRAWS = '''
+from PIL import Image
+from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
+
+@hookimpl
+def mmrl_tasks():
+    return [TaskSpec(id="draws/it", target="draws:Draws", verifiers={"draws/length": 1.0})]
+
+@hookimpl
+def mmrl_verifiers():
+    return [VerifierSpec(id="draws/length", target="draws:length", graded=True)]
+
+class Draws(Task):
+    """Draws how long a completion is."""
+    def __init__(self, fails: bool = False):
+        self.fails = fails
+    def prompts(self, split, seed):
+        return [Prompt(id=f"{split}-{i}", messages=[user(f"Say {i}.")], answer=str(i)) for i in range(4)]
+    def shows(self, prompt, completion):
+        if self.fails:
+            raise ValueError("no paper")
+        return Image.new("RGB", (40, 20 + len(completion)), (200, 30, 30)) if len(completion) % 2 else None
+
+def length(case):
+    return min(1.0, len(case.completion) / 40)
+'''
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    (tmp_path / "draws.py").write_text(DRAWS)
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", str(tmp_path / "draws.py"))
+    monkeypatch.delitem(__import__("sys").modules, "draws", raising=False)
+    stage = {"kind": "rl", "steps": 1, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-3}
+    return lambda **options: runs.toy_config(
+        tmp_path / "runs", tasks=[{"id": "draws/it", "options": options}], stages=[stage], evaluate={"n": 0}
+    )
+
+
+def test_what_completions_draw_is_kept_and_shown(config):
+    folder = runs.run(config())
+    rows = [json.loads(line) for line in (folder.path / "rollouts" / "step-000001.jsonl").open()]
+    drawn = [row for row in rows if "shows" in row]
+    assert 0 < len(drawn) < len(rows)
+    for row in rows:
+        assert ("shows" in row) == bool(len(row["completion"]) % 2)
+    for row in drawn:
+        with Image.open(folder.path / "rollouts" / row["shows"]) as picture:
+            assert picture.size == (40, 20 + len(row["completion"])) and picture.getpixel((5, 5)) == (200, 30, 30)
+    page = write_report(folder.path).read_text()
+    assert page.count('<div class="pictures">') >= 1 and "data:image/png;base64," in page
+
+
+def test_a_task_that_can_not_draw_is_named(config):
+    with pytest.raises(PluginError, match=r"task 'draws/it': shows\(\) raised ValueError: no paper"):
+        runs.run(config(fails=True))

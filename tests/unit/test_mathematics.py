@@ -1,0 +1,136 @@
+"""math-verify within bounds: what it calls equal, what it is not given, and that deciding this takes no time."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from mmrl import mathematics
+from mmrl.mathematics import MAX_MATH, equal, explosive, read, same
+
+EQUAL = [  # completion, answer
+    ("so it is **747**", "747"),
+    ("$\\frac{1}{2}$", "0.5"),
+    ("$(x+1)^2$", "$x^2+2x+1$"),
+    ("$2^2+3^2$", "13"),
+    ("$2^{10}$", "1024"),
+    ("$3\\cdot 10^{-2}$", "0.03"),
+    ("$10^{0.6989}$", "$10^{0.6989}$"),
+    ("$\\binom{10}{3}$", "120"),
+    ("$5!$", "120"),
+    ("2**5", "32"),
+    ("it is 90, more or less (really)!", "90"),
+]
+UNEQUAL = [
+    ("747", "748"),
+    ("no number", "747"),
+    ("747", "no number"),
+    ("", ""),
+    ("$x$", "$y$"),
+    ("so **747** it is, **not** 1", "747"),
+]
+HARMLESS = [
+    *("$x^{2n+1}$", "$e^{i\\pi}+1$", "$f^{-1}(x) = 12345$", "$90^\\circ$ (about 12345 m)", "$\\frac{1}{2}$ (done)!", "$a^{b}$"),
+    *("**12345**", "It is **12345**, not **54321**.", "$x^{\\frac{1}{2}}$", "$\\sqrt{2}^2$", "$A^T$", "x^2 + y^2 = 25", "a ^ b"),
+]
+HOURS = [
+    # a power in an exponent, however it is bracketed
+    *("$9^{9^{9}}$", "9**9**9**9", "9 ** 9 ** 9", "$9^{((9)^9)}$", "$2^{(99)^{9}}$", "$7^{\\left(9\\right)^{9}}$", "2^((9)^9)"),
+    *("$7^{\\sqrt{81}^9}$", "$7^\\sqrt{81}^9$", "$9^{|9|^9}$", "$e^{e^{e^{99}}}$", "$\\exp(\\exp(\\exp(100)))$", "$x^x^x^x$"),
+    # a large exponent, written out, added, multiplied, divided
+    *("2^99999", "2**99999", "2 ** 99999", "$x^{99999999}$", "$7^{+999999999}$", "$7^{1+99999999}$", "2**(1+9999999999)"),
+    *("$7^{1\\cdot 9999999999}$", "$7^{99\\cdot99\\cdot99\\cdot99}$", "$7^{\\frac{9999999999}{1}}$", "$7^\\frac{9999999999}{1}$"),
+    *("$7^\\left(99999999\\right)$", "$7^{9!}$", "$7^{\\binom{99}{9}}$", "$(x+y+z+1)^{999}$", "$(x+y+z+w+a+b+c+d)^{20}$"),
+    # factorials and binomials
+    *("$99999!$", "$(99999)!$", "$9!!$", "$99^{99}!$", "$(99\\cdot99\\cdot99)!$", "$\\binom{99999999}{4999999}$"),
+    *("$\\binom{9^{99}}{9^{9}}$", "${99999999 \\choose 4999999}$", "(" * 140 + "x" + ")" * 140),
+]
+
+
+@pytest.mark.parametrize("completion, answer", EQUAL)
+def test_equal(completion, answer):
+    assert equal(completion, answer)
+
+
+@pytest.mark.parametrize("completion, answer", UNEQUAL)
+def test_unequal(completion, answer):
+    assert not equal(completion, answer)
+
+
+def test_nothing_equals_nothing():
+    found = read("$7$")
+    assert found and same(found, found)
+    assert not same([], found) and not same(found, []) and not same([], [])
+
+
+def test_what_can_not_be_compared_is_unequal(monkeypatch):
+    def fails(*_, **__):
+        raise RecursionError
+
+    monkeypatch.setattr(mathematics.math_verify, "verify", fails)
+    assert equal("7", "7") is False
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_what_takes_no_time_is_compared(text):
+    assert not explosive(text)
+
+
+@pytest.mark.parametrize("text", HOURS, ids=lambda t: t[:30])
+def test_what_would_take_hours_is_nothing(text):
+    assert explosive(text) and read(text) == []
+    assert not equal(f"The answer is {text}.", "7")
+
+
+def test_the_length_is_bounded():
+    assert explosive("7 " * (MAX_MATH // 2 + 1)) and not explosive("7 " * (MAX_MATH // 2))
+
+
+UNITS = [
+    *(
+        "^",
+        "^{",
+        "^(",
+        "x^",
+        "^ ",
+        "^+",
+        "^- ",
+        "{",
+        "(",
+        "7 ",
+        "9",
+        "9*",
+        "9! ",
+        "a",
+        "\\",
+        "\\a ",
+        "^\\a ",
+        "^\\frac",
+        "** ",
+        "7 **",
+    ),
+    *("exp", "exp(", "!", "binom{", "^{1}", " ", "\\left(", "9*9+", ")", "^9"),
+]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_deciding_takes_no_time_itself(unit):
+    for before in ("", "$", "^{", "$^", "$9", "exp("):
+        start = time.monotonic()
+        explosive(before + unit * ((MAX_MATH - len(before)) // len(unit)))
+        assert time.monotonic() - start < 0.5
+
+
+def test_without_math_verify_it_says_what_to_install():
+    code = """
+import sys
+sys.modules["math_verify"] = None
+from mmrl import UserError
+try:
+    import mmrl.mathematics
+except UserError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == 'comparing formulas needs math_verify: pip install "mmrl[vqa]"'
