@@ -191,7 +191,8 @@ def _limit_memory(megabytes: int) -> None:
         with open("/proc/self/statm", encoding="ascii") as file:
             taken = int(file.read().split()[5]) * mmap.PAGESIZE
         limit = taken + megabytes * 2**20
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+        most = resource.getrlimit(resource.RLIMIT_DATA)[1]  # stays, for programs that a verifier starts and gives more
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
 
 
 def _has_children() -> bool:

@@ -21,6 +21,12 @@ def mmrl_tasks() -> list[TaskSpec]:
             summary="a bar, line, pie or scatter chart, to be written as JSON",
         ),
         TaskSpec(
+            id="rendering/page",
+            target="mmrl_rendering.task:Pages",
+            verifiers={"rendering/picture": 1.0},
+            summary="a web page, to be written as HTML; needs Chromium",
+        ),
+        TaskSpec(
             id="rendering/rows",
             target="mmrl_rendering.task:Own",
             verifiers={"rendering/picture": 1.0, "rendering/parse": 0.1, "rendering/length": 0.1},

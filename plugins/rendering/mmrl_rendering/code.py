@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from PIL import Image
 
-from mmrl import UserError
 from mmrl.tasks import one_of
-from mmrl_rendering import chart, shapes, svg
+from mmrl_rendering import chart, html, shapes, svg
 from mmrl_rendering.svg import Refused
 
-CODES = ("svg", "short", "chart")
-"""The languages that are rendered here. `html` would need a browser; `known` says so."""
+CODES = ("svg", "short", "chart", "html")
+"""The languages that are rendered. `html` needs a browser; `known` says so where there is none."""
 CHART_SIZE = (280, 210)
 SVG_SIZE = (112, 112)
 
 
 def known(code: str) -> str:
     """The name of a language, if it is one. Raises UserError."""
-    if code == "html":
-        raise UserError("code = 'html' needs a browser to render web pages, which this version does not drive: use svg or chart")
     one_of("code", code, CODES)
+    if code == "html":
+        html.browser()
     return code
 
 
@@ -27,18 +26,22 @@ def source(completion: str, code: str = "svg") -> str:
     """The code in a completion, as text, without what stands around it. Raises Refused."""
     if code == "svg":
         return svg.find(completion)
+    if code == "html":
+        return html.find(completion)
     return shapes.find(completion) if code == "short" else str(chart.find(completion))
 
 
 def render(completion: str, code: str = "svg", size: tuple[int, int] | None = None) -> Image.Image:
     """The picture that a completion makes, RGB. For previews and reports, and for the verifiers.
 
-    code: `svg`, `short` (`mmrl_rendering.shapes`) or `chart` (`mmrl_rendering.chart`). size: (width, height) in pixels; by
-    default an SVG's own, or that of the tasks. Raises `Refused`, a ValueError with a message of one line, where nothing can be
-    shown.
+    code: `svg`, `short` (`mmrl_rendering.shapes`), `chart` (`mmrl_rendering.chart`) or `html`. size: (width, height) in
+    pixels; by default an SVG's own, or that of the tasks. Raises `Refused`, a ValueError with a message of one line,
+    where nothing can be shown.
     """
     if code == "chart":
         return chart.draw(chart.read(chart.find(completion)), size or CHART_SIZE)
+    if code == "html":
+        return html.render(html.find(completion), size)
     if code == "short":
         return svg.render(shapes.to_svg(shapes.find(completion)), size or SVG_SIZE)
     return svg.render(svg.find(completion), size)

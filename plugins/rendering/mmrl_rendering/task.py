@@ -15,6 +15,7 @@ from mmrl.rows import Items, Rows, beside, read_rows
 from mmrl.tasks import Prompts, known_split, of_kind, one_of, whole
 from mmrl_rendering import chart, random_pictures, shapes, svg
 from mmrl_rendering.code import CHART_SIZE, known, render, source
+from mmrl_rendering.pages import random_page
 from mmrl_rendering.revision import Redraw
 from mmrl_rendering.svg import Refused
 
@@ -23,10 +24,12 @@ ITEMS = {"warm": 200, "train": 2000, "test": 200}
 ASK = {
     "svg": "Write this picture as SVG, with viewBox 0 0 100 100.",
     "short": "Write this picture as shapes, with x and y from 0 to 100.",
+    "html": "Write this web page as HTML.",
     "chart": "Write this chart as JSON with the keys type (bar, line, scatter or pie), title, x, y, labels, series.",
 }
 FORM = {
     "svg": "Answer with the SVG code and nothing else.",
+    "html": "Answer with the page, <html>...</html>, its style inside it, and nothing else.",
     "short": f"Answer with {'; '.join(f'{k} {chr(32).join(v)} colour' for k, v in shapes.SHAPES.items())}.",
     "chart": 'A series is {"name": ..., "values": [...]}. Answer with the JSON and nothing else.',
 }
@@ -106,8 +109,7 @@ class Svg(Drawn):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if known(self.code) == "chart":
-            raise UserError("code = 'chart' is the task rendering/chart: use svg or short here")
+        one_of("code", self.code, ("svg", "short"))
         whole("size", self.size, 28, 512)
 
     def _prompt(self, split: str, number: int) -> Prompt:
@@ -142,6 +144,29 @@ class Charts(Drawn):
 
 
 @dataclass(kw_only=True, eq=False)
+class Pages(Drawn):
+    """A web page, as a browser shows it, in this machine's fonts: another may show the same page a little otherwise."""
+
+    size: int = 224
+    """Pixels of the width, 112 to 512; the height is three quarters of it."""
+    items: Mapping[str, int] = field(default_factory=lambda: {"warm": 50, "train": 400, "test": 50})
+    """Split -> how many items it has. A page takes the browser half a second."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known("html")
+        whole("size", self.size, 112, 512)
+
+    def _prompt(self, split: str, number: int) -> Prompt:
+        level, draw = self._level(number), chance(self.seed, split, str(number), "html")
+        page = random_page(draw, level)
+        while not self._is_of(split, page):
+            page = random_page(draw, level)
+        shown = render(page, "html", (self.size, round(self.size * 0.75)))
+        return posed(f"{split}-{number}", "html", page, shown, self.think, {"difficulty": LEVELS.index(level) + len(page) / 1000})
+
+
+@dataclass(kw_only=True, eq=False)
 class Own(Rendered):
     """Pictures with their code, from a folder or a table."""
 
@@ -150,7 +175,7 @@ class Own(Rendered):
     test_path: str | None = None
     """Another one for the split test; without it 30% of the items are."""
     code: str = "svg"
-    """The language of the code: svg, short or chart. `html` would need a browser and is refused."""
+    """The language of the code: svg, short, chart or html, which needs a browser."""
     code_column: str = "code"
     """The column of the code: text, or the path of a file relative to the table; for charts also an object."""
     image_column: str = "image"
@@ -215,7 +240,7 @@ class Own(Rendered):
 
     def _size(self, text: str) -> tuple[int, int]:
         """As large as `size` says, in the code's own proportions."""
-        if self.code == "chart":
+        if self.code in ("chart", "html"):
             return self.size, round(self.size * CHART_SIZE[1] / CHART_SIZE[0])
         if self.code == "short":
             return self.size, self.size

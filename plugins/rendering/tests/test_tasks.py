@@ -89,14 +89,14 @@ def test_shapes_are_svg_in_few_words():
     "make, options, message",
     [
         (Svg, {"level": "huge"}, "level = 'huge' is unknown: choose one of easy, middle, hard, mixed"),
-        (Svg, {"code": "html"}, "code = 'html' needs a browser"),
-        (Svg, {"code": "chart"}, "is the task rendering/chart"),
-        (Svg, {"code": "latex"}, "code = 'latex' is unknown: choose one of svg, short, chart"),
+        (Svg, {"code": "html"}, "code = 'html' is unknown: choose one of svg, short"),
+        (Svg, {"code": "chart"}, "code = 'chart' is unknown: choose one of svg, short"),
+        (Svg, {"code": "latex"}, "code = 'latex' is unknown: choose one of svg, short"),
         (Svg, {"size": 5}, "size = 5 must be a whole number from 28 to 512"),
         (Svg, {"think": "yes"}, "think = 'yes' must be true or false"),
         (Charts, {"size": 2000}, "size = 2000 must be"),
         (Charts, {"items": {}}, "items = {} must name splits"),
-        (Own, {"path": ".", "code": "html"}, "needs a browser"),
+        (Own, {"path": ".", "code": "latex"}, "code = 'latex' is unknown: choose one of svg, short, chart, html"),
         (Own, {"path": "/nowhere.jsonl"}, "does not exist"),
     ],
 )

@@ -1,0 +1,160 @@
+"""Web pages, rendered by Chromium where there is one: no scripts, no network, no files.
+
+The page is refused before a browser sees it where it holds anything but plain elements and style of its own; what is left
+runs under a content policy that allows inline style alone, in a browser process of its own that is killed with all it started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import html.parser
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+
+from mmrl import UserError
+from mmrl.media import load_image
+from mmrl.parse import fenced
+from mmrl_rendering.svg import Refused
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+MAX_LENGTH, MAX_ELEMENTS, MAX_DEPTH = 20_000, 400, 40
+SIZE = (224, 168)
+DEADLINE_S = 8.0
+"""Seconds that the browser may take for a page; it takes about half a second."""
+ELEMENTS = frozenset(
+    (
+        *("html", "head", "title", "style", "body", "div", "span", "p", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li"),
+        *("table", "thead", "tbody", "tr", "td", "th", "a", "b", "i", "em", "strong", "small", "br", "hr", "button", "input"),
+        *("label", "nav", "header", "footer", "main", "section", "article", "aside", "form", "select", "option", "textarea"),
+        *("code", "pre", "meta"),
+    )
+)
+POLICY = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+_LEAVES = frozenset(("br", "hr", "input", "meta"))
+_OUTSIDE = re.compile(r"url\s*\(|@import|expression\s*\(|javascript:|\\|<!ENTITY|<\?", re.IGNORECASE)
+
+
+@functools.cache
+def browser() -> str:
+    """The path of Chromium: what MMRL_BROWSER names, or the first of `BROWSERS` on the path. Raises UserError without one."""
+    named = os.environ.get("MMRL_BROWSER")
+    found = next((path for name in ([named] if named else BROWSERS) if (path := shutil.which(name))), None)
+    if found is None:
+        raise UserError(
+            f"code = 'html' needs a browser, and there is no {named or ', '.join(BROWSERS)}: "
+            "install Chromium, or set MMRL_BROWSER"
+        )
+    return found
+
+
+def find(completion: str) -> str:
+    """The page in a completion: its one `<html>...</html>`, or what stands in a ``` fence, or all of it after the thinking.
+
+    Raises Refused where it is not allowed.
+    """
+    text = completion.rpartition("</think>")[2]
+    start = text.lower().find("<html")
+    end = text.lower().rfind("</html>")
+    if 0 <= start < end:
+        page = text[start : end + len("</html>")]
+    else:
+        page = next(fenced(text), text).strip()
+    check(page)
+    return page
+
+
+def check(page: str) -> None:
+    """Raises Refused for what is no page, or more than plain elements and their own style."""
+    if not page or "<" not in page:
+        raise Refused("there is no page")
+    if len(page) > MAX_LENGTH:
+        raise Refused(f"the page has more than {MAX_LENGTH:,} characters")
+    if found := _OUTSIDE.search(page):
+        raise Refused(f"{found[0][:20]!r} is not allowed in a page")
+    reader = _Reader()
+    reader.feed(page)
+    reader.close()
+    if not reader.count:
+        raise Refused("there is no element in the page")
+
+
+class _Reader(html.parser.HTMLParser):
+    """Counts elements and refuses those that are not plain."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.count = self.depth = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.count += 1
+        self.depth += tag not in _LEAVES
+        if tag not in ELEMENTS:
+            raise Refused(f"the element {tag[:20]!r} is not allowed in a page")
+        if self.count > MAX_ELEMENTS or self.depth > MAX_DEPTH:
+            raise Refused(f"the page has more than {MAX_ELEMENTS} elements, or {MAX_DEPTH} inside each other")
+        for name, value in attrs:
+            if name.startswith("on") or name in ("src", "srcset", "action", "formaction", "background", "http-equiv"):
+                raise Refused(f"the attribute {name[:20]!r} is not allowed in a page")
+            if name == "href" and not (value or "#").startswith("#"):
+                raise Refused("links may only lead to a place in the page, such as href='#'")
+
+    def handle_endtag(self, tag: str) -> None:
+        self.depth = max(self.depth - 1, 0)
+
+
+def render(page: str, size: tuple[int, int] | None = None) -> Image.Image:
+    """The page as Chromium shows it, RGB of `size` (width, height) in pixels. Raises Refused where it shows nothing in time,
+    UserError without a browser."""
+    return _shown(page, *(size or SIZE)).copy()
+
+
+@functools.lru_cache(maxsize=128)
+def _shown(page: str, width: int, height: int) -> Image.Image:
+    """Kept, as a group often writes the same page, and several verifiers read it."""
+    with tempfile.TemporaryDirectory(prefix="mmrl-page-") as name:
+        folder = Path(name)
+        (folder / "page.html").write_text(f"<!DOCTYPE html>{POLICY}{page}", encoding="utf-8", errors="replace")
+        command = [
+            browser(),
+            *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run"),
+            *("--force-device-scale-factor=1", "--disable-background-networking", "--disable-component-update", "--disable-sync"),
+            *("--disable-extensions", "--disable-quic", "--host-resolver-rules=MAP * ~NOTFOUND", "--proxy-server=127.0.0.1:9"),
+            f"--user-data-dir={folder / 'profile'}",
+            f"--window-size={width},{height}",
+            f"--screenshot={folder / 'shown.png'}",
+            (folder / "page.html").as_uri(),
+        ]
+        _run(command, folder)
+        if not (folder / "shown.png").is_file():
+            raise Refused("the browser shows nothing")
+        shown = load_image(folder / "shown.png")
+    return shown if shown.size == (width, height) else shown.crop((0, 0, width, height))
+
+
+def _with_room() -> None:
+    """Chromium reserves more memory than it uses, and hangs where a verifier's own limit keeps it from that."""
+    most = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+def _run(command: list[str], folder: Path) -> None:
+    """Run the browser in a group of its own, which is killed when the time is up."""
+    silent: dict[str, int] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    process = subprocess.Popen(command, cwd=folder, start_new_session=True, preexec_fn=_with_room, **silent)
+    try:
+        process.wait(DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        raise Refused(f"the browser took more than {DEADLINE_S:g} s") from None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
