@@ -184,7 +184,13 @@ def test_everything_passes_the_conformance_kit(folder):
     check_plugin(
         "rendering",
         n=8,
-        options={"rendering/rows": {"path": str(folder / "icons")}, "rendering/svg": few, "rendering/chart": few},
+        options={
+            "rendering/rows": {"path": str(folder / "icons")},
+            "rendering/svg": few,
+            "rendering/chart": few,
+            "rendering/page": {"size": 112, "items": {"train": 2, "test": 2}},
+        },
+        skip=["rendering/page"],  # needs a browser, see test_html.py
     )
 
 
