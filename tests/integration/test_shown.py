@@ -50,7 +50,7 @@ def config(tmp_path, monkeypatch):
 
 def test_what_completions_draw_is_kept_and_shown(config):
     folder = runs.run(config())
-    rows = [json.loads(line) for line in (folder.path / "rollouts" / "step-000001.jsonl").open()]
+    rows = [json.loads(line) for line in (folder.path / "rollouts" / "step-000001.jsonl").read_text().splitlines()]
     drawn = [row for row in rows if "shows" in row]
     assert 0 < len(drawn) < len(rows)
     for row in rows:

@@ -43,7 +43,8 @@ def guess(tmp_path, monkeypatch):
 
 
 def rollouts(folder):
-    return [json.loads(line) for file in sorted((folder.path / "rollouts").iterdir()) if file.is_file() for line in file.open()]
+    files = sorted((folder.path / "rollouts").glob("*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
 def test_a_world_is_trained_on_and_evaluated(guess):

@@ -89,6 +89,7 @@ def test_nothing_is_fetched_and_nothing_runs_even_if_it_passed_the_check():
     )
     shown = html.render(page, (112, 84))
     server.shutdown()
+    server.server_close()
     seen = {colour for _, colour in shown.getcolors(10_000)}
     assert (255, 215, 0) in seen and (255, 0, 0) not in seen and asked == []
 
