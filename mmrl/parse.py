@@ -79,13 +79,6 @@ def thinks_then_answers(text: str) -> bool:
     return any(m.start() >= len("<think>") and m.end() <= len(text) - len("</answer>") for m in _TURN.finditer(text))
 
 
-def begins_as_thinking(text: str) -> bool:
-    """Whether `<think>.*?</think>\\s*<answer>.*?</answer>` matches at the start of the text, whatever follows (SEED-Bench-R1)."""
-    return text.startswith("<think>") and any(
-        m.start() >= len("<think>") and text.find("</answer>", m.end()) >= 0 for m in _TURN.finditer(text)
-    )
-
-
 _TURN = re.compile(r"</think>\s*<answer>")
 
 

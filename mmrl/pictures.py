@@ -10,9 +10,10 @@ import hashlib
 import os
 import random
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from mmrl.errors import UserError
 from mmrl.tasks import known_split
@@ -71,22 +72,20 @@ def crop(split: str, draw: random.Random, width: int, height: int, names: tuple[
     from PIL.Image import Resampling
 
     whole = photograph(draw.choice(names))
-    left, top, right, bottom = part(split, whole.size)
-    most = min((right - left) / width, (bottom - top) / height)
-    scale = most * draw.uniform(0.5, 1.0)
-    x, y = draw.uniform(left, right - scale * width), draw.uniform(top, bottom - scale * height)
+    whole = whole.crop(part(split, whole.size))  # resampling looks beyond the box that it is given
+    scale = min(whole.width / width, whole.height / height) * draw.uniform(0.5, 1.0)
+    x, y = draw.uniform(0, whole.width - scale * width), draw.uniform(0, whole.height - scale * height)
     return whole.resize((width, height), Resampling.BICUBIC, (x, y, x + scale * width, y + scale * height))
 
 
 def part(split: str, size: tuple[int, int]) -> tuple[int, int, int, int]:
-    """The box of a photograph of `size` that belongs to a split, with a gap of 8 pixels to the next: resampling looks a little
-    beyond a crop."""
+    """The box of a photograph of `size` that belongs to a split."""
     known_split(split, SHARES)
     long = max(size)
     names = list(SHARES)
     start = round(long * sum(SHARES[n] for n in names[: names.index(split)]))
     end = start + round(long * SHARES[split])
-    start, end = (start + 8 if start else 0), min(end, long)
+    end = min(end, long)
     return (start, 0, end, size[1]) if size[0] >= size[1] else (0, start, size[0], end)
 
 
@@ -121,3 +120,87 @@ def split_of(id: str, seed: int, shares: Mapping[str, float] = SHARES) -> str:
 
 def _raise(error: OSError) -> None:
     raise UserError(f"folder {error.filename} can't be read: {error.strerror}: check its permissions")
+
+
+class Source(Protocol):
+    """Pictures by split, made when they are asked for."""
+
+    @property
+    def ids(self) -> Mapping[str, Sequence[str]]:
+        """Split -> the items' ids."""
+        ...
+
+    def name(self, split: str, index: int) -> str:
+        """Of the original; pictures of different names are of different ones."""
+        ...
+
+    def open(self, split: str, index: int) -> Image: ...
+
+
+@dataclass
+class Photographs:
+    """Square pieces of photographs; those of different splits share no pixel."""
+
+    size: int
+    """Pixels of a side."""
+    counts: Mapping[str, int]
+    """Split -> how many."""
+    seed: int
+    names: Sequence[str] = ()
+    """Of `PHOTOGRAPHS`; by default all."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.names, str) or any(name not in PHOTOGRAPHS for name in self.names):
+            raise UserError(f"photographs = {self.names!r} must be a list of some of {', '.join(PHOTOGRAPHS)}")
+        self.ids = {split: [f"{split}-{i:05d}" for i in range(count)] for split, count in self.counts.items()}
+
+    def name(self, split: str, index: int) -> str:
+        return self._draw(split, index)[0]
+
+    def open(self, split: str, index: int) -> Image:
+        name, draw = self._draw(split, index)
+        return crop(split, draw, self.size, self.size, (name,))
+
+    def _draw(self, split: str, index: int) -> tuple[str, random.Random]:
+        draw = chance(self.seed, "piece", self.ids[split][index])
+        return draw.choice(tuple(self.names) or PHOTOGRAPHS), draw
+
+
+@dataclass
+class Folder:
+    """The images in a folder, each whole, some shrunk; which split one is in depends on its name alone."""
+
+    path: str
+    size: int
+    """Pixels of the longer side that larger ones are shrunk to; 0 shrinks none."""
+    each: int
+    """Items of each image."""
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.files: dict[str, list[Path]] = {split: [] for split in SHARES}
+        self.ids: dict[str, list[str]] = {split: [] for split in SHARES}
+        listed = files(self.path)
+        order = sorted(listed, key=lambda id: rank(self.seed, "order", id))
+        for k in range(self.each):
+            for id in order:
+                split = split_of(id, self.seed)
+                self.files[split].append(listed[id])
+                self.ids[split].append(f"{id}#{k}" if k else id)
+        if empty := [split for split, found in self.files.items() if not found]:
+            raise UserError(
+                f"folder {self.path} has {len(listed)} image{'s' * (len(listed) != 1)}, and none of them falls to {empty[0]!r}: "
+                "add more, or set another seed"
+            )
+
+    def name(self, split: str, index: int) -> str:
+        return str(self.files[split][index])
+
+    def open(self, split: str, index: int) -> Image:
+        from mmrl.media import load_image
+
+        picture = load_image(self.files[split][index])
+        if self.size and max(picture.size) > self.size:
+            scale = self.size / max(picture.size)
+            picture = picture.resize((max(1, round(picture.width * scale)), max(1, round(picture.height * scale))))
+        return picture

@@ -7,7 +7,7 @@ counts it and goes on.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -236,12 +236,3 @@ def _datasets() -> Any:
     except ModuleNotFoundError:
         raise UserError('this table needs datasets: pip install "mmrl[train]"') from None
     return datasets
-
-
-def take_out(items: Sequence[T], faults: list[str]) -> Iterator[T]:
-    """The items that can be made; what is wrong with the others is added to `faults`. For those who look at all rows at once."""
-    for i in range(len(items)):
-        try:
-            yield items[i]
-        except UserError as error:
-            faults.append(str(error))

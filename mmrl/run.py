@@ -80,7 +80,7 @@ class Run:
         self.collector = TurnCollector(
             policy, LocalGenerator(policy, config.generate.batch_size), tasks, config.generate.max_turns
         )
-        show(tasks.values(), policy)
+        lend_eyes(tasks.values(), policy)
         self.evaluator = Evaluator(config, tasks, self.collector, judge)
         self.weights = task_weights(config)
         self.before = opening(config)
@@ -294,7 +294,7 @@ class Run:
         )
 
 
-def show(tasks: Iterable[Task], policy: VLM) -> None:
+def lend_eyes(tasks: Iterable[Task], policy: VLM) -> None:
     """Let tasks know how the policy sees pictures, before they are asked for prompts."""
     for task in tasks:
         task.eyes = policy.eyes

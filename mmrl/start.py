@@ -28,7 +28,7 @@ from mmrl.judge import Judge
 from mmrl.policies.vlm import VLM
 from mmrl.record import RunFolder, is_run, read_rows, refuse_used, step_of
 from mmrl.refuse import check_config, check_model, device_of, of_teacher, remarks, resolved, verifier_ids
-from mmrl.run import Position, Progress, Run, opening, show, shown_in
+from mmrl.run import Position, Progress, Run, lend_eyes, opening, shown_in
 from mmrl.schema import DistillStage, RunConfig
 from mmrl.targets import one_line
 
@@ -247,7 +247,7 @@ def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Ev
     cure = "leave out what --set changes of [policy], or give another --checkpoint"
     with within_memory(config):
         policy = load_policy(config, found / checkpoint.POLICY if found else None, cure)
-        show(tasks.values(), policy)
+        lend_eyes(tasks.values(), policy)
         collector = TurnCollector(policy, LocalGenerator(policy, config.generate.batch_size), tasks, config.generate.max_turns)
         shown = shown_in(config.stages[stage_of(found, config) if found else opening(config)])
         with Judge(verifier_ids(config), config.judge.processes, config.judge.deadline_s) as judge:

@@ -199,3 +199,20 @@ def test_a_checkpoint_that_is_no_number_is_unknown(tmp_path, which):
     folder = runs.run(runs.toy_config(tmp_path, stages=[RL]))
     with pytest.raises(UserError, match=r"has no checkpoint .*: give best, last or one of 2"):
         evaluate_only(runs.toy_config(tmp_path, stages=[RL]), folder.path, which)
+
+
+@pytest.mark.parametrize(("family", "frame"), [("qwen2_5_vl", "model-pixels"), ("qwen3_vl", "thousandths")])
+def test_tasks_know_how_the_policy_sees_before_they_are_asked(tmp_path, monkeypatch, family, frame):
+    """In a run and in an evaluation: the prompt names the policy's frame, and the gold answer, in it, is right."""
+    asked = []
+    real = mmrl.run.TurnCollector.encode
+    monkeypatch.setattr(mmrl.run.TurnCollector, "encode", lambda self, prompts: asked.extend(prompts) or real(self, prompts))
+    policy = {"model": f"tiny:{family}:hidden=32,layers=1"}
+    tasks = [{"id": "grounding/refer", "options": {"size": 100, "objects": 1}}]
+    config = runs.toy_config(tmp_path, stages=[RL], tasks=tasks, policy=policy)
+    config_of = config.model_copy(update={"generate": config.generate.model_copy(update={"max_tokens": 24})})
+    folder = runs.run(config_of)
+    evaluate_only(config_of, folder.path, "last")
+    words = {"model-pixels": "pixels of the 112 x 112 picture", "thousandths": "in thousandths of its width and height"}[frame]
+    assert asked and all(words in prompt.text for prompt in asked)
+    assert not (folder.path / "errors.jsonl").exists() or "gold completion" not in (folder.path / "errors.jsonl").read_text()

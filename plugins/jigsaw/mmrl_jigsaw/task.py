@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from mmrl import Prompt, Task, UserError, user
-from mmrl.pictures import chance
+from mmrl.pictures import Folder, Photographs, Source, chance
 from mmrl.tasks import Prompts, known_split, of_kind, one_of, whole
 from mmrl_jigsaw import puzzle, words
 from mmrl_jigsaw.puzzle import Size
-from mmrl_jigsaw.sources import Folder, Photographs, Source
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from mmrl import Prompt, Task, UserError, user
-from mmrl.pictures import chance
+from mmrl.pictures import Folder, Photographs, Source, chance
 from mmrl.tasks import Prompts, known_split, one_of, whole
 from mmrl_ssl import words
 from mmrl_ssl.augment import STRENGTHS, recoloured, view
-from mmrl_ssl.sources import Folder, Photographs, Source
 
 if TYPE_CHECKING:
     from PIL.Image import Image

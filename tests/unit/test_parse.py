@@ -1,0 +1,121 @@
+"""What is read out of completions: as the plain regular expressions find it, strict about JSON and numbers, linear."""
+
+import itertools
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmrl import parse
+from mmrl.parse import fenced, first, first_on_a_line, json_in, last, number, numbers, only_answer, thinks_then_answers
+
+TOKENS = ("<think>", "</think>", "<answer>", "</answer>", " ", "\n", "a")
+PUBLISHED = re.compile(r"<think>.*?</think>\s*<answer>.*?</answer>", re.DOTALL)
+
+
+def test_tags_and_the_format_are_those_of_the_published_patterns_on_every_short_text():
+    for size in range(6):
+        for pieces in itertools.product(TOKENS, repeat=size):
+            text = "".join(pieces)
+            found = re.findall(r"<answer>(.*?)</answer>", text, re.DOTALL)
+            one_line = re.search(r"<answer>(.*?)</answer>", text)
+            assert thinks_then_answers(text) == bool(PUBLISHED.fullmatch(text)), text
+            assert (first(text), last(text)) == ((found[0], found[-1]) if found else (None, None)), text
+            assert first_on_a_line(text) == (one_line[1] if one_line else None), text
+
+
+@pytest.mark.parametrize(
+    ("text", "inside", "why"),
+    [
+        ("<think>a</think><answer> 5 </answer>", " 5 ", ""),
+        ("<answer></answer>", "", ""),
+        ("5", None, "0 opening and 0 closing"),
+        ("<answer>1</answer><answer>2</answer>", None, "2 opening"),
+        ("</answer>5<answer>", None, "closes before it opens"),
+        ("<think><answer>5</answer></think>", None, "inside the thinking"),
+        ("<answer>5</answer><think>", None, "inside the thinking"),
+        ("<think>a<answer>5</answer>", None, "inside the thinking"),
+        ("<answer>" + "x" * 300_000 + "</answer>", None, "longer than"),
+    ],
+)
+def test_the_only_answer(text, inside, why):
+    found, told = only_answer(text)
+    assert found == inside and why in told
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("[1, 2]", [1, 2]),
+        ("so it is [1, 2] I think", [1, 2]),
+        ('```json\n[{"a": 1}]\n```', [{"a": 1}]),
+        ('```\n{"a": [1.5, -2e3]}\n```', {"a": [1.5, -2000.0]}),
+        ("first {1} then [3]", [3]),
+        ("[[1], [2]]", [[1], [2]]),
+        ("5", None),
+        ("[1, 2", None),
+        ("[NaN]", None),
+        ("[Infinity, 1]", None),
+        ("[1e999]", None),
+        ("[" + "9" * 5000 + "]", None),
+        ("[" * 33 + "]" * 33, None),
+        ("[" * 10_000 + "]" * 10_000, None),
+        ('{"a":' * 10_000, None),
+        ("", None),
+    ],
+)
+def test_json_in_a_text(text, value):
+    assert json_in(text) == value
+
+
+def test_json_of_one_kind_alone():
+    assert json_in('{"a": 1}', list) is None and json_in("[1]", dict) is None
+    assert json_in('{"a": [1]}', dict) == {"a": [1]}
+
+
+def test_depth_counts_what_is_nested():
+    assert [parse.depth(v) for v in (1, [], [1], [[1]], {"a": [{}]})] == [0, 1, 1, 2, 3]
+
+
+def test_what_stands_in_fences():
+    assert list(fenced("a ```json\n1\n``` b ```\n2``` c")) == ["1\n", "2"]
+    assert list(fenced("no fence")) == [] and list(fenced("```x = 1```")) == ["x = 1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *((" 12 ", 12), ("-3.5", -3.5), ("+.5", 0.5), ("1,234", 1234), ("1e3", 1000), ("\u22122", -2), ("50%", 50), ("$7.", 7)),
+        *((t, None) for t in ("", "a", "1 2", "1/2", "12,34", "1.2.3", "nan", "inf", "0x10", "x1", "1" * 41, "1e400", "--1")),
+    ],
+)
+def test_a_number_alone(text, value):
+    assert number(text) == value
+
+
+def test_numbers_in_a_text():
+    text = "a1 5, -3.5 .5 x2 1,234 1e3 3.4.5 50% \u22122 bbox_2d [12,13,14,15]"
+    assert numbers(text) == [5, -3.5, 0.5, 1234, 1000, 50, -2, 12, 13, 14, 15]
+    assert numbers("7 " * 50, most=3) == [7, 7, 7]
+
+
+@given(st.lists(st.floats(-1e6, 1e6, allow_nan=False).map(lambda v: round(v, 3)), max_size=8))
+def test_numbers_that_were_written_are_read(values):
+    assert numbers(" and ".join(f"{v:.3f}" for v in values)) == pytest.approx(values)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("[" * 200_000, '{"a":' * 40_000, "<answer>" * 25_000, "</think><answer>" * 12_000, "```" * 60_000, "[1," * 60_000),
+        *("1," * 100_000, "1" * 200_000, ("[ " * 63 + "1 ") * 1500, "9,999" * 40_000, "<think>" * 28_000, "\0" * 200_000),
+    ],
+    ids=lambda text: text[:12],
+)
+def test_hostile_texts_take_no_time(text):
+    started = time.process_time()
+    for read in (json_in, numbers, number, only_answer, first, last, first_on_a_line, thinks_then_answers):
+        read(text)
+    assert time.process_time() - started < 2.0

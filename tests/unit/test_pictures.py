@@ -1,0 +1,92 @@
+"""Pictures at hand: the same everywhere, and nothing of one split in another."""
+
+import hashlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mmrl import pictures
+from mmrl.errors import UserError
+from mmrl.pictures import PHOTOGRAPHS, SHARES, Folder, Photographs, chance, crop, files, part, photograph, rank, split_of
+
+
+def test_draws_are_the_same_on_every_machine():
+    digest = hashlib.sha256(b"7\x1fa\x1fb").digest()
+    assert rank(7, "a", "b") == int.from_bytes(digest[:8], "big") != rank(7, "ab")
+    assert chance(7, "a").random() == chance(7, "a").random() != chance(8, "a").random()
+
+
+@pytest.mark.parametrize("name", PHOTOGRAPHS)
+def test_every_photograph_is_there(name):
+    found = photograph(name)
+    assert found.mode == "RGB" and min(found.size) >= 256
+
+
+@pytest.mark.parametrize("size", [(600, 400), (400, 600), (512, 512)])
+def test_parts_of_splits_share_no_pixel(size):
+    train, test = part("train", size), part("test", size)
+    axis = 0 if size[0] >= size[1] else 1
+    assert train[axis] == 0 and test[axis] >= train[axis + 2] and test[axis + 2] <= size[axis]
+    assert {train[1 - axis], test[1 - axis]} == {0} and train[3 - axis] == test[3 - axis] == size[1 - axis]
+    with pytest.raises(UserError, match="no split 'warm'"):
+        part("warm", size)
+
+
+def test_a_piece_shows_nothing_of_the_other_splits_part(monkeypatch):
+    """The train part is black and the test part white: bicubic resampling, which looks further, still never mixes them."""
+    pixels = np.zeros((300, 500, 3), dtype=np.uint8)
+    pixels[:, part("train", (500, 300))[2] :] = 255
+    monkeypatch.setattr(pictures, "photograph", lambda name: Image.fromarray(pixels))
+    for n in range(200):
+        for split, colour in (("train", 0), ("test", 255)):
+            assert crop(split, chance(n, split), 40, 30).getextrema() == ((colour, colour),) * 3
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "deep").mkdir()
+    for n in range(40):
+        Image.new("RGB", (20 + n, 10), (n, 0, 0)).save(tmp_path / ("deep" if n % 2 else ".") / f"{n:02d}.png")
+    (tmp_path / "notes.txt").write_text("no picture")
+    return tmp_path
+
+
+def test_a_folders_images_go_by_their_paths(folder):
+    found = files(str(folder))
+    assert len(found) == 40 and list(found) == sorted(found) and "deep/01.png" in found and "00.png" in found
+    for path, message in (("nowhere", "does not exist"), ("notes.txt", "is a file")):
+        with pytest.raises(UserError, match=message):
+            files(str(folder / path))
+    (folder / "empty").mkdir()
+    with pytest.raises(UserError, match="has no images"):
+        files(str(folder / "empty"))
+
+
+def test_the_split_of_a_file_is_its_own_whatever_is_added():
+    before = {f"{n}.png": split_of(f"{n}.png", 0) for n in range(2000)}
+    shares = {split: sum(s == split for s in before.values()) / 2000 for split in SHARES}
+    assert shares == pytest.approx(SHARES, abs=0.04)
+    assert before != {id: split_of(id, 1) for id in before}
+
+
+def test_items_of_a_folder(folder):
+    source = Folder(str(folder), 25, 2, 0)
+    ids = {split: set(found) for split, found in source.ids.items()}
+    assert not ids["train"] & ids["test"] and len(ids["train"]) + len(ids["test"]) == 80
+    for split, found in source.ids.items():
+        for index, id in enumerate(found):
+            assert split_of(id.removesuffix("#1"), 0) == split and source.name(split, index).endswith(id.removesuffix("#1"))
+            assert max(source.open(split, index).size) <= 25
+    (folder / "zz.png").write_bytes((folder / "00.png").read_bytes())
+    again = Folder(str(folder), 25, 2, 0)
+    assert all(set(source.ids[split]) <= set(again.ids[split]) for split in SHARES), "a file more moves no other"
+
+
+def test_pieces_of_photographs():
+    source = Photographs(32, {"train": 6, "test": 3}, 0, ("china", "coffee"))
+    assert [len(found) for found in source.ids.values()] == [6, 3]
+    assert {source.name("train", i) for i in range(6)} <= {"china", "coffee"}
+    assert source.open("train", 2).tobytes() == Photographs(32, {"train": 9}, 0, ("china", "coffee")).open("train", 2).tobytes()
+    with pytest.raises(UserError, match=r"photographs = \['cat'\] must be a list of some of astronaut"):
+        Photographs(32, {"train": 1}, 0, ["cat"])

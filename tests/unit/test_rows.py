@@ -1,0 +1,115 @@
+"""Tables that people bring: every format gives the same rows, and a broken one is told by file and line when it is asked for."""
+
+import json
+
+import pytest
+from PIL import Image
+
+from mmrl.errors import UserError
+from mmrl.rows import Items, beside, read_rows
+
+ROWS = [{"id": "a", "n": 1}, {"id": "b", "n": 2}, {"id": "c", "n": 3}]
+
+
+def written(folder, kind):
+    path = folder / f"table.{kind}"
+    if kind in ("jsonl", "ndjson"):
+        path.write_text("".join(f"{json.dumps(row)}\n\n" for row in ROWS))
+    elif kind == "json":
+        path.write_text(json.dumps(ROWS))
+    elif kind in ("csv", "tsv"):
+        sign = "," if kind == "csv" else "\t"
+        path.write_text("\ufeff" + "".join(f"{sign.join(map(str, row))}\n" for row in (ROWS[0], *(r.values() for r in ROWS))))
+    else:
+        import datasets
+
+        datasets.Dataset.from_list(ROWS).to_parquet(str(path))
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "ndjson", "json", "csv", "tsv", "parquet"])
+def test_every_format_gives_the_same_rows(tmp_path, kind):
+    rows = read_rows(written(tmp_path, kind))
+    values = [{"id": row["id"], "n": int(row["n"])} for row in rows]
+    assert values == ROWS and len(rows) == 3 and rows[-1] == rows[2]
+    with pytest.raises(IndexError):
+        rows[3]
+
+
+def test_a_data_set_on_disk_has_its_splits_and_undecoded_pictures(tmp_path):
+    import datasets
+
+    picture = tmp_path / "p.png"
+    Image.new("RGB", (4, 4), "red").save(picture)
+    features = datasets.Features({"image": datasets.Image(), "n": datasets.Value("int64")})
+    one = datasets.Dataset.from_dict({"image": [str(picture)], "n": [1]}, features=features)
+    datasets.DatasetDict({"train": one, "validation": one}).save_to_disk(str(tmp_path / "data"))
+    for split in ("train", "test"):
+        (row,) = read_rows(str(tmp_path / "data"), split=split)
+        assert row["n"] == 1 and isinstance(row["image"], str | bytes)
+    with pytest.raises(UserError, match="has no split 'warm': it has train, validation"):
+        read_rows(str(tmp_path / "data"), split="warm")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "index", "message"),
+    [
+        ("t.jsonl", '{"a": 1}\n\n{"a": \n', 1, r"t\.jsonl line 3 is no JSON"),
+        ("t.jsonl", '{"a": 1}\n[2]\n', 1, r"t\.jsonl line 2 holds a list, not an object"),
+        ("t.jsonl", "[" * 100_000 + "\n", 0, r"t\.jsonl line 1 is no JSON"),
+        ("t.json", '[{"a": 1}, 5]', 1, r"t\.json item 1 holds a int, not an object"),
+        ("t.csv", "a,b\n1,2\n3\n", 1, r"t\.csv line 3 has 1 fields and the header 2"),
+    ],
+)
+def test_a_broken_row_is_told_by_its_place_when_it_is_asked_for(tmp_path, name, text, index, message):
+    (tmp_path / name).write_text(text)
+    rows = read_rows(str(tmp_path / name))
+    with pytest.raises(UserError, match=message) as caught:
+        rows[index]
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("t.json", b'{"a": 1}', "holds a dict: a list of objects is read"),
+        ("t.json", b"[", "is no JSON"),
+        ("t.csv", b"a,a\n1,2\n", "must name each column once"),
+        ("t.csv", b"a\n\xff\xfe\n", "is no table"),
+        ("t.parquet", b"no", "is no Parquet table"),
+        ("t.jsonl", None, "does not exist: check the path"),
+    ],
+)
+def test_a_table_that_is_none_is_refused_at_once(tmp_path, name, data, message):
+    if data is not None:
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(UserError, match=message):
+        read_rows(str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (KeyError("box"), " has no key 'box': it has id, n"),
+        (ValueError("reversed"), ": reversed: mend or remove it"),
+        (UserError("no picture"), ": no picture"),
+    ],
+)
+def test_what_fails_in_making_an_item_names_its_row(tmp_path, fault, message):
+    def make(row, number):
+        if row["n"] == 2:
+            raise fault
+        return row["n"] * 10
+
+    rows = read_rows(written(tmp_path, "jsonl"))
+    items = Items(rows, make, (2, 1, 0))
+    assert (len(items), items[0], items[2]) == (3, 30, 10)
+    with pytest.raises(UserError, match=rf"table\.jsonl line 3{message}"):
+        items[1]
+
+
+def test_pictures_are_found_beside_their_table():
+    assert beside("/data/t.jsonl", "a/b.png") == "/data/a/b.png" and beside("/data/t.jsonl", "b.png", "/other") == "/other/b.png"
+    assert beside("/data/t.jsonl", "/abs.png") == "/abs.png" and beside("/data/t.jsonl", b"bytes") == b"bytes"
+    with pytest.raises(ValueError, match="empty path"):
+        beside("/data/t.jsonl", " ")
