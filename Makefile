@@ -7,12 +7,15 @@ PYTEST := OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2
 STAMP := .venv/setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-all lint bench clean
+.PHONY: help setup system demo test test-slow test-all lint bench clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1 \2/p' Makefile | while read -r make name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
 
 setup: $(STAMP)  ## create .venv and install what the demo and the tests need
+
+system:  ## install what some tests need from Debian: Chromium, a Vulkan driver (as root); tests skip what is missing
+	tests/system.sh
 
 demo: $(STAMP)  ## teach a tiny model to read handwritten digits: a warm start, then GRPO
 	.venv/bin/python -m mmrl train configs/demo/digits.toml --overwrite
@@ -43,7 +46,7 @@ clean:  ## remove .venv and the caches; runs/ stays
 	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis build dist
 
 # The stamp makes a second run instant. A Python without ensurepip (Debian's, unless python3-venv is there) lends its own pip.
-$(STAMP): Makefile pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
+$(STAMP): Makefile pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml sims/*/pyproject.toml)
 	@for python in $(PYTHONS) none; do \
 	  "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; \
 	done; \

@@ -1,6 +1,6 @@
 """Where is the thing? The box of an object on composed scenes, from a warm start: held-out mean IoU before and after, over seeds.
 
-    python benchmarks/learn_grounding.py [--seeds 0 1 2] [--warm 165] [--steps 300] [--side-by-side 2] [--keep FOLDER]
+    python benchmarks/learn_grounding.py [--seeds 0 1 2] [--warm 165] [--steps 300] [--side-by-side 2] [--curve FILE.svg]
 
 The model is a `tiny:qwen3_vl` of random weights with a tokenizer that has one token for each coordinate, for each word that the
 questions use, and for the sentence that says how to answer: a question is seven tokens, an answer four. Linear and convolution
@@ -16,14 +16,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+
+import learning
 
 from machine import machine
 
@@ -37,7 +35,7 @@ policy = {{ model = "{model}" }}
 tasks = [{{ id = "{task}", options = {{ size = {size}, grid = {grid}, objects = 1, warm = 4000, test = {test} }} }}]
 stages = [{stage}]
 generate = {{ max_tokens = 6 }}
-evaluate = {{ n = {test} }}
+evaluate = {{ n = {test}, every = 50 }}
 record = {{ rollouts_every = 0, trackers = [] }}
 train = {{ threads = 1 }}
 """
@@ -70,55 +68,34 @@ def write_start(folder: Path) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-def train(runs: Path, name: str, seed: int, model: Path, stage: str) -> dict[str, Any]:
-    """One run's last evaluation, and its seconds."""
-    started, path = time.perf_counter(), runs / f"{name}.toml"
-    text = RUN_FILE.format(
-        name=name, runs=runs, seed=seed, model=model, task=TASK, size=SIZE, grid=GRID, test=HELD_OUT, stage=stage
-    )
-    path.write_text(text)
-    command = [sys.executable, "-m", "mmrl", "train", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    if done.returncode:
-        raise SystemExit(f"{name} failed:\n{done.stderr[-2000:]}")
-    last = json.loads((runs / name / "summary.json").read_text())["last"][TASK]
-    return dict(last) | {"wall_s": round(time.perf_counter() - started, 1)}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--warm", type=int, default=165)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--side-by-side", type=int, default=2)
-    parser.add_argument("--keep", type=Path, default=None, help="where to put the runs, rather than in a temporary folder")
+    parser.add_argument("--curve", type=Path, default=None, help="where to draw the held-out values over the steps")
     args = parser.parse_args()
-    started, runs = time.perf_counter(), (args.keep or Path(tempfile.mkdtemp())).absolute()
-    runs.mkdir(parents=True, exist_ok=True)
+    started, runs = time.perf_counter(), Path(tempfile.mkdtemp())
     weights = write_start(runs / "start")
-    warm = train(runs, "warm", 0, runs / "start", WARM.format(steps=args.warm))
-    (model,) = (runs / "warm" / "checkpoints").glob("step-*/policy")
+    settings = {"runs": runs, "task": TASK, "size": SIZE, "grid": GRID, "test": HELD_OUT}
+
+    def run(name: str, seed: int, model: Path, stage: str) -> learning.Run:
+        return learning.train(runs, name, RUN_FILE.format(name=name, seed=seed, model=model, stage=stage, **settings))
+
+    warm = run("warm", 0, runs / "start", WARM.format(steps=args.warm))
+    model, stage = learning.checkpoint(runs, "warm"), RL.format(steps=args.steps)
     with ThreadPoolExecutor(args.side_by_side) as pool:
-        after = list(pool.map(lambda s: train(runs, f"rl-{s}", s, model, RL.format(steps=args.steps)), args.seeds))
-
-    from mmrl.intervals import mean_interval
-
-    def rounded(figures: dict[str, Any]) -> dict[str, Any]:
-        return {key: round(figures[key], 4) for key in ("value", "low", "high")}
-
-    gains = [run["value"] - warm["value"] for run in after]
-    low, high = mean_interval(gains)
+        after = list(pool.map(lambda seed: run(f"seed-{seed}", seed, model, stage), args.seeds))
+    if args.curve:
+        learning.draw(args.curve, TASK, after)
     found = {
         "benchmark": "learn_grounding",
         "weights": weights,
         "warm": args.warm,
         "steps": args.steps,
         "side_by_side": args.side_by_side,
-        "n": HELD_OUT,
-        "before": rounded(warm),
-        "after": [{"seed": seed} | rounded(run) for seed, run in zip(args.seeds, after, strict=True)],
-        "gain": rounded({"value": sum(gains) / len(gains), "low": low, "high": high}),
-        "runs_s": [warm["wall_s"], *(run["wall_s"] for run in after)],
+        **learning.figures(TASK, warm, after),
         "wall_s": round(time.perf_counter() - started, 1),
         "machine": machine(),
     }

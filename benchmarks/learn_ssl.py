@@ -1,6 +1,6 @@
 """Rotation and jigsaws of the digits, from a warm start: held-out accuracy before and after GRPO, over seeds.
 
-    python benchmarks/learn_ssl.py --task rotation|jigsaw-2x1|jigsaw-2x2 [--seeds 0 1 2] [--side-by-side 2]
+    python benchmarks/learn_ssl.py --task rotation|jigsaw-2x1|jigsaw-2x2 [--seeds 0 1 2] [--side-by-side 2] [--curve FILE.svg]
 
 scikit-learn's 1,797 digits are written to a folder, 56 x 56 pixels each; 30% of them are held out by a hash of their names, and
 each gives 4 questions. A tiny model of random weights first imitates right answers; from that one checkpoint GRPO goes on, once
@@ -14,10 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -76,6 +72,7 @@ class Setting:
         return 0.95 if self.warm_optimizer == "muon" else 0.9
 
 
+TRANSFER = "jigsaw-3x1"
 SETTINGS = {
     "rotation": Setting("learn_ssl/rotation", "", "adamw", 1e-3, 70, 200, 4e-4, 0.02),
     "jigsaw-2x1": Setting("learn_ssl/jigsaw", ", rows = 2, columns = 1", "muon", 2e-3, 150, 300, 3e-4, 0.05),
@@ -89,7 +86,7 @@ policy = {{ model = "{model}" }}
 tasks = [{tasks}]
 stages = [{stage}]
 generate = {{ max_tokens = 6 }}
-evaluate = {{ n = 500 }}
+evaluate = {{ n = 500, every = 50 }}
 record = {{ rollouts_every = 0, trackers = [] }}
 train = {{ threads = 1 }}
 """
@@ -115,74 +112,46 @@ def write_digits(folder: Path) -> None:
         picture.resize((56, 56), Image.Resampling.NEAREST).save(folder / f"{i:04d}.png")
 
 
-def train(runs: Path, task: str, name: str, seed: int, model: str, stage: str) -> dict[str, Any]:
-    """One run's last evaluation, by task, and the seconds that it took."""
+def run_file(runs: Path, task: str, name: str, seed: int, model: str, stage: str) -> str:
+    """After the warm start jigsaws also answer 3x1 puzzles, which they never train on."""
     setting, digits = SETTINGS[task], runs / "digits"
     tasks = [TASK.format(id=setting.id, name=task, weight=1, digits=digits, options=setting.options)]
     if task.startswith("jigsaw") and name != "warm":
-        tasks.append(TASK.format(id=setting.id, name="jigsaw-3x1", weight=0, digits=digits, options=", rows = 3, columns = 1"))
-    path, started = runs / f"{name}.toml", time.perf_counter()
-    path.write_text(
-        RUN_FILE.format(name=name, runs=runs, seed=seed, model=model, tasks=", ".join(tasks), stage=stage.format(setting))
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "mmrl", "train", str(path)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "MMRL_PLUGIN_FILES": str(Path(__file__).resolve())},
-    )
-    if done.returncode:
-        raise SystemExit(f"{name} failed:\n{done.stderr[-2000:]}")
-    last = json.loads((runs / name / "summary.json").read_text())["last"]
-    return {name: entry["value"] for name, entry in last.items()} | {
-        "n": last[task]["n"],
-        "wall_s": round(time.perf_counter() - started, 1),
-    }
-
-
-def figures(task: str, warm: dict[str, Any], after: list[dict[str, Any]]) -> dict[str, Any]:
-    """Held-out accuracies, with Student's 95% interval of the gain over the seeds."""
-    from mmrl.intervals import mean_interval
-
-    values = [run[task] for run in after]
-    gains = [value - warm[task] for value in values]
-    low, high = mean_interval(gains)
-    found = {
-        "n": warm["n"],
-        "warm_start": round(warm[task], 4),
-        "after": round(statistics.fmean(values), 4),
-        "seeds": [round(value, 4) for value in values],
-        "gain": round(statistics.fmean(gains), 4),
-        "low": round(low, 4),
-        "high": round(high, 4),
-        "warm_s": warm["wall_s"],
-        "rl_s": [run["wall_s"] for run in after],
-    }
-    if "jigsaw-3x1" in after[0]:
-        found["jigsaw-3x1"] = [round(run["jigsaw-3x1"], 4) for run in after]
-    return found
+        tasks.append(TASK.format(id=setting.id, name=TRANSFER, weight=0, digits=digits, options=", rows = 3, columns = 1"))
+    return RUN_FILE.format(name=name, runs=runs, seed=seed, model=model, tasks=", ".join(tasks), stage=stage.format(setting))
 
 
 def main() -> None:
+    import learning
+
     from machine import machine
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", choices=list(SETTINGS), required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--side-by-side", type=int, default=2)
+    parser.add_argument("--curve", type=Path, default=None, help="where to draw the held-out values over the steps")
     args = parser.parse_args()
     started, runs = time.perf_counter(), Path(tempfile.mkdtemp())
     write_digits(runs / "digits")
-    warm = train(runs, args.task, "warm", 0, "tiny:qwen2_5_vl", WARM)
-    (model,) = (runs / "warm" / "checkpoints").glob("step-*/policy")
+
+    def run(name: str, seed: int, model: str, stage: str) -> learning.Run:
+        text = run_file(runs, args.task, name, seed, model, stage)
+        return learning.train(runs, name, text, MMRL_PLUGIN_FILES=str(Path(__file__).resolve()))
+
+    warm = run("warm", 0, "tiny:qwen2_5_vl", WARM)
+    model = str(learning.checkpoint(runs, "warm"))
     with ThreadPoolExecutor(args.side_by_side) as pool:
-        after = list(pool.map(lambda seed: train(runs, args.task, f"seed-{seed}", seed, str(model), RL), args.seeds))
+        after = list(pool.map(lambda seed: run(f"seed-{seed}", seed, model, RL), args.seeds))
+    if args.curve:
+        learning.draw(args.curve, args.task, after)
     found = {
         "benchmark": "learn_ssl",
         "task": args.task,
         **vars(SETTINGS[args.task]),
         "side_by_side": args.side_by_side,
-        **figures(args.task, warm, after),
+        **learning.figures(args.task, warm, after),
+        "transfer": {TRANSFER: [round(run.last(TRANSFER)["value"], 4) for run in after if run.of(TRANSFER)]},
         "wall_s": round(time.perf_counter() - started, 1),
         "machine": machine(),
     }

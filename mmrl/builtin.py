@@ -11,7 +11,21 @@ LOSS = "mmrl.algorithms.loss:"
 
 @hookimpl
 def mmrl_policies() -> list[PolicySpec]:
-    return [PolicySpec(id="vlm", target="mmrl.policies.vlm:VLM", summary="Any image-text-to-text model of transformers")]
+    return [
+        PolicySpec(id="vlm", target="mmrl.policies.vlm:VLM", summary="Any image-text-to-text model of transformers"),
+        PolicySpec(
+            id="vla",
+            target="mmrl.policies.vla:VLA",
+            acts=True,
+            summary="A Qwen vision-language model that acts: action tokens, or a head on its hidden states",
+        ),
+        PolicySpec(
+            id="small",
+            target="mmrl.policies.small:Small",
+            acts=True,
+            summary="A convolutional network on a camera (model = cnn), or a perceptron on the state (model = mlp)",
+        ),
+    ]
 
 
 @hookimpl

@@ -18,12 +18,12 @@ from safetensors.torch import load_file, save_file
 
 from mmrl.errors import UserError
 from mmrl.learn import Learner
-from mmrl.policies.vlm import VLM
+from mmrl.policies.policy import Policy
 
 POLICY, LEARNER, STATE = "policy", "learner.safetensors", "state.json"
 
 
-def save(path: Path, policy: VLM, learner: Learner, state: Mapping[str, Any]) -> None:
+def save(path: Path, policy: Policy, learner: Learner, state: Mapping[str, Any]) -> None:
     """Write a checkpoint folder: the policy as transformers loads it (its mean weights, where a stage keeps them), what else the
     learner needs (optimiser, KL reference, critic), and `state` as JSON.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from mmrl.gather import Gathered, Group, moved, with_text
-from mmrl.policies.vlm import PromptInputs
+from mmrl.policies.reading import PromptInputs
 from mmrl.schema import ConditionConfig
 from mmrl.types import Credit, Prompt, Rollout, replace
 

@@ -157,6 +157,10 @@ def as_data(config: RunConfig) -> dict[str, Any]:
     return config.model_dump(mode="json", exclude_none=True)
 
 
+SMOKE = "-smoke"
+"""What the name of a run that is cut short ends with."""
+
+
 def smoke(config: RunConfig) -> RunConfig:
     """The same run in seconds: a tiny model, two steps a stage, few prompts. It shows that it works, not that it learns."""
     data = config.model_dump(mode="json", exclude_unset=True)  # an algorithm's own defaults may still fill in
@@ -181,5 +185,5 @@ def smoke(config: RunConfig) -> RunConfig:
     data.setdefault("evaluate", {})["n"] = min(config.evaluate.n, 4)
     local = [t for t in config.record.trackers if t == "tensorboard"]
     data.setdefault("record", {})["trackers"] = local  # nothing leaves this machine
-    data["name"] = f"{config.name}-smoke"
+    data["name"] = f"{config.name}{SMOKE}"
     return RunConfig.model_validate(data)

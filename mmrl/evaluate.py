@@ -11,7 +11,7 @@ from typing import Any
 
 from mmrl import plugins
 from mmrl.algorithms.labels import majority
-from mmrl.collect.turns import TurnCollector
+from mmrl.collect.collector import Collector
 from mmrl.data.seeds import derive
 from mmrl.data.source import Indexable, prompt_at, prompts_of
 from mmrl.errors import UserError
@@ -23,7 +23,7 @@ from mmrl.media import load_image
 from mmrl.schema import RunConfig, TaskConfig
 from mmrl.specs import VerifierSpec
 from mmrl.targets import PluginError, calling
-from mmrl.types import Case, Message, Prompt, Score, replace
+from mmrl.types import Case, Message, Prompt, Rollout, Score, replace
 
 GREY = (128, 128, 128)
 """The colour of a blanked picture."""
@@ -57,7 +57,9 @@ class Evaluation:
     low: float
     high: float
     """Bounds of the 95% interval over prompts: Wilson's where each prompt's value is 0 or 1, otherwise the normal
-    approximation of the mean's, within the verifier's range. Answers to one prompt are not independent and count as one."""
+    approximation of the mean's, within the verifier's range. Where all prompts have the same value, that would be no interval at
+    all: then it is Wilson's of the share of the range that the mean is, which no values within that range can spread beyond.
+    Answers to one prompt are not independent and count as one."""
     n: int
     """Prompts that were scored."""
     extra: dict[str, float] = field(default_factory=dict)
@@ -105,7 +107,7 @@ class Evaluator:
         self,
         config: RunConfig,
         tasks: Mapping[str, Task],
-        collector: TurnCollector,
+        collector: Collector,
         judge: Judge,
         shown: Callable[[Prompt], Prompt] = lambda prompt: prompt,
     ) -> None:
@@ -131,6 +133,7 @@ class Evaluator:
     def _answered(self, label: str, metric: str, blank: bool = False) -> tuple[list[Prompt], list[Case], list[Score]]:
         """[P] prompts, [P * k] answers to them and their scores, a prompt's next to each other."""
         entry, settings = entry_of(self.config, label), self.config.evaluate
+        spec = plugins.registry().get("verifiers", metric)
         limit = self.config.generate.max_tokens
         asked: list[Prompt] = []
         cases: list[Case] = []
@@ -144,7 +147,7 @@ class Evaluator:
             rollouts = self.collector.collect(shown, self.collector.encode(shown), settings.samples, sampling)
             posed = [replace(r, prompt=prompts[i // settings.samples]) for i, r in enumerate(rollouts)]
             # pixels of a whole split would not fit
-            cases += [replace(c, rollout=replace(c.rollout, inputs=None, later=None)) for c in cases_of(posed)]
+            cases += [replace(c, rollout=_light(c.rollout, spec)) for c in cases_of(posed)]
             asked += prompts
         scores = self.judge.run(metric, cases)
         failed = [s for s in scores if s.failed]
@@ -188,7 +191,7 @@ class Evaluator:
         items = self._items[label]
         n = min(self.config.evaluate.n, len(items))
         chosen = sorted(random.Random(derive(0, "evaluate", entry.id, split)).sample(range(len(items)), n))
-        at_once = max(1, self.collector.generator.batch_size // self.config.evaluate.samples)
+        at_once = max(1, self.collector.batch_size // self.config.evaluate.samples)
         for start in range(0, n, at_once):
             yield [prompt_at(items, i, label, template=entry.prompt) for i in chosen[start : start + at_once]]
 
@@ -240,6 +243,12 @@ def _blanked(message: Message) -> Message:
     return {**message, "content": parts}
 
 
+def _light(rollout: Rollout | None, spec: VerifierSpec) -> Rollout | None:
+    """Without what a verifier doesn't read."""
+    track = rollout.track if rollout and spec.rollout else None
+    return None if rollout is None else replace(rollout, inputs=None, later=None, track=track)
+
+
 def _values(items: Sequence[Item]) -> list[float]:
     return [i.value for i in items if i.value is not None]
 
@@ -253,6 +262,9 @@ def _figure(
     accuracy = not spec.graded and all(v in (0.0, 1.0, None) for i in items for v in i.values)
     if accuracy and all(v in (0.0, 1.0) for v in values):
         low, high = wilson(sum(values), n)
+    elif n > 1 and statistics.stdev(values) <= 1e-9 * (spec.high - spec.low):
+        low, high = (spec.low + (spec.high - spec.low) * b for b in wilson(n * (mean - spec.low) / (spec.high - spec.low), n))
+        low, high = min(low, mean), max(high, mean)  # rounding
     else:
         half = Z * statistics.stdev(values) / math.sqrt(n) if n > 1 else math.inf  # one value says nothing of their spread
         low, high = max(spec.low, mean - half), min(spec.high, mean + half)

@@ -12,16 +12,16 @@ import torch
 
 from mmrl.algorithms.labels import co_reward, frequency_entropy
 from mmrl.algorithms.shaping import overlong_penalty
-from mmrl.collect.turns import TurnCollector
+from mmrl.collect.collector import Collector
 from mmrl.data.source import Outcome, Place, gold_of
 from mmrl.errors import UserError
 from mmrl.generate.local import Sampling
 from mmrl.interfaces import Task
 from mmrl.judge import Judge, cases_of
-from mmrl.policies.vlm import PromptInputs
+from mmrl.policies.reading import PromptInputs
 from mmrl.schema import RlStage
 from mmrl.targets import PluginError, calling
-from mmrl.types import Prompt, Rollout, Score, replace
+from mmrl.types import Prompt, Rollout, Score, Status, replace
 
 Taken = tuple[Place, Prompt, PromptInputs]
 HINT = "\n\nHint: "
@@ -45,7 +45,7 @@ class Group:
     def rewards(self) -> list[float]:
         """Of the rollouts whose score didn't fail, those of their worlds included."""
         both = zip(self.rollouts, self.scores, strict=True)
-        return [s.value + sum(t.reward for t in r.turns) for r, s in both if s.value is not None]
+        return [s.value + r.world_reward for r, s in both if s.value is not None]
 
     @property
     def spread(self) -> float:
@@ -93,7 +93,7 @@ class Gatherer:
         self,
         stage: RlStage,
         tasks: Mapping[str, Task],
-        collector: TurnCollector,
+        collector: Collector,
         judge: Judge,
         *,
         take: Callable[[int], list[Taken]],
@@ -194,7 +194,7 @@ class Gatherer:
         with self.clock("judge"):
             scores = iter(self.judge.score(cases_of(rollouts), weights))
         for group in groups:
-            group.scores = [next(scores) for _ in group.rollouts]
+            group.scores = [_void(r, next(scores)) for r in group.rollouts]
 
     def _shorten(self, groups: Sequence[Group]) -> None:
         """Take the soft penalty off rewards of completions near their limit."""
@@ -326,7 +326,7 @@ class Gatherer:
 
 
 def collected(
-    collector: TurnCollector,
+    collector: Collector,
     taken: Sequence[Taken],
     size: Callable[[str], int],
     sampling: Callable[[str], Sampling],
@@ -346,9 +346,9 @@ def collected(
     return [found[i] for i in range(len(taken))]
 
 
-def is_gold(rollout: Rollout) -> bool:
-    """Nobody sampled it."""
-    return any(math.isnan(p) for t in rollout.turns for p in t.logprobs)
+def _void(rollout: Rollout, score: Score) -> Score:
+    """An episode whose simulator broke, every time it was begun, says nothing of the policy."""
+    return Score(None, {}, "its simulator broke") if rollout.status is Status.WORLD_ERROR else score
 
 
 def _check(found: Any, kind: type, what: str) -> None:

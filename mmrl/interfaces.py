@@ -11,6 +11,8 @@ from mmrl.types import Case, Eyes, Prompt, Reply, Score
 if TYPE_CHECKING:
     import torch
 
+    from mmrl.simulation import Observation, Simulation, Transition
+
 
 class Task:
     """A source of problems. Subclass it and write `prompts`; options of the run file arrive as keyword arguments
@@ -31,6 +33,10 @@ class Task:
     eyes: Eyes = Eyes()
     """How the policy sees pictures and writes coordinates; the engine sets it before it asks for a prompt. A task with
     coordinates names the frame in its prompts and keeps to it in `gold`, see `mmrl.media.to_frame`."""
+
+    simulation: Simulation | None = None
+    """How episodes are simulated, in a task that acts in a simulator: its prompts have no messages, each is the start that
+    `Prompt.seed` draws, in the variant `meta["variant"]` if there is one. None for tasks that are answered in words."""
 
     def prompts(self, split: str, seed: int) -> Iterable[Prompt]:
         """The problems of a split: any iterable, best a sequence (`len` and `[i]`) whose items are made when asked for.
@@ -108,19 +114,50 @@ class World(Protocol):
 
 @runtime_checkable
 class Simulator(Protocol):
-    """N environments in lock-step, tensors on one device. It never resets itself."""
+    """N environments in lock-step, tensors on one device. Its spec's target is called as `target(num_envs=, device=, **options)`.
 
-    def reset(self, seeds_n: torch.Tensor, env_ids_n: torch.Tensor | None = None, variant: str | None = None) -> Any: ...
+    It never resets itself, and draws from the seeds alone, never from a global generator: an environment that is reset with a
+    seed and gets the same actions does the same, whatever N is, wherever it stands and whatever the others do.
+    """
 
-    def step(self, actions_NA: torch.Tensor, active_N: torch.Tensor) -> Any: ...
+    def reset(self, seeds_n: torch.Tensor, env_ids_n: torch.Tensor | None = None, variant: str | None = None) -> Observation:
+        """Starts these environments, or all, each from its seed (int64), and gives their n observations.
 
-    def snapshot(self, env_ids_n: torch.Tensor) -> Any: ...
+        variant: one of the spec's, a change of the world that a policy should bear; None is the world as it is trained on.
+        """
+        ...
 
-    def restore(self, env_ids_n: torch.Tensor, state: Any) -> None: ...
+    def step(self, actions_NA: torch.Tensor, active_N: torch.Tensor) -> Transition:
+        """One step of the active environments (bool); the others stay as they are, bit for bit. actions_NA: float32.
 
-    def render(self, env_ids_n: torch.Tensor) -> torch.Tensor: ...
+        Raises UserError for actions of a wrong shape or active ones that are NaN.
+        """
+        ...
 
-    def close(self) -> None: ...
+    def snapshot(self, env_ids_n: torch.Tensor) -> Any:
+        """The whole state of these environments, apart from later steps."""
+        ...
+
+    def restore(self, env_ids_n: torch.Tensor, state: Any) -> Observation:
+        """Puts n environments into the n states of a snapshot, of this or of another instance, and gives their observations."""
+        ...
+
+    def render(self, env_ids_n: torch.Tensor) -> torch.Tensor:
+        """Pictures for people, uint8 [n, H, W, 3]."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of everything; may be called twice."""
+        ...
+
+
+@runtime_checkable
+class Expert(Protocol):
+    """A simulator with the capability `expert`: it can do its tasks itself, for demonstrations."""
+
+    def expert(self) -> torch.Tensor:
+        """What it would do in each environment now: float32 [N, A]."""
+        ...
 
 
 @runtime_checkable

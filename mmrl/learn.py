@@ -16,7 +16,9 @@ from mmrl.algorithms.loss import LossFunction, LossInputs, average, negative_log
 from mmrl.algorithms.presets import Algorithm, Normalise
 from mmrl.errors import UserError
 from mmrl.optimizer import Optimizer
+from mmrl.policies.acting import Calls
 from mmrl.policies.critic import Critic
+from mmrl.policies.policy import Policy
 from mmrl.policies.recompute import checkpointing
 from mmrl.policies.reference import Reference
 from mmrl.policies.vlm import VLM
@@ -50,14 +52,14 @@ class Learner:
 
     def __init__(
         self,
-        policy: VLM,
+        policy: Policy,
         stage: Training,
         algorithm: Algorithm | None = None,
         *,
         temperature: float = 1.0,
         reference: Reference | None = None,
         critic: Critic | None = None,
-        teacher: VLM | None = None,
+        teacher: Policy | None = None,
         gap_limit: float = math.inf,
         checkpointed: bool = False,
     ) -> None:
@@ -93,13 +95,17 @@ class Learner:
         """
         batches = batches or [Batch(micro=(), num_tokens=0, num_rollouts=0, lengths_N=torch.zeros(0, dtype=torch.long))]
         counted = [self._counted(b) for b in batches]
-        old = [self._old(b) if len(counted) > 1 else [] for b in counted]  # before the first step moves the weights
+        exact = self.policy.exact_sampler
+        old = [
+            self._old(b, i) if len(counted) > 1 else [] for i, b in enumerate(counted)
+        ]  # before the first step moves the weights
         warming = self.critic is not None and step < self.critic.config.warmup_steps
         metrics: dict[str, float] = {}
         for epoch in range(self.rl.epochs if self.rl else 1):
             passed: list[dict[str, float]] = []
-            for batch, known in zip(counted, old, strict=True):
-                figures = self._accumulate(batch, known, kl, 1 - (demonstrations.weight if demonstrations else 0.0), epoch == 0)
+            for i, (batch, known) in enumerate(zip(counted, old, strict=True)):
+                first = epoch == 0 and not (exact and i)
+                figures = self._accumulate(batch, known, kl, 1 - (demonstrations.weight if demonstrations else 0.0), first)
                 if demonstrations:
                     figures |= self._imitate(demonstrations)
                 passed.append(figures | self.optimizer.step(step, only_critic=warming))
@@ -132,7 +138,7 @@ class Learner:
         return self._figures(sums, first, targets)
 
     def _objective(
-        self, micro: MicroBatch, batch: Batch, old: list[torch.Tensor], i: int, kl: float
+        self, micro: MicroBatch | Calls, batch: Batch, old: list[torch.Tensor], i: int, kl: float
     ) -> tuple[torch.Tensor, Sums]:
         """The algorithm's loss of each token with what is added to it, and sums for metrics."""
         stage, critic = self.rl, self.critic
@@ -176,9 +182,10 @@ class Learner:
             sums |= {"value_loss": value_L.sum(), "value_clip": cut_L.sum(), "value": values_L.sum()}
         return loss_L, sums
 
-    def _diverge(self, micro: MicroBatch) -> tuple[torch.Tensor, Sums]:
+    def _diverge(self, micro: MicroBatch | Calls) -> tuple[torch.Tensor, Sums]:
         """The divergence from the teacher at each token, over the whole vocabulary."""
         assert isinstance(self.stage, DistillStage) and self.teacher is not None
+        assert isinstance(self.policy, VLM) and isinstance(self.teacher, VLM) and isinstance(micro, MicroBatch)
         kind: Literal["forward", "reverse"] = "forward" if self.stage.divergence == "forward" else "reverse"
         loss_L, entropy_L = self.policy.divergence(micro, self.teacher, self.temperature, kind)
         return loss_L, {"entropy": entropy_L.sum(), "divergence": loss_L.sum()}
@@ -234,7 +241,11 @@ class Learner:
     # -- measurements -----------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _old(self, batch: Batch) -> list[torch.Tensor]:
+    def _old(self, batch: Batch, number: int) -> list[torch.Tensor]:
+        """The log-probabilities before the update. Where the sampler is the learner, the first batch's are those of its own first
+        pass, which shows the gap, and the others' are the sampler's."""
+        if self.policy.exact_sampler:
+            return [micro.sampler_logprobs_L for micro in batch.micro] if number else []
         return [self.policy.outputs(micro, self.temperature).logprobs_L for micro in batch.micro]
 
     @torch.no_grad()

@@ -28,10 +28,12 @@ def rl_metrics(rollouts: Sequence[Rollout], scores: Sequence[Score], advantages:
         "judge/failed_share": _mean([s.failed for s in scores]),
         "zero_spread_share": zero_spread_share(rollouts, advantages),
     }
+    for name in sorted({name for r in rollouts for name in r.outcome}):
+        metrics[f"episode/{name}"] = _mean([r.outcome[name] for r in rollouts if name in r.outcome])
     if any(len(r.turns) > 1 for r in rollouts):
         metrics["turns/mean"] = _mean([sum(bool(t.token_ids) for t in r.turns) for r in rollouts])
-    if any(t.reward for r in rollouts for t in r.turns):
-        metrics["reward/world"] = _mean([sum(t.reward for t in r.turns) for r in rollouts])
+    if any(r.world_reward for r in rollouts):
+        metrics["reward/world"] = _mean([r.world_reward for r in rollouts])
     if (share := top_share(rollouts)) is not None:
         metrics["answers/top_share"] = share
     metrics |= {f"reward/{part}": mean for part, mean in _parts(scores).items()}
@@ -78,7 +80,7 @@ def top_share(rollouts: Sequence[Rollout]) -> float | None:
 def _paid(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> list[float]:
     """The rewards of the rollouts whose score didn't fail, those of their worlds included."""
     both = zip(rollouts, scores, strict=True)
-    return [s.value + sum(t.reward for t in r.turns) for r, s in both if s.value is not None]
+    return [s.value + r.world_reward for r, s in both if s.value is not None]
 
 
 def _parts(scores: Sequence[Score]) -> Mapping[str, float]:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from mmrl.policies.vlm import VLM, PromptInputs, concatenate
+from mmrl.policies.reading import PromptInputs, concatenate
+from mmrl.policies.vlm import VLM
 from mmrl.types import Batch, Credit, MicroBatch, Rollout
 
 

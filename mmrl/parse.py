@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import unicodedata
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -17,11 +18,13 @@ MAX_LENGTH = 200_000
 """Characters of a completion that are read; a longer one counts as unreadable."""
 MAX_DEPTH = 32
 """How deep JSON may be nested."""
+MAX_MARKS = 32
+"""Marks on one letter, accents and the like: Unicode's stream-safe form (UAX #15) has 30 at most, and no language more."""
 STARTS = 64
 """Places at which JSON is looked for in prose."""
 NUMBER = re.compile(
-    r"(?<![\w.])[-+\u2212]?(?:\d{1,3}(?:,\d{3})+|\d{1,40})(?:\.\d{1,40})?(?:[eE][-+]?\d{1,3})?(?!\w|\.\d)"
-    r"|(?<![\w.])[-+\u2212]?\.\d{1,40}(?!\w)"
+    r"(?<![\w.])[-+\u2212]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,40})(?:\.[0-9]{1,40})?(?:[eE][-+]?[0-9]{1,3})?(?!\w|\.[0-9])"
+    r"|(?<![\w.])[-+\u2212]?\.[0-9]{1,40}(?!\w)"
 )
 
 
@@ -157,12 +160,28 @@ def _float(text: str) -> float:
 _DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_int=_integer, parse_float=_float)
 
 
+# -- letters ----------------------------------------------------------------------------------------------------------------
+
+
+def nfc(text: str) -> str:
+    """The text in Unicode's form NFC, in linear time. Where more than `MAX_MARKS` marks follow each other it stays as it is:
+    sorting them takes time by the square of their number."""
+    if text.isascii():
+        return text
+    run = 0
+    for sign in text:
+        run = run + 1 if unicodedata.category(sign)[0] == "M" else 0
+        if run > MAX_MARKS:
+            return text
+    return unicodedata.normalize("NFC", text)
+
+
 # -- numbers ----------------------------------------------------------------------------------------------------------------
 
 
 def number(text: str) -> float | None:
     """The number that a text is: `12`, `-3.5`, `+.5`, `1,234`, `1e3`, with blanks around, one full stop at the end, a percent or
-    currency sign. None for any other text."""
+    currency sign. None for any other text: digits are 0 to 9, those of other scripts and full-width ones are none."""
     plain = text.strip().removesuffix(".").strip("$€£% \t\n") if len(text) < 200 else ""
     match = NUMBER.fullmatch(plain)
     return _value(match[0]) if match else None

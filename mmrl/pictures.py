@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from mmrl.errors import UserError
+from mmrl.rows import brief
 from mmrl.tasks import known_split
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ SHARES = {"train": 0.7, "test": 0.3}
 
 def rank(seed: int, *names: str) -> int:
     """A number in [0, 2**64) for a seed and names: the order in which items are drawn."""
-    return int.from_bytes(hashlib.sha256("\x1f".join((str(seed), *names)).encode(errors="surrogateescape")).digest()[:8], "big")
+    return int.from_bytes(hashlib.sha256("\x1f".join((str(seed), *names)).encode(errors="surrogatepass")).digest()[:8], "big")
 
 
 def chance(seed: int, *names: str) -> random.Random:
@@ -95,8 +96,12 @@ def files(folder: str) -> dict[str, Path]:
     Raises UserError when there are none.
     """
     root = Path(str(folder)).expanduser()
-    if not root.is_dir():
-        raise UserError(f"folder {root.absolute()} {'is a file' if root.exists() else 'does not exist'}: give a folder of images")
+    try:
+        if not root.is_dir():
+            wrong = "is a file" if root.exists() else "does not exist"
+            raise UserError(f"folder {brief(root.absolute())} {wrong}: give a folder of images")
+    except OSError as error:
+        raise UserError(f"folder {brief(root)} can't be read: {error.strerror or error}: correct path") from None
     found = {
         unicodedata.normalize("NFC", (path := Path(parent) / name).relative_to(root).as_posix()): path  # macOS lists another form
         for parent, _, names in os.walk(root, onerror=_raise)
@@ -104,7 +109,7 @@ def files(folder: str) -> dict[str, Path]:
         if not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES
     }
     if not found:
-        raise UserError(f"folder {root} has no images ({', '.join(SUFFIXES)}): put some in, or give another")
+        raise UserError(f"folder {brief(root)} has no images ({', '.join(SUFFIXES)}): put some in, or give another")
     return dict(sorted(found.items()))
 
 
@@ -119,7 +124,7 @@ def split_of(id: str, seed: int, shares: Mapping[str, float] = SHARES) -> str:
 
 
 def _raise(error: OSError) -> None:
-    raise UserError(f"folder {error.filename} can't be read: {error.strerror}: check its permissions")
+    raise UserError(f"folder {brief(error.filename)} can't be read: {error.strerror}: check its permissions")
 
 
 class Source(Protocol):
@@ -150,8 +155,9 @@ class Photographs:
     """Of `PHOTOGRAPHS`; by default all."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.names, str) or any(name not in PHOTOGRAPHS for name in self.names):
-            raise UserError(f"photographs = {self.names!r} must be a list of some of {', '.join(PHOTOGRAPHS)}")
+        listed = isinstance(self.names, list | tuple)
+        if not listed or any(not isinstance(name, str) or name not in PHOTOGRAPHS for name in self.names):
+            raise UserError(f"photographs = {self.names!r:.200} must be a list of some of {', '.join(PHOTOGRAPHS)}")
         self.ids = {split: [f"{split}-{i:05d}" for i in range(count)] for split, count in self.counts.items()}
 
     def name(self, split: str, index: int) -> str:
@@ -189,8 +195,8 @@ class Folder:
                 self.ids[split].append(f"{id}#{k}" if k else id)
         if empty := [split for split, found in self.files.items() if not found]:
             raise UserError(
-                f"folder {self.path} has {len(listed)} image{'s' * (len(listed) != 1)}, and none of them falls to {empty[0]!r}: "
-                "add more, or set another seed"
+                f"folder {brief(self.path)} has {len(listed)} image{'s' * (len(listed) != 1)}, and none of them falls to "
+                f"{empty[0]!r}: add more, or set another seed"
             )
 
     def name(self, split: str, index: int) -> str:

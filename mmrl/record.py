@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import re
 import shutil
@@ -23,8 +22,10 @@ from mmrl import files
 from mmrl.errors import UserError
 from mmrl.files import plain
 from mmrl.targets import is_finite
-from mmrl.types import Message, Rollout, Score
+from mmrl.types import Message, Rollout, Score, user
 
+STRIP = 8
+"""Pictures that are kept of an episode in a simulator."""
 VIEW_PIXELS = 512
 """Longest side of the pictures that are kept for viewing; larger ones are scaled down."""
 MAY_CHANGE = ("runs", "judge", "train", "checkpoint", "record", "limits")
@@ -354,21 +355,36 @@ def _read_toml(path: Path) -> dict[str, Any]:
 def rollout_row(rollout: Rollout, score: Score, advantage: float, shows: Any = None) -> dict[str, Any]:
     """What the run folder keeps of a rollout. shows: the picture that its completion draws."""
     prompt = rollout.prompt
-    gold = any(math.isnan(p) for turn in rollout.turns for p in turn.logprobs)
     return {
         "task": prompt.task,
         "prompt_id": prompt.id,
         "group": rollout.group,
-        "messages": _conversation(rollout),
+        "messages": _shown(rollout) if rollout.track else _conversation(rollout),
         "answer": prompt.answer,
-        "completion": rollout.completion,
-        "source": "gold" if gold else "hint" if rollout.off_policy else "policy",
+        "completion": _told(rollout) if rollout.outcome else rollout.completion,
+        "source": "gold" if rollout.demonstrated else "hint" if rollout.off_policy else "policy",
         "tokens": rollout.length,
         "status": rollout.status,
         "score": score.as_json(),
         "advantage": advantage,
         **({} if shows is None else {"shows": shows}),
     }
+
+
+def _shown(rollout: Rollout) -> list[Message]:
+    """An episode in a simulator: the instruction, and what was seen at up to eight moments of it."""
+    track = rollout.track
+    assert track is not None
+    views = next(iter(track.images.values()), None)
+    moments = [] if views is None else sorted({round(i * (len(views) - 1) / (STRIP - 1)) for i in range(STRIP)})
+    return [user(track.instruction, *(views[m].cpu().numpy() for m in moments if views is not None))]
+
+
+def _told(rollout: Rollout) -> str:
+    """What came of an episode, in words."""
+    found = rollout.outcome
+    end = "succeeded" if found.get("success") else "failed"
+    return f"{end} after {found['steps']:.0f} steps, return {found['return']:.3g}"
 
 
 def _conversation(rollout: Rollout) -> list[Message]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -35,8 +36,9 @@ def check_config(config: RunConfig) -> dict[str, Task]:
     """The tasks of a run file, by label. Raises UserError for whatever is wrong with ids, options, splits and settings."""
     registry = plugins.registry()
     device_of(config)
-    registry.get("policies", config.policy.kind)
+    acts = registry.get("policies", config.policy.kind).acts
     tasks = {entry.label: registry.make_task(entry.id, entry.options) for entry in config.tasks}
+    check_acting(config, tasks, acts)
     for name in verifier_ids(config):
         registry.make_verifier(name)
     weights = task_weights(config)
@@ -44,7 +46,9 @@ def check_config(config: RunConfig) -> dict[str, Task]:
         if isinstance(stage, RlStage):
             check_stage(config, number, stage)
         for name in config.weights(stage):
-            if isinstance(stage, RlStage) and stage.labels == "task" and not any(map(any, weights[name].values())):
+            simulation = tasks[name].simulation
+            paid = simulation is not None and simulation.reward != "none"
+            if isinstance(stage, RlStage) and stage.labels == "task" and not paid and not any(map(any, weights[name].values())):
                 raise UserError(f"tasks {name!r}: its verifiers all weigh 0, so nothing is rewarded: give one a weight")
             items = prompts_of(name, tasks[name], stage.split, config.seed)
             if stage.order == "easy-first":
@@ -54,6 +58,44 @@ def check_config(config: RunConfig) -> dict[str, Task]:
             prompts_of(name, task, config.evaluate.split, config.seed)
     check_trackers(config)
     return tasks
+
+
+def check_acting(config: RunConfig, tasks: Mapping[str, Task], acts: bool) -> None:
+    """Refuse tasks that don't go with the policy, or with each other, and keys that mean nothing to what acts."""
+    acted = [label for label, task in tasks.items() if task.simulation is not None]
+    spoken = [label for label in tasks if label not in acted]
+    if acted and spoken:
+        raise UserError(
+            f"task {acted[0]!r} acts in a simulator and task {spoken[0]!r} is answered in words: train them in two runs"
+        )
+    if acted and not acts:
+        raise UserError(
+            f"task {acted[0]!r} acts in a simulator, and policy.kind = {config.policy.kind!r} writes: take vla or small"
+        )
+    if acts and not acted:
+        raise UserError(f"policy.kind = {config.policy.kind!r} acts in simulators, and task {spoken[0]!r} is answered in words")
+    for number, stage in enumerate(config.stages):
+        if isinstance(stage, DistillStage) and acts and stage.divergence != "sampled":
+            raise UserError(f'stages.{number}.divergence = "{stage.divergence}" is for words: a policy that acts takes "sampled"')
+        if not isinstance(stage, RlStage):
+            continue
+        if stage.ratio != "token" and not acts:
+            raise UserError(f'stages.{number}.ratio = "{stage.ratio}" is for policies that act: words are tokens; leave it out')
+        odd = [
+            key
+            for key, off in (("hints", "none"), ("labels", "task"), ("ground_truth", "never"), ("condition", None))
+            if getattr(stage, key) != off
+        ]
+        if acts and (odd or stage.overlong != "keep" or stage.overlong_buffer):
+            raise UserError(
+                f"stages.{number}.{odd[0] if odd else 'overlong'} is about words, and {acted[0]!r} acts: leave it out"
+            )
+    if acted and config.simulate.device != "auto":
+        present("simulate.device", config.simulate.device)
+    for label in acted:
+        simulation = tasks[label].simulation
+        assert simulation is not None
+        plugins.registry().get("simulators", simulation.simulator)
 
 
 def check_stage(config: RunConfig, number: int, stage: RlStage) -> None:
@@ -157,13 +199,17 @@ def verifier_ids(config: RunConfig) -> dict[str, dict[str, Any]]:
 
 def device_of(config: RunConfig) -> str:
     """The torch device that `policy.device` stands for. Raises UserError when this machine lacks it."""
-    device = config.policy.device
-    if device == "auto":
+    if config.policy.device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
+    return present("policy.device", config.policy.device)
+
+
+def present(key: str, device: str) -> str:
+    """A device that this machine has; UserError otherwise."""
     if device.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError(f'policy.device = {device!r}, but torch sees no GPU: use "cpu" or "auto", and see mmrl doctor')
+        raise UserError(f'{key} = {device!r}, but torch sees no GPU: use "cpu" or "auto", and see mmrl doctor')
     if device.startswith("cuda:") and int(device[5:]) >= torch.cuda.device_count():
-        raise UserError(f"policy.device = {device!r}, but there are {torch.cuda.device_count()} GPUs: they count from cuda:0")
+        raise UserError(f"{key} = {device!r}, but there are {torch.cuda.device_count()} GPUs: they count from cuda:0")
     return device
 
 

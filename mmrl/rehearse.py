@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from mmrl import plugins
-from mmrl.collect.turns import TurnCollector
+from mmrl.collect.collector import Collector
 from mmrl.data.source import Indexable, gold_of, prompt_at
 from mmrl.errors import UserError
 from mmrl.interfaces import Task
@@ -20,38 +20,55 @@ from mmrl.types import Rollout
 
 PROMPTS = 4
 """How many of each task are tried, spread over the split."""
+QUOTED = 80
+"""Characters of a completion that are quoted."""
 
 
 def doubts(
     tasks: Mapping[str, Task],
     prompts: Mapping[str, Indexable],
     verifiers: Mapping[str, Sequence[str]],
-    collector: TurnCollector,
+    collector: Collector,
     judge: Judge,
     max_tokens: Mapping[str, int],
     entries: Mapping[str, TaskConfig],
+    smoke: bool = False,
 ) -> Iterator[str]:
-    """What speaks against a run, a sentence each. All by task."""
+    """What speaks against a run, a sentence each. All by task. smoke: the run is cut short on purpose, `max_tokens` too."""
     for task, items in prompts.items():
+        if tasks[task].simulation is not None:  # nobody writes a completion
+            continue
         rollouts = list(_gold(tasks[task], task, items, collector, entries[task].prompt))
         shortest = min((r.length for r in rollouts), default=0)
-        if shortest > max_tokens[task]:
+        if shortest > max_tokens[task] and not smoke:
             key = f"tasks {task!r} max_tokens" if entries[task].max_tokens else "generate.max_tokens"
             yield f"{task}: {key} = {max_tokens[task]} cuts off even gold completions, of {shortest} tokens: raise it"
         for name in verifiers[task]:
-            high = plugins.registry().get("verifiers", name).high
+            spec = plugins.registry().get("verifiers", name)
+            slack = 1e-6 * max(1.0, abs(spec.high))  # a sum of parts may miss it by rounding
             scored = zip(judge.run(name, cases_of(rollouts)), rollouts, strict=True)
-            low = [(s.value, r.completion) for s, r in scored if s.value is not None and s.value < high]
+            low = [(s.value, r.completion) for s, r in scored if s.value is not None and s.value < spec.high - slack]
             if low:
                 value, completion = low[0]
+                less, most = _apart(value, spec.high)
+                published = "as published, " if "@" in name else ""
+                cut = completion if len(completion) <= QUOTED else f"{completion[:QUOTED]}..."
                 yield (
-                    f"{task}: {name} gives {value:g}, not {high:g}, to the gold completion {completion!r:.80} "
+                    f"{task}: {published}{name} gives {less}, not {most}, to the gold completion {cut!r} "
                     f"(and to {len(low)} of {len(rollouts)} tried): "
                     f"does it read what the task asks for, see `mmrl list tasks {entries[task].id}`?"
                 )
 
 
-def _gold(task: Task, name: str, items: Indexable, collector: TurnCollector, template: str) -> Iterator[Rollout]:
+def _apart(a: float, b: float) -> tuple[str, str]:
+    """Two different numbers with as few digits as tell them apart."""
+    for digits in range(6, 17):
+        if (said := (f"{a:.{digits}g}", f"{b:.{digits}g}"))[0] != said[1]:
+            break
+    return said
+
+
+def _gold(task: Task, name: str, items: Indexable, collector: Collector, template: str) -> Iterator[Rollout]:
     """The gold completions of a few prompts as finished episodes; broken pictures are the run's business."""
     for i in range(0, len(items), -(-len(items) // PROMPTS)):
         try:

@@ -7,6 +7,7 @@ counts it and goes on.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +19,12 @@ from mmrl.targets import one_line
 T = TypeVar("T")
 SPLITS = {"train": ("train", "training"), "test": ("test", "validation", "valid", "val", "dev")}
 """Our split -> what data sets call it; the first that is there is taken."""
+MAX_PATH = 4096
+"""Characters of a path: Linux's most."""
 MAX_LINE = 2**26
 """Bytes of a line of JSONL."""
+_HUB = re.compile(r"\w[\w.-]{0,95}(/\w[\w.-]{0,95})?")
+"""A data set's name on the Hub."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class Rows(Sequence[dict[str, Any]]):
 
     def where(self, index: int) -> str:
         """`data/train.jsonl line 7`"""
-        return f"{self.name} {self.unit} {index + self.first}"
+        return f"{brief(self.name)} {self.unit} {index + self.first}"
 
 
 @dataclass(frozen=True)
@@ -91,16 +96,26 @@ def read_rows(path: str, *, name: str | None = None, revision: str | None = None
     name, revision, split: of a data set. Nothing but a table's outline is read before its rows are asked for.
     Raises UserError when there is no such table.
     """
-    local = Path(str(path)).expanduser()
+    if not isinstance(path, str | Path):
+        raise UserError(f"path = {path!r:.60} must be a text: the path of a table, or a data set's name")
+    local = Path(path).expanduser()
     kinds = {".jsonl": _jsonl, ".ndjson": _jsonl, ".json": _json, ".csv": _csv, ".tsv": _csv, ".parquet": _parquet}
-    if local.suffix.lower() in kinds:
-        if not local.is_file():
-            raise UserError(f"{path} {'is no file' if local.exists() else 'does not exist'}: check the path")
-        try:
+    try:
+        if local.suffix.lower() in kinds:
+            if not local.is_file():
+                raise UserError(f"{brief(path)} {'is no file' if local.exists() else 'does not exist'}: check the path")
             return kinds[local.suffix.lower()](local)
-        except OSError as error:
-            raise UserError(f"{path} can't be read: {error.strerror or error}: check its permissions") from error
+        local.exists()
+    except OSError as error:
+        why = error.strerror or one_line(error)[:200]
+        raise UserError(f"{brief(path)} can't be read: {why}: check the path and its permissions") from error
     return _dataset(str(path), local, name, revision, split)
+
+
+def brief(path: object) -> str:
+    """A path as messages tell it: one line of 200 characters at most, its end where it has more."""
+    line = "".join(c if c.isprintable() else "?" for c in str(path))
+    return line if len(line) <= 200 else f"...{line[-197:]}"
 
 
 def beside(path: str, image: Any, folder: str | None = None) -> Any:
@@ -109,6 +124,8 @@ def beside(path: str, image: Any, folder: str | None = None) -> Any:
         return image
     if not image.strip():
         raise ValueError("the image has an empty path")
+    if len(image) > MAX_PATH:
+        raise ValueError(f"the image's path has {len(image):,} characters, {image[:40]!r} first: no file has such a name")
     base = Path(folder).expanduser() if folder else Path(str(path)).expanduser().parent
     return str(base / image)
 
@@ -134,7 +151,7 @@ def _jsonl(path: Path) -> Rows:
         try:
             return json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{path} line {number} is no JSON ({one_line(error)[:120]}): mend or remove it") from error
+            raise UserError(f"{brief(path)} line {number} is no JSON ({one_line(error)[:120]}): mend or remove it") from error
 
     return _Lines(str(path), len(offsets), read, "line", lines=tuple(number for _, number in offsets))
 
@@ -145,16 +162,18 @@ class _Lines(Rows):
     """The number of each row's line in the file, from 1."""
 
     def where(self, index: int) -> str:
-        return f"{self.name} line {self.lines[index]}"
+        return f"{brief(self.name)} line {self.lines[index]}"
 
 
 def _json(path: Path) -> Rows:
     try:
         found = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is no JSON ({one_line(error)[:120]}): correct it, or save it as .jsonl") from error
+        raise UserError(f"{brief(path)} is no JSON ({one_line(error)[:120]}): correct it, or save it as .jsonl") from error
     if not isinstance(found, list):
-        raise UserError(f"{path} holds a {type(found).__name__}: a list of objects is read, or .jsonl with one in each line")
+        raise UserError(
+            f"{brief(path)} holds a {type(found).__name__}: a list of objects is read, or .jsonl with one in each line"
+        )
     return Rows(str(path), len(found), found.__getitem__, "item")
 
 
@@ -168,14 +187,14 @@ def _csv(path: Path) -> Rows:
             header = next(reader, [])
             rows = [(reader.line_num, row) for row in reader if row]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path} is no table ({one_line(error)[:120]}): save it as UTF-8 CSV with a header") from error
+        raise UserError(f"{brief(path)} is no table ({one_line(error)[:120]}): save it as UTF-8 CSV with a header") from error
     if not header or len(set(header)) < len(header):
-        raise UserError(f"{path}: its first line must name each column once, and holds {header!r:.120}")
+        raise UserError(f"{brief(path)}: its first line must name each column once, and holds {header!r:.120}")
 
     def read(index: int) -> dict[str, str]:
         line, row = rows[index]
         if len(row) != len(header):
-            raise UserError(f"{path} line {line} has {len(row)} fields and the header {len(header)}: mend or remove it")
+            raise UserError(f"{brief(path)} line {line} has {len(row)} fields and the header {len(header)}: mend or remove it")
         return dict(zip(header, row, strict=True))
 
     return _Lines(str(path), len(rows), read, "line", columns=tuple(header), lines=tuple(line for line, _ in rows))
@@ -186,25 +205,32 @@ def _parquet(path: Path) -> Rows:
     try:
         table = datasets.Dataset.from_parquet(str(path))
     except Exception as error:
-        raise UserError(f"{path} is no Parquet table: {one_line(error)[:200]}: save it again") from error
+        raise UserError(f"{brief(path)} is no Parquet table: {one_line(error)[:200]}: save it again") from error
     return _table(str(path), table)
 
 
 def _dataset(path: str, local: Path, name: str | None, revision: str | None, split: str | None) -> Rows:
     datasets = _datasets()
+    here = local.exists()
+    if not here and not _HUB.fullmatch(path):
+        raise UserError(
+            f"{brief(path)} does not exist, and is no name of a data set on the Hub, such as owner/name: check the path"
+        )
     try:
         if (local / "dataset_dict.json").is_file() or (local / "state.json").is_file():
             loaded = datasets.load_from_disk(str(local))
         else:
-            loaded = datasets.load_dataset(str(local) if local.exists() else path, name, revision=revision)
+            loaded = datasets.load_dataset(str(local) if here else path, name, revision=revision)
     except Exception as error:  # a download, a file or a schema: all end in one line
         why = " ".join(str(error).split())[:300]
-        raise UserError(f"data set {path} can't be loaded: {why}: check path, name and revision") from error
+        if not here:
+            raise UserError(f"{path} is no file or folder here, and the Hub gives no data set of this name ({why})") from error
+        raise UserError(f"data set {brief(path)} can't be loaded: {why}: check path, name and revision") from error
     if not isinstance(loaded, Mapping):
         return _table(path, loaded)
     wanted = next((s for s in SPLITS.get(split or "train", (split,)) if s in loaded), None)
     if wanted is None:
-        raise UserError(f"data set {path} has no split {split or 'train'!r}: it has {', '.join(map(str, loaded))}")
+        raise UserError(f"data set {brief(path)} has no split {split or 'train'!r}: it has {', '.join(map(str, loaded))}")
     return _table(f"{path} {wanted}", loaded[wanted])
 
 
@@ -235,4 +261,5 @@ def _datasets() -> Any:
         import datasets
     except ModuleNotFoundError:
         raise UserError('this table needs datasets: pip install "mmrl[train]"') from None
+    datasets.disable_progress_bars()  # they would stand among a run's own lines
     return datasets

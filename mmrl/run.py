@@ -13,15 +13,17 @@ from typing import Any, Protocol
 import torch
 
 from mmrl import checkpoint, plugins
-from mmrl.collect.turns import TurnCollector
+from mmrl.collect.collector import collector_of
 from mmrl.condition import shown_as
+from mmrl.config import SMOKE
 from mmrl.errors import UserError
 from mmrl.evaluate import Evaluation, Evaluator, metric_of
 from mmrl.gather import Group
-from mmrl.generate.local import LocalGenerator, Sampling
+from mmrl.generate.local import Sampling
 from mmrl.interfaces import Task
 from mmrl.judge import Judge
-from mmrl.policies.vlm import VLM
+from mmrl.packer import packer_of
+from mmrl.policies.policy import Policy
 from mmrl.record import RunFolder
 from mmrl.rehearse import doubts
 from mmrl.schema import DistillStage, RlStage, RunConfig, SftStage, Training
@@ -68,18 +70,17 @@ class Run:
         config: RunConfig,
         tasks: Mapping[str, Task],
         folder: RunFolder,
-        policy: VLM,
+        policy: Policy,
         judge: Judge,
         progress: Progress,
-        teacher: Callable[[DistillStage], VLM],
+        teacher: Callable[[DistillStage], Policy],
     ) -> None:
         """tasks: label -> task. teacher: loads the one of a distill stage."""
         self.config, self.tasks, self.folder = config, tasks, folder
         self.policy, self.judge, self.progress, self.teacher = policy, judge, progress, teacher
         self.entries = {t.label: t for t in config.tasks}
-        self.collector = TurnCollector(
-            policy, LocalGenerator(policy, config.generate.batch_size), tasks, config.generate.max_turns
-        )
+        self.collector = collector_of(config, tasks, policy)
+        self.packer = packer_of(config, policy)
         lend_eyes(tasks.values(), policy)
         self.evaluator = Evaluator(config, tasks, self.collector, judge)
         self.weights = task_weights(config)
@@ -161,9 +162,12 @@ class Run:
 
     def rehearse(self) -> None:
         """Say what stands against learning anything, before time is spent on it."""
+        smoke = self.config.name.endswith(SMOKE)  # which shortens answers itself
         verifiers = {t: list(dict.fromkeys([*self.weights[t], metric_of(self.config, t)])) for t in self.tasks}
         limits = {t: self.sampling(t, 0).max_tokens for t in self.tasks}
-        for what in doubts(self.tasks, self.steps.source.prompts, verifiers, self.collector, self.judge, limits, self.entries):
+        for what in doubts(
+            self.tasks, self.steps.source.prompts, verifiers, self.collector, self.judge, limits, self.entries, smoke
+        ):
             self.warn("gold completions", what)
 
     def look(self, stage: Training) -> None:
@@ -294,7 +298,7 @@ class Run:
         )
 
 
-def lend_eyes(tasks: Iterable[Task], policy: VLM) -> None:
+def lend_eyes(tasks: Iterable[Task], policy: Policy) -> None:
     """Let tasks know how the policy sees pictures, before they are asked for prompts."""
     for task in tasks:
         task.eyes = policy.eyes

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from mmrl.simulation import ActionSpec
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
@@ -54,14 +56,33 @@ class VerifierSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatorSpec(Spec):
-    """A world that is stepped: the target builds a `mmrl.Simulator`."""
+    """A world that is stepped: the target builds a `mmrl.Simulator`, as `target(num_envs=, device=, **options)`."""
 
     cameras: tuple[str, ...] = ()
-    action_dims: int = 0
+    """Names of the pictures in an observation; the first is the one that a policy with one eye looks through."""
+    action: ActionSpec | None = None
+    """What an action is; a simulator without one can be listed and not be driven."""
+    control_hz: float = 0.0
+    """Steps per simulated second, for people and for videos."""
     max_steps: int = 0
+    """Steps after which an episode is cut off, where the task doesn't say."""
+    parts: tuple[str, ...] = ()
+    """The names in `Transition.parts`."""
     capabilities: frozenset[str] = frozenset()
-    """Of: `partial-reset`, `per-env-seed`, `snapshot`, `batched-gpu`, `render-gpu`, `render-cpu`, `needs-assets`."""
+    """Of `CAPABILITIES`."""
     variants: tuple[str, ...] = ()
+    """Changes of the world by name, such as `vision.texture`."""
+
+    def __post_init__(self) -> None:
+        if unknown := self.capabilities - CAPABILITIES:
+            raise ValueError(f"capabilities {', '.join(sorted(unknown))} are unknown: they are {', '.join(sorted(CAPABILITIES))}")
+
+
+CAPABILITIES = frozenset(
+    (*("partial-reset", "per-env-seed", "snapshot", "batched-gpu", "expert"), *("render-gpu", "render-cpu", "needs-assets"))
+)
+"""What a simulator may be able to do: reset some environments and not others; start each from a seed of its own; give and take
+states; run thousands at once on a GPU; do its tasks itself; render on a GPU, on a CPU; and that it needs files from elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +90,9 @@ class PolicySpec(Spec):
     """A kind of policy: the target is called as `target(config, device=..., seed=..., source=..., **options)`, see
     `mmrl.policies.vlm.VLM`. If it has a static method `check(config)`, that is called first, to refuse what can be refused before
     anything is loaded; not where a checkpoint takes the model's place."""
+
+    acts: bool = False
+    """It acts in simulators (`mmrl.policies.acting.ActingPolicy`); otherwise it writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

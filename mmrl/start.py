@@ -18,19 +18,19 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from mmrl import checkpoint, plugins
-from mmrl.collect.turns import TurnCollector
+from mmrl.collect.collector import collector_of
 from mmrl.config import as_data
 from mmrl.data.seeds import derive
 from mmrl.errors import UserError
 from mmrl.evaluate import Evaluation, Evaluator
-from mmrl.generate.local import LocalGenerator
 from mmrl.judge import Judge
+from mmrl.policies.policy import Policy
 from mmrl.policies.vlm import VLM
 from mmrl.record import RunFolder, is_run, read_rows, refuse_used, step_of
 from mmrl.refuse import check_config, check_model, device_of, of_teacher, remarks, resolved, verifier_ids
 from mmrl.run import Position, Progress, Run, lend_eyes, opening, shown_in
-from mmrl.schema import DistillStage, RunConfig
-from mmrl.targets import one_line
+from mmrl.schema import DistillStage, PolicyConfig, RunConfig
+from mmrl.targets import calling, check_options, one_line
 
 
 def train(config: RunConfig, progress: Progress, *, resume: bool = False, overwrite: bool = False) -> RunFolder:
@@ -59,7 +59,7 @@ def train(config: RunConfig, progress: Progress, *, resume: bool = False, overwr
         found = newest(folder)
         if found is None:
             check_model(config)
-        judge = held.enter_context(Judge(verifier_ids(config), config.judge.processes, config.judge.deadline_s))
+        judge = held.enter_context(_judge(config))
         policy = load_policy(config, found / checkpoint.POLICY if found else None)  # while the judge's workers start
         check_packing(config, policy, progress)
         judge.ready()
@@ -71,6 +71,7 @@ def train(config: RunConfig, progress: Progress, *, resume: bool = False, overwr
         for remark in remarks(config):
             progress.note(remark)
         run = Run(config, tasks, folder, policy, judge, progress, lambda stage: load_teacher(config, stage))
+        held.callback(run.collector.close)
         if resume:
             restore(run, found)
         with stopping_gently(run):
@@ -194,33 +195,42 @@ def check_position(run: Run, path: Path) -> None:
         raise ValueError(f"its state says step {at.step}, step {at.stage_step} of stage {at.stage}")
 
 
-def load_policy(config: RunConfig, source: Path | None, cure: str = "remove that folder to go on from an earlier one") -> VLM:
+def load_policy(config: RunConfig, source: Path | None, cure: str = "remove that folder to go on from an earlier one") -> Policy:
     """source: the checkpoint's folder, in place of `policy.model`. cure: what to do where that can't be read."""
-    registry = plugins.registry()
-    spec, seed = registry.get("policies", config.policy.kind), derive(config.seed, "weights")
-    device = device_of(config)
+    seed, device = derive(config.seed, "weights"), device_of(config)
     try:
-        return registry.target(spec)(config.policy, device=device, seed=seed, source=source, **spec.options)
+        return made_policy(config.policy, device=device, seed=seed, source=source)
     except UserError as error:
         if source is None or str(error).startswith(f"policy.model {config.policy.model!r}"):  # what adapters belong to is missing
             raise
         raise UserError(f"checkpoint {source.parent} can't be read: {error}: {cure}") from error
 
 
-def load_teacher(config: RunConfig, stage: DistillStage) -> VLM:
+def made_policy(config: PolicyConfig, **given: Any) -> Policy:
+    """A policy of this kind, with its options."""
     registry = plugins.registry()
-    spec = registry.get("policies", config.policy.kind)
+    spec = registry.get("policies", config.kind)
+    kind, options = registry.target(spec), {**spec.options, **config.options}
+    if any(name in given or name == "config" for name in options):
+        raise UserError(f"policy.options: {', '.join(sorted(options))}: device and seed have keys of their own")
+    check_options(f"policy {spec.id!r}", kind, {"config": config, **given, **options})
+    with calling(f"policy {spec.id!r}"):
+        policy: Policy = kind(config, **given, **options)
+    return policy
+
+
+def load_teacher(config: RunConfig, stage: DistillStage) -> Policy:
     policy = config.policy.model_copy(update={"model": stage.teacher, "lora": None})
     try:
-        teacher = registry.target(spec)(policy, device=device_of(config), seed=derive(config.seed, "weights"), **spec.options)
+        teacher = made_policy(policy, device=device_of(config), seed=derive(config.seed, "weights"))
     except UserError as error:
         raise of_teacher(error, config.stages.index(stage)) from error
     teacher.model.requires_grad_(False)
     return teacher
 
 
-def check_packing(config: RunConfig, policy: VLM, progress: Progress) -> None:
-    if policy.family.shares_prefix:
+def check_packing(config: RunConfig, policy: Policy, progress: Progress) -> None:
+    if not isinstance(policy, VLM) or policy.family.shares_prefix:
         return
     kind = policy.model.config.model_type
     if config.train.packing == "shared-prefix":
@@ -248,11 +258,16 @@ def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Ev
     with within_memory(config):
         policy = load_policy(config, found / checkpoint.POLICY if found else None, cure)
         lend_eyes(tasks.values(), policy)
-        collector = TurnCollector(policy, LocalGenerator(policy, config.generate.batch_size), tasks, config.generate.max_turns)
+        collector = collector_of(config, tasks, policy)
         shown = shown_in(config.stages[stage_of(found, config) if found else opening(config)])
-        with Judge(verifier_ids(config), config.judge.processes, config.judge.deadline_s) as judge:
+        with _judge(config) as judge, contextlib.closing(collector):
             evaluator = Evaluator(config, tasks, collector, judge, shown)
             return [evaluator(name)[0] for name in tasks]
+
+
+def _judge(config: RunConfig) -> Judge:
+    settings = config.judge
+    return Judge(verifier_ids(config), settings.processes, settings.deadline_s, settings.memory_mb)
 
 
 def stage_of(path: Path, config: RunConfig) -> int:

@@ -19,15 +19,15 @@ from mmrl.condition import relabelled, shown_as
 from mmrl.data.seeds import derive
 from mmrl.data.source import Source, gold_of, prompts_of
 from mmrl.errors import UserError
-from mmrl.gather import Gathered, Gatherer, Taken, collected, is_gold, outcomes
+from mmrl.gather import Gathered, Gatherer, Taken, collected, outcomes
 from mmrl.generate.local import LocalGenerator, Sampling
 from mmrl.learn import Demonstrations, Learner
 from mmrl.metrics import rl_metrics
-from mmrl.pack import pack
 from mmrl.policies.critic import Critic
 from mmrl.policies.reference import Reference
+from mmrl.policies.vlm import VLM
 from mmrl.record import rollout_row
-from mmrl.schema import DistillStage, RlStage, SftStage, Training
+from mmrl.schema import CriticConfig, DistillStage, RlStage, SftStage, Training
 from mmrl.targets import PluginError, calling
 from mmrl.types import Batch, Credit, Prompt, Rollout, Score
 
@@ -40,6 +40,7 @@ class Steps:
 
     source: Source
     learner: Learner
+    stage: Training
 
     def __init__(self, run: Run, stage: Training, history: bool = False) -> None:
         self.run, self.config = run, run.config
@@ -81,7 +82,7 @@ class Steps:
                 try:
                     prompt = self.shown(self.source[place])
                     name = prompt.id or name
-                    taken.append((place, prompt, run.policy.encode(prompt)))
+                    taken.append((place, prompt, run.collector.encode([prompt])[0]))
                 except PluginError:
                     raise
                 except UserError as error:
@@ -111,17 +112,11 @@ class Steps:
         seed = derive(self.config.seed, "sample", self.run.at.step)
         return self.run.sampling(task, derive(seed, calls) if calls else seed)
 
-    def pack(self, rollouts: Sequence[Rollout], credit: Credit, keep_zero: bool | None = None) -> Batch:
-        config, policy = self.config.train, self.run.policy
+    def pack(self, rollouts: Sequence[Rollout], credit: Credit, *, keep_zero: bool | None = None, **how: Any) -> list[Batch]:
+        """What each optimiser step learns from; see `mmrl.packer.Packer.pack`."""
+        keep = self.learner.needs_every_rollout if keep_zero is None else keep_zero
         with self.run.clock("update"):
-            return pack(
-                rollouts,
-                credit,
-                policy,
-                shared_prefix=config.packing != "per-completion" and policy.family.shares_prefix,
-                budget=config.micro_batch_tokens,
-                keep_zero=self.learner.needs_every_rollout if keep_zero is None else keep_zero,
-            )
+            return self.run.packer.pack(rollouts, credit, self.stage, keep_zero=keep, **how)
 
     def update(self, batches: Sequence[Batch], **options: Any) -> dict[str, float]:
         """Let the learner learn; the weights are those of no step meanwhile."""
@@ -137,13 +132,19 @@ class Steps:
 
     def measure(self, rollouts: Sequence[Rollout], names: frozenset[str]) -> Mapping[str, torch.Tensor]:
         """See `mmrl.algorithms.signals.Measure`."""
-        batch = self.pack(rollouts, ones(rollouts), keep_zero=True)
-        with self.run.clock("update"):
-            return self.learner.measure(batch, names)
+
+        def forward(names: frozenset[str]) -> Mapping[str, torch.Tensor]:
+            (batch,) = self.pack(rollouts, ones(rollouts), keep_zero=True)
+            with self.run.clock("update"):
+                return self.learner.measure(batch, names)
+
+        return self.run.packer.measured(rollouts, self.stage, names, forward)
 
 
 class SftSteps(Steps):
     """Imitate gold completions."""
+
+    stage: SftStage
 
     def __init__(self, run: Run, stage: SftStage) -> None:
         super().__init__(run, stage)
@@ -154,12 +155,14 @@ class SftSteps(Steps):
 
     def __call__(self) -> dict[str, float]:
         rollouts = self.demonstrated(self.stage.batch_size)
-        metrics = self.update([self.pack(rollouts, ones(rollouts))])
+        metrics = self.update(self.pack(rollouts, ones(rollouts)))
         return {k: metrics[k] for k in ("loss", "grad_norm", "learning_rate")}
 
 
 class RlSteps(Steps):
     """Sample, score, reinforce."""
+
+    stage: RlStage
 
     def __init__(self, run: Run, stage: RlStage) -> None:
         config = run.config
@@ -172,7 +175,7 @@ class RlSteps(Steps):
             run.collector,
             run.judge,
             take=self.take,
-            encode=run.policy.encode,
+            encode=lambda prompt: run.collector.encode([prompt])[0],
             sampling=self.sampling,
             weights=self.weights,
             group_size=lambda task: run.entries[task].group_size or stage.group_size,
@@ -190,10 +193,16 @@ class RlSteps(Steps):
             imitates if stage.condition else self.algorithm,
             temperature=config.generate.temperature,
             reference=Reference(run.policy, adapters) if stage.kl else None,
-            critic=Critic(run.policy, stage.critic, derive(config.seed, "critic", run.at.stage)) if stage.critic else None,
+            critic=self.critic(stage.critic) if stage.critic else None,
             gap_limit=torch.inf if limit is None else limit,
             checkpointed=config.train.checkpointing,
         )
+        run.collector.critic = self.learner.critic
+
+    def critic(self, config: CriticConfig) -> Critic:
+        """With a value for each action of a chunk, if those are what is credited."""
+        chunk = getattr(self.run.policy, "chunk", 1) if self.stage.credit == "action" else 1
+        return Critic(self.run.policy, config, derive(self.config.seed, "critic", self.run.at.stage), chunk)
 
     def __call__(self) -> dict[str, float]:
         demonstrations = self.demonstrations()
@@ -206,9 +215,10 @@ class RlSteps(Steps):
         update = self.update(self.batches(gathered, credit), kl=self.kl, demonstrations=demonstrations)
         counts = gathered.counts | self.source.figures()
         self.source.learned(outcomes(gathered.sampled, self.stage.success))
-        own = [n for n, r in enumerate(gathered.rollouts) if not is_gold(r)]
+        own = [n for n, r in enumerate(gathered.rollouts) if not r.demonstrated]
         rollouts, scores = [gathered.rollouts[n] for n in own], [gathered.scores[n] for n in own]
-        return rl_metrics(rollouts, scores, credit.advantages[own]) | counts | self.adapt(update)
+        sampled = rl_metrics(rollouts, scores, credit.advantages[own]) | self.run.collector.figures()
+        return sampled | counts | self.adapt(update)
 
     # -- credit -----------------------------------------------------------------------------------------------------------
 
@@ -255,26 +265,19 @@ class RlSteps(Steps):
     # -- the update -------------------------------------------------------------------------------------------------------
 
     def batches(self, gathered: Gathered, credit: Credit) -> list[Batch]:
-        """The step's mini-batches: whole groups, dealt out in turn."""
+        """The step's mini-batches."""
         rollouts = gathered.rollouts
         if self.stage.condition:
             rollouts, credit, gathered.counts["condition/positive_share"] = relabelled(
                 gathered,
                 credit,
                 self.stage.condition,
-                self.run.policy.encode,
+                lambda prompt: self.run.collector.encode([prompt])[0],
                 lambda group: self.source[group.place],
                 self.seed("condition"),
             )
-        count = min(self.stage.minibatches, len(gathered.groups))
-        if count == 1:
-            return [self.pack(rollouts, credit)]
-        found = []
-        for k in range(count):
-            left_out = torch.tensor([r.group % count != k for r in gathered.rollouts])
-            mine = credit.advantages.masked_fill(left_out if credit.advantages.ndim == 1 else left_out[:, None], torch.nan)
-            found.append(self.pack(rollouts, Credit(advantages=mine, values_NT=credit.values_NT, returns_NT=credit.returns_NT)))
-        return found
+        groups = [r.group for r in gathered.rollouts]
+        return self.pack(rollouts, credit, parts=self.stage.minibatches, seed=self.seed("parts"), groups=groups)
 
     @property
     def kl(self) -> float:
@@ -309,7 +312,8 @@ class RlSteps(Steps):
         if not weight:
             return None
         rollouts = self.demonstrated(rule.batch_size)
-        return Demonstrations(batch=self.pack(rollouts, ones(rollouts)), weight=weight, uncertain=rule.uncertain)
+        (batch,) = self.pack(rollouts, ones(rollouts))
+        return Demonstrations(batch=batch, weight=weight, uncertain=rule.uncertain)
 
     def seed(self, use: str) -> int:
         return derive(self.config.seed, use, self.run.at.step)
@@ -351,7 +355,7 @@ def kept_of(rollouts: Sequence[Rollout], taught: Sequence[bool], limit: int) -> 
     kept: list[int] = []
     for group in (group for turn in zip_longest(*by_task.values()) for group in turn if group):
         if not kept and len(group) > limit:
-            return sorted(sorted(group, key=lambda n: not is_gold(rollouts[n]))[:limit])
+            return sorted(sorted(group, key=lambda n: not rollouts[n].demonstrated)[:limit])
         if len(kept) + len(group) <= limit:
             kept += group
     return kept
@@ -360,12 +364,15 @@ def kept_of(rollouts: Sequence[Rollout], taught: Sequence[bool], limit: int) -> 
 class DistillSteps(Steps):
     """Learn from a teacher, on the policy's own completions or on the teacher's."""
 
+    stage: DistillStage
+
     def __init__(self, run: Run, stage: DistillStage) -> None:
         super().__init__(run, stage)
         self.stage, self.teacher = stage, run.teacher(stage)
         self.algorithm = load_algorithm("opd", {}) if stage.divergence == "sampled" else None
-        generator = LocalGenerator(self.teacher, run.config.generate.batch_size)
-        self.collector = TurnCollector(self.teacher, generator) if stage.divergence == "hard" else run.collector
+        self.collector = run.collector
+        if stage.divergence == "hard" and isinstance(self.teacher, VLM):
+            self.collector = TurnCollector(self.teacher, LocalGenerator(self.teacher, run.config.generate.batch_size))
 
     def begin(self) -> None:
         config = self.config
@@ -385,14 +392,14 @@ class DistillSteps(Steps):
             found = collected(self.collector, taken, size, lambda task: self.sampling(task, 0), run.at.step)
         rollouts = [r for group in found for r in group]
         lengths = [r.length for r in rollouts]
-        metrics = {"length/mean": sum(lengths) / len(rollouts)}
+        metrics = run.collector.figures() | {"length/mean": sum(lengths) / len(rollouts)}
         credit = ones(rollouts)
         if self.algorithm:
             rl = RlStage(kind="rl", steps=1)  # what of an rl stage a signal looks at: no penalty in the reward
             signals = Signals(rollouts, [Score(0.0)] * len(rollouts), rl, measure=lambda names: self.measure(rollouts, names))
             credit = self.algorithm.credit(signals)
             metrics["divergence"] = -credit.advantages.sum().item() / sum(lengths)  # as the sampled tokens estimate it
-        return metrics | self.update([self.pack(rollouts, credit)])
+        return metrics | self.update(self.pack(rollouts, credit))
 
 
 def ones(rollouts: Sequence[Rollout]) -> Credit:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # torch and pillow would make `import mmrl` slow
     import torch
     from PIL.Image import Image
+
+    from mmrl.policies.acting import Calls
+    from mmrl.simulation import Track
 
 Message = Mapping[str, Any]
 """One chat message: `{"role": ..., "content": [part, ...]}`; a part is `{"type": "text", "text": ...}` or
@@ -156,11 +160,28 @@ class Rollout:
     off_policy: bool = False
     """It was sampled from another prompt than it is trained on (one with a hint): the loss compares with the sampler's
     probabilities, and the gap between sampler and learner leaves it out."""
+    track: Track | None = None
+    """What happened in a simulator; such an episode has no turns."""
+    outcome: Mapping[str, float] = field(default_factory=dict)
+    """What came of an episode in a simulator: `success` (at any time), `success_at_end`, `return`, `steps`, and each of the
+    simulator's parts at its best."""
 
     @property
     def length(self) -> int:
-        """Trained tokens: what the policy sampled, over all turns."""
-        return sum(len(t.token_ids) for t in self.turns)
+        """Trained tokens: what the policy sampled, over all turns; in a simulator the choices that were carried out."""
+        return self.track.length if self.track else sum(len(t.token_ids) for t in self.turns)
+
+    @property
+    def world_reward(self) -> float:
+        """What the world or the simulator paid, over the whole episode."""
+        return self.track.reward if self.track else sum(t.reward for t in self.turns)
+
+    @property
+    def demonstrated(self) -> bool:
+        """Nobody sampled it: it is a gold completion or an expert's episode."""
+        if self.track:
+            return bool(self.track.logprobs_TKC.isnan().any())
+        return any(math.isnan(p) for t in self.turns for p in t.logprobs)
 
     @property
     def completion(self) -> str:
@@ -188,6 +209,8 @@ class Case:
     """The frame in which this model writes coordinates."""
     media: tuple[Any, ...] = ()
     """The images as the task gave them; filled only for verifiers whose spec says `images=True`."""
+    outcome: Mapping[str, float] = field(default_factory=dict)
+    """`Rollout.outcome`, of an episode in a simulator."""
     rollout: Rollout | None = None
     """The whole episode; filled only for verifiers whose spec says `rollout=True`."""
 
@@ -263,6 +286,11 @@ class MicroBatch:
     returns_L: torch.Tensor | None = None
     """float32: what it should have said; NaN where it isn't asked."""
 
+    def critic_values(self, values_QU: torch.Tensor, choices: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """A critic's values [L + R, 1] -> before each trained token [L], and after each rollout [R]."""
+        length = len(self.source_L)
+        return values_QU[:length, 0], values_QU[length:, 0]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credit:
@@ -280,7 +308,7 @@ class Credit:
 class Batch:
     """Everything one update needs; splitting it otherwise into micro-batches gives the same gradient."""
 
-    micro: tuple[MicroBatch, ...]
+    micro: tuple[MicroBatch | Calls, ...]
     num_tokens: int
     """Trained tokens over all micro-batches and ranks: the normaliser of token means."""
     num_rollouts: int

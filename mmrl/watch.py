@@ -31,6 +31,10 @@ class Figure(Protocol):
     @property
     def value(self) -> float: ...
     @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+    @property
     def extra(self) -> Mapping[str, float]: ...
 
 
@@ -39,6 +43,8 @@ class Best:
     """A task's best held-out figure in this stage, or the one that the stage began with."""
 
     value: float
+    low: float
+    """Of its interval."""
     step: int
     parts: dict[str, float] = field(default_factory=dict)
     """Reward part -> its mean then; empty when the stage had no step yet."""
@@ -81,7 +87,8 @@ class Watch:
 
     def evaluated(self, step: int, figures: Iterable[Figure]) -> list[str]:
         """After an evaluation, and after that step's own metrics: what is wrong with the figures of all tasks."""
-        return _tell(step, [found for f in figures for found in self._after_evaluation(step, f.task, f.value, f.extra)])
+        found = [self._after_evaluation(step, f.task, (f.low, f.value, f.high), f.extra) for f in figures]
+        return _tell(step, [each for one in found for each in one])
 
     def replay(self, rows: Iterable[Mapping[str, Any]], steps: Sequence[int]) -> None:
         """Take in what a resumed run told before: the rows of `metrics.jsonl` up to where it goes on. Never raises an alarm.
@@ -92,7 +99,8 @@ class Watch:
         for row in rows:
             if "eval" in row:
                 figure = row["eval"]
-                self._after_evaluation(row["step"], figure["task"], figure["value"], figure.get("extra", {}))
+                known = (figure.get("low"), figure["value"], figure.get("high"))
+                self._after_evaluation(row["step"], figure["task"], known, figure.get("extra", {}))
             else:
                 self._after_step(bisect.bisect_left(ends, row["step"]), row["metrics"])
 
@@ -101,7 +109,7 @@ class Watch:
     def _after_step(self, stage: int, metrics: Mapping[str, Any]) -> list[Finding]:
         if stage != self.stage:
             self.stage, self.told, self.first, self.recent = stage, set(), {}, {}
-            self.best = {task: Best(last.value, last.step) for task, last in self.last.items()}
+            self.best = {task: Best(last.value, last.low, last.step) for task, last in self.last.items()}
         for key, value in metrics.items():
             if _is_number(value):
                 self.recent.setdefault(key, deque(maxlen=LONG)).append(value)
@@ -183,11 +191,14 @@ class Watch:
 
     # -- evaluations ----------------------------------------------------------------------------------------------------
 
-    def _after_evaluation(self, step: int, task: str, value: Any, extra: Mapping[str, Any]) -> list[Finding]:
+    def _after_evaluation(self, step: int, task: str, figure: Sequence[Any], extra: Mapping[str, Any]) -> list[Finding]:
+        """figure: the lower bound of its interval, its value, the upper bound; a bound that isn't known is the value."""
+        value = figure[1]
         if not _is_number(value):
             return []
-        found = [*self._blind(task, value, extra.get("blank")), *self._hacking(task, value)]
-        self.last[task] = Best(value, step, {key: _mean(values) for key, values in self._parts(task).items()})
+        low, high = (bound if _is_number(bound) else value for bound in (figure[0], figure[2]))
+        found = [*self._blind(task, value, extra.get("blank")), *self._hacking(task, value, high)]
+        self.last[task] = Best(value, low, step, {key: _mean(values) for key, values in self._parts(task).items()})
         if task not in self.best or value > self.best[task].value:
             self.best[task] = self.last[task]
         return found
@@ -199,10 +210,11 @@ class Watch:
         cure = "the answers are not read off the pictures: look for a shortcut in the texts, or for answers that occur too often"
         return self._check("blind", blank / value, what, cure, task)
 
-    def _hacking(self, task: str, value: float) -> list[Finding]:
-        """A part that pays more than at the best figure, while that fell, pays for something else than the task."""
+    def _hacking(self, task: str, value: float, high: float) -> list[Finding]:
+        """A part that pays more than at the best figure, while that fell, pays for something else than the task. A figure within
+        the best one's interval, or whose own still holds the best one, fell by no more than chance."""
         best = self.best.get(task)
-        if best is None or value >= best.value:
+        if best is None or value >= best.low or high >= best.value:
             return []
         rises = []
         for key, values in self._parts(task).items():

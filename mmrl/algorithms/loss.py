@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
 from mmrl.types import Batch, MicroBatch
+
+if TYPE_CHECKING:
+    from mmrl.policies.acting import Calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +149,7 @@ def negative_log_likelihood(inputs: LossInputs) -> tuple[torch.Tensor, torch.Ten
 
 def average(
     values_L: torch.Tensor,
-    micro: MicroBatch,
+    micro: MicroBatch | Calls,
     batch: Batch,
     normalise: Literal["token", "sequence", "constant"],
     constant: float = 1.0,

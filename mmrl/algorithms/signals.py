@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from mmrl import tracks
 from mmrl.algorithms.kl import ESTIMATES
 from mmrl.schema import RlStage
 from mmrl.targets import PluginError, is_finite
@@ -57,8 +58,9 @@ class Signals:
 
     @functools.cached_property
     def lengths_N(self) -> torch.Tensor:
-        """int64; trained tokens of each rollout."""
-        return torch.tensor([r.length for r in self._rollouts])
+        """int64; trained tokens of each rollout; of an episode in a simulator its targets, see the stage key `ratio`."""
+        ratio = self._stage.ratio
+        return torch.tensor([tracks.size(r.track, ratio) if r.track else r.length for r in self._rollouts])
 
     @functools.cached_property
     def parts_NR(self) -> torch.Tensor:
@@ -112,6 +114,10 @@ class Signals:
         rewards_NT = torch.zeros(self.mask_NT.shape, dtype=torch.float64)
         for n, (rollout, score) in enumerate(zip(self._rollouts, self._scores, strict=True)):
             end = 0
+            if rollout.track:
+                paid_L = tracks.rewards_of(rollout.track, self._stage.ratio)
+                end = len(paid_L)
+                rewards_NT[n, :end] = paid_L.double().cpu()
             for turn in rollout.turns:
                 size, steps = len(turn.token_ids), turn.action_rewards or (turn.reward,)
                 for k, reward in enumerate(steps, 1):
@@ -131,6 +137,10 @@ class Signals:
             return torch.arange(self.mask_NT.shape[1]).expand(self.mask_NT.shape).where(self.mask_NT, -1)
         units_NT = torch.full(self.mask_NT.shape, -1)
         for n, rollout in enumerate(self._rollouts):
+            if rollout.track:
+                units_L = tracks.units_of(rollout.track, self._stage.ratio, self._stage.credit)
+                units_NT[n, : len(units_L)] = units_L
+                continue
             units: list[int] = []
             for turn in rollout.turns:
                 size, first = len(turn.token_ids), units[-1] + 1 if units else 0
@@ -181,7 +191,7 @@ class Signals:
         """float64; what verifiers and worlds gave, NaN where the score failed."""
         return torch.tensor(
             [
-                torch.nan if s.value is None else s.value + sum(t.reward for t in r.turns)
+                torch.nan if s.value is None else s.value + r.world_reward
                 for s, r in zip(self._scores, self._rollouts, strict=True)
             ],
             dtype=torch.float64,

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from mmrl.errors import UserError
+from mmrl.targets import PluginError
 
 
 def apart(work: Callable[[], Any], what: str) -> Any:
@@ -46,7 +47,7 @@ def _work(work: Callable[[], Any], reading: int, writing: int) -> None:
         try:
             answer = (work(), None, "")
         except UserError as error:
-            cause = error.__cause__
+            cause = error.__cause__ if isinstance(error, PluginError) else None  # what only a plugin's author needs
             answer = (None, str(error), "".join(traceback.format_exception(cause)) if cause else "")
         if os.getpid() == me:  # not a process that the work left behind
             with os.fdopen(writing, "wb") as pipe:

@@ -127,10 +127,14 @@ def _text(value: Any) -> str:
 def _row(registry: Any, kind: str, spec: Spec) -> dict[str, Any]:
     plugin = next(p.name for p in registry.plugins if spec.id in p.specs.get(kind, ()))
     fields = {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec)}
-    return {"kind": SINGULAR[kind], "plugin": plugin} | {
-        name: dict(value) if hasattr(value, "items") else sorted(value) if isinstance(value, frozenset) else value
-        for name, value in fields.items()
-    }
+    return {"kind": SINGULAR[kind], "plugin": plugin} | {name: _plain(value) for name, value in fields.items()}
+
+
+def _plain(value: Any) -> Any:
+    """As JSON can hold it."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return dict(value) if hasattr(value, "items") else sorted(value) if isinstance(value, frozenset) else value
 
 
 def _details(spec: Spec) -> str:

@@ -46,7 +46,12 @@ def command(task: str, count: int, split: str, seed: int, settings: tuple[str, .
         raise UserError(f"task {task!r} has no split {split!r}: choose one of {', '.join(made.splits)}")
     path = _target(out or Path(f"preview-{task.replace('/', '-')}.png"))
     made.eyes = _eyes(model) if model else made.eyes
-    prompts = take(made, split, count, seed)
+    broken: list[str] = []
+    prompts = take(made, split, count, seed, broken)
+    if broken and not prompts:
+        raise UserError(broken[0])
+    if broken:
+        click.echo(f"mmrl: left out {len(broken)} of {count} prompts; the first: {broken[0]}", err=True)
     if not prompts:
         raise UserError(f"task {task!r} has no prompts in split {split!r}: check its options and data")
     every = made.prompts(split, seed)
@@ -69,10 +74,13 @@ def command(task: str, count: int, split: str, seed: int, settings: tuple[str, .
 
 
 def _with_gold(task: Task, prompt: Prompt) -> Prompt:
-    """The prompt with the picture that its gold completion draws behind its own, where there is one."""
+    """The prompt with what the model is to write for its answer, and the picture that this draws, if it draws one, behind its
+    own."""
     from mmrl.types import replace
 
-    drawn = task.shows(prompt, task.gold(prompt))
+    gold = task.gold(prompt)
+    drawn = task.shows(prompt, gold)
+    prompt = replace(prompt, answer=gold)
     if drawn is None:
         return prompt
     return replace(prompt, messages=[*prompt.messages, {"role": "assistant", "content": [{"type": "image", "image": drawn}]}])

@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from mmrl.data.seeds import derive
 from mmrl.generate.local import LocalGenerator, Sample, Sampling
 from mmrl.interfaces import Task, World
-from mmrl.policies.vlm import VLM, PromptInputs
+from mmrl.policies.critic import Critic
+from mmrl.policies.reading import PromptInputs
+from mmrl.policies.vlm import VLM
 from mmrl.targets import PluginError, calling, is_finite
 from mmrl.types import Message, Prompt, Reply, Rollout, Status, Turn, replace
 
@@ -86,7 +88,19 @@ class TurnCollector:
     ) -> None:
         """tasks: label -> task, whose worlds answer. max_turns: after so many an episode is cut off."""
         self.policy, self.generator = policy, generator
+        self.critic: Critic | None = None
+        """Unused: values of words are measured in the update's own passes."""
         self.tasks, self.max_turns = tasks or {}, max_turns
+
+    @property
+    def batch_size(self) -> int:
+        return self.generator.batch_size
+
+    def figures(self) -> dict[str, float]:
+        return {}
+
+    def close(self) -> None:
+        """Worlds are closed with their episodes."""
 
     def encode(self, prompts: Sequence[Prompt]) -> list[PromptInputs]:
         """Prompts as the model reads them."""

@@ -10,7 +10,8 @@ from transformers import DynamicCache
 
 from mmrl.errors import UserError
 from mmrl.generate.cache import expand, select
-from mmrl.policies.vlm import VLM, PromptInputs, concatenate
+from mmrl.policies.reading import PromptInputs, concatenate
+from mmrl.policies.vlm import VLM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ class Judge:
         verifiers: Mapping[str, Mapping[str, Any]],
         processes: int = 1,
         deadline_s: float | None = None,
-        memory_mb: int | None = 2048,
+        memory_mb: int | None = 512,
     ) -> None:
         registry = plugins.registry()
         self._specs = {name: registry.get("verifiers", name) for name in verifiers}
@@ -130,6 +130,7 @@ def cases_of(rollouts: Sequence[Rollout]) -> list[Case]:
             meta=r.prompt.meta,
             status=r.status,
             media=r.prompt.images,
+            outcome=r.outcome,
             rollout=r,
             image_sizes=getattr(r.later or r.inputs, "image_sizes", ()),
             model_sizes=getattr(r.later or r.inputs, "model_sizes", ()),

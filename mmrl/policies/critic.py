@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
 from itertools import pairwise
 
 import torch
 from torch import nn
 
-from mmrl.policies.vlm import VLM
+from mmrl.policies.acting import Calls
+from mmrl.policies.policy import Policy
 from mmrl.schema import CriticConfig
 from mmrl.types import MicroBatch
 
@@ -20,13 +20,13 @@ class Critic:
     The last layer begins at zero, so the first values are 0 whatever the state.
     """
 
-    def __init__(self, policy: VLM, config: CriticConfig, seed: int) -> None:
-        self.config = config
-        self.backbone = twin(policy) if config.backbone == "separate" else None
-        width = policy.model.config.get_text_config().hidden_size
+    def __init__(self, policy: Policy, config: CriticConfig, seed: int, outputs: int = 1) -> None:
+        """outputs: values of a state; a policy that acts may have one for each action of a chunk."""
+        self.config, self.choices = config, policy.choices
+        self.backbone = policy.twin() if config.backbone == "separate" else None
         noise = torch.Generator().manual_seed(seed)
         layers: list[nn.Module] = []
-        for size, following in pairwise([width, *config.hidden, 1]):
+        for size, following in pairwise([policy.width, *config.hidden, outputs]):
             layer = nn.utils.skip_init(nn.Linear, size, following)  # its own initialisation would draw from the global generator
             with torch.no_grad():
                 nn.init.orthogonal_(layer.weight, generator=noise)
@@ -43,22 +43,15 @@ class Critic:
             for name, parameter in self.backbone.parameters():
                 yield f"critic.{name}", parameter
 
-    def values(self, micro: MicroBatch, states_QH: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    def values(self, micro: MicroBatch | Calls, states_QH: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """(values_L before each trained token, values_R after each rollout), float32. states_QH: the policy's, if shared."""
         if self.backbone is not None:
             states_QH = self.backbone.states(micro)
         elif states_QH is not None and self.config.detach:
             states_QH = states_QH.detach()
         assert states_QH is not None
-        values_Q = self.head(states_QH.float())[:, 0]
-        return values_Q[: len(micro.source_L)], values_Q[len(micro.source_L) :]
+        return micro.critic_values(self.of(states_QH), self.choices)
 
-
-def twin(policy: VLM, frozen: bool = False) -> VLM:
-    """A second policy with a copy of the weights as they are now; frozen as the reference of a KL penalty."""
-    other = copy.copy(policy)
-    other.model = copy.deepcopy(policy.model)
-    if frozen:
-        other.model.requires_grad_(False)
-    other.family = type(policy.family)(other.model, policy.processor)
-    return other
+    def of(self, states_QH: torch.Tensor) -> torch.Tensor:
+        """float32 [Q, U]: the values of states."""
+        return self.head(states_QH.float())

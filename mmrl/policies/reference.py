@@ -7,21 +7,21 @@ from collections.abc import Iterator
 
 import torch
 
-from mmrl.policies.critic import twin
+from mmrl.policies.acting import Calls
 from mmrl.policies.lora import adapters_off
-from mmrl.policies.vlm import VLM
+from mmrl.policies.policy import Policy
 from mmrl.types import MicroBatch
 
 
 class Reference:
     """The policy as it was when this was made, or as it is without its adapters."""
 
-    def __init__(self, policy: VLM, adapters: bool) -> None:
+    def __init__(self, policy: Policy, adapters: bool) -> None:
         """adapters: compare with the policy's own model while its adapters are off; it costs no memory and never moves."""
         self.policy = policy
-        self.copy = None if adapters else twin(policy, frozen=True)
+        self.copy = None if adapters else policy.twin(frozen=True)
 
-    def logprobs(self, micro: MicroBatch, temperature: float) -> torch.Tensor:
+    def logprobs(self, micro: MicroBatch | Calls, temperature: float) -> torch.Tensor:
         """float32 [L], without gradient, of the micro-batch's target tokens."""
         with torch.no_grad(), self._model() as model:
             return model.logprobs(micro, temperature)[0]
@@ -44,7 +44,7 @@ class Reference:
                 parameter.copy_(tensors[name])
 
     @contextlib.contextmanager
-    def _model(self) -> Iterator[VLM]:
+    def _model(self) -> Iterator[Policy]:
         if self.copy is not None:
             yield self.copy
             return
@@ -52,5 +52,5 @@ class Reference:
             yield self.policy
 
     @staticmethod
-    def _weights(policy: VLM) -> list[tuple[str, torch.nn.Parameter]]:
+    def _weights(policy: Policy) -> list[tuple[str, torch.nn.Parameter]]:
         return list(policy.parameters())

@@ -36,6 +36,7 @@ __all__ = [
     "RlStage",
     "Section",
     "SftStage",
+    "SimulateConfig",
     "Training",
 ]
 
@@ -72,6 +73,8 @@ class PolicyConfig(Section):
     """Images above this are shrunk by the processor; its own limit when unset."""
     lora: LoraConfig | None = None
     """Train low-rank adapters instead of the model's own weights."""
+    options: Free = {}
+    """Keyword arguments of this kind of policy; see `mmrl list policies KIND`."""
 
     @model_validator(mode="after")
     def _limits_are_in_order(self) -> PolicyConfig:
@@ -138,6 +141,17 @@ class GenerateConfig(Section):
     """Completions sampled at once; a larger group is not divided."""
 
 
+class SimulateConfig(Section):
+    """`[simulate]`: the simulators of tasks that act."""
+
+    environments: Annotated[int, Field(ge=1, le=2**20)] = 64
+    """How many go on at once, of each task; an environment begins its next episode as soon as one has ended."""
+    lanes: Annotated[int, Field(ge=1, le=64)] = 1
+    """Parts that they are divided into: while the policy acts for one, the simulators of the others are stepped."""
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    """Where simulators that can run on a GPU do; `auto` is the policy's."""
+
+
 class EvaluateConfig(Section):
     """`[evaluate]`: answers to held-out prompts, before, during and after the RL stages."""
 
@@ -168,6 +182,8 @@ class JudgeConfig(Section):
     """Workers that score side by side."""
     deadline_s: Rate | None = None
     """Seconds per case and verifier; each verifier's own limit when unset."""
+    memory_mb: Annotated[int, Field(ge=16, le=1_000_000)] = 512
+    """Megabytes that a worker's cases may take beyond what the imports took, on Linux; the case that needs more fails."""
     failure_limit: Share = 0.1
     """The run stops when more than this share of a step's scores failed."""
 
@@ -265,6 +281,7 @@ class RunConfig(Section):
     stages: Annotated[list[Stage], Field(min_length=1)]
     """What is done, in order."""
     generate: GenerateConfig = GenerateConfig()
+    simulate: SimulateConfig = SimulateConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     judge: JudgeConfig = JudgeConfig()
     train: TrainConfig = TrainConfig()

@@ -172,6 +172,9 @@ class RlStage(Training):
     """Optimiser steps in a pass, each on its share of the prompts."""
     credit: Literal["token", "action", "chunk", "turn"] = "token"
     """What a critic's values belong to. A turn of a conversation and a chunk of actions are one call of the policy each."""
+    ratio: Literal["token", "action", "chunk"] = "token"
+    """What has a probability ratio of its own in a policy that acts in a simulator: each token of an action, the action, or the
+    whole chunk; their log-probabilities are summed. Words are always tokens."""
     entropy: Weight = 0.0
     """Weight of an entropy bonus, a token."""
     importance: Literal["off", "truncate", "mask"] = "off"

@@ -11,25 +11,29 @@ from mmrl.interfaces import Task
 from mmrl.specs import TaskSpec, VerifierSpec
 from mmrl.testing.checks import CheckResult, Report
 from mmrl.testing.sample import take
+from mmrl.testing.simulators import check_simulator
 from mmrl.testing.tasks import check_task
 from mmrl.testing.verifiers import check_verifier
 from mmrl.types import Prompt
 
 Options = Mapping[str, Any]
+CHECKED = ("tasks", "verifiers", "simulators")
+"""Kinds of specs that have rules here."""
 
 
 def check_id(id: str, n: int = 32, options: Options | None = None, task: str | None = None) -> list[Report]:
-    """Check a task or a verifier (both, where the id is both) on n rows.
+    """Check a task, a verifier or a simulator (all that the id is); the first two on n rows.
 
-    `options` are the task's. A verifier is checked on rows of `task`, by default of the tasks whose specs name it.
+    `options` are the task's or the simulator's. A verifier is checked on rows of `task`, by default of the tasks whose specs
+    name it.
     """
     from mmrl import plugins
 
     registry = plugins.registry()
-    kinds = [kind for kind in ("tasks", "verifiers") if _find(kind, id)]
+    kinds = [kind for kind in CHECKED if _find(kind, id)]
     if not kinds:
-        near = difflib.get_close_matches(id, [*registry.specs("tasks"), *registry.specs("verifiers")], n=1)
-        kind = "verifiers" if near and near[0] in registry.specs("verifiers") else "tasks"
+        near = difflib.get_close_matches(id, [known for kind in CHECKED for known in registry.specs(kind)], n=1)
+        kind = next((kind for kind in CHECKED if near and near[0] in registry.specs(kind)), "tasks")
         registry.get(kind, id)  # raises what is known about it
     reports = []
     if "tasks" in kinds:
@@ -42,15 +46,18 @@ def check_id(id: str, n: int = 32, options: Options | None = None, task: str | N
             why = next(iter(left_out.values()), f"no installed task names verifier {spec.id!r}")
             raise UserError(f"{why}: say on which task to check it with --task TASK, and its options with --set KEY=VALUE")
         reports.append(_check_verifier(spec, users, rows, left_out))
+    if "simulators" in kinds:
+        reports.append(check_simulator(registry.get("simulators", id), options=options))
     return reports
 
 
 def check_plugin(
     name: str, n: int = 32, options: Mapping[str, Options] | None = None, skip: Collection[str] = ()
 ) -> list[Report]:
-    """Check every task and verifier of a plugin; AssertionError names each rule that is broken and the cure.
+    """Check every task, verifier and simulator of a plugin; AssertionError names each rule that is broken and the cure.
 
-    `options` are for tasks that need some: `{"flags/folder": {"root": "tests/pictures"}}`; `skip` holds ids to leave out.
+    `options` are for tasks and simulators that need some: `{"flags/folder": {"root": "tests/pictures"}}`; `skip` holds ids to
+    leave out.
     A verifier is checked on the tasks that name it and can be built; where there are none, its report has a note.
     """
     from mmrl import plugins
@@ -62,14 +69,19 @@ def check_plugin(
     if info.error:
         raise AssertionError(f"{info.label} {info.error}") from info.cause
     reports, failed = [], []
-    for id in info.specs.get("tasks", ()):
-        if id not in skip:
-            try:
-                reports.append(check_task(registry.get("tasks", id), n=n, options=options.get(id)))
-            except UserError as error:
-                failed.append(
-                    f"task {id!r} can't be built: {error}: give check_plugin options={{{id!r}: {{...}}}} or skip=[{id!r}]"
-                )
+    built = [(kind, id) for kind in ("tasks", "simulators") for id in info.specs.get(kind, ()) if id not in skip]
+    for kind, id in built:
+        try:
+            spec = registry.get(kind, id)
+            reports.append(
+                check_task(spec, n=n, options=options.get(id))
+                if kind == "tasks"
+                else check_simulator(spec, options=options.get(id))
+            )
+        except UserError as error:
+            failed.append(
+                f"{kind[:-1]} {id!r} can't be built: {error}: give check_plugin options={{{id!r}: {{...}}}} or skip=[{id!r}]"
+            )
     for id in info.specs.get("verifiers", ()):
         if id not in skip:
             users = _users(id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
@@ -17,17 +18,42 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from mmrl.errors import UserError
 from mmrl.interfaces import Task
+from mmrl.targets import PluginError
 from mmrl.types import Prompt
 
 
-def take(task: Task, split: str, limit: int, seed: int = 0) -> list[Prompt]:
-    """At most `limit` rows of a split: spread evenly over a sequence, the first ones of any other iterable."""
+def take(task: Task, split: str, limit: int, seed: int = 0, broken: list[str] | None = None) -> list[Prompt]:
+    """At most `limit` rows of a split: spread evenly over a sequence, the first ones of any other iterable.
+
+    broken: gets what is said of each row that can't be used, and the others are taken; without it the first such one raises.
+    """
+    return list(itertools.islice(_each(task, split, limit, seed, broken), limit))
+
+
+def _each(task: Task, split: str, limit: int, seed: int = 0, broken: list[str] | None = None) -> Iterator[Prompt]:
+    """The rows that `take` takes, made one after the other."""
     rows: Any = task.prompts(split, seed)
-    if hasattr(rows, "__len__") and hasattr(rows, "__getitem__"):
-        count = min(limit, len(rows))
-        return [rows[i * (len(rows) - 1) // max(count - 1, 1)] for i in range(count)]
-    return list(itertools.islice(rows, limit))
+    if not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__")):
+        each = iter(rows)
+        makers: Iterator[Any] = (lambda: next(each) for _ in range(limit))
+    else:
+        count, last = min(limit, len(rows)), len(rows) - 1
+        makers = (functools.partial(rows.__getitem__, i * last // max(count - 1, 1)) for i in range(count))
+    for make in makers:
+        try:
+            row = make()
+        except StopIteration:
+            return
+        except PluginError:
+            raise
+        except UserError as error:  # a broken row: a run leaves it out, and so do the checks
+            if broken is None:
+                raise
+            broken.append(str(error))
+        else:
+            yield row
 
 
 def fingerprint(prompt: Prompt) -> str:
@@ -79,7 +105,9 @@ def print_fingerprints(request: str) -> None:
 
     asked = json.loads(request)
     task = plugins.registry().make_task(asked["id"], asked["options"])
-    print(json.dumps({split: [fingerprint(p) for p in take(task, split, asked["limit"])] for split in asked["splits"]}))
+    print(
+        json.dumps({split: [fingerprint(p) for p in take(task, split, asked["limit"], broken=[])] for split in asked["splits"]})
+    )
 
 
 def random_states() -> dict[str, bytes]:

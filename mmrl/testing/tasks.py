@@ -9,6 +9,7 @@ import pickle
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,11 +19,15 @@ from mmrl.interfaces import Task
 from mmrl.specs import TaskSpec
 from mmrl.testing.checks import Fault, Report, run_checks
 from mmrl.testing.sample import fingerprint, other_random_states, random_states, shown, take
-from mmrl.testing.verifiers import check_gold
+from mmrl.testing.verifiers import check_frames, check_gold
 from mmrl.types import Prompt
 
 OVERLAP_ROWS = 1000
 """Rows of each split that are compared with those of the others."""
+OVERLAP_S = 10.0
+"""Seconds after which no more of them are made; `n` of each split are in any case."""
+TOLD = 5
+"""Broken rows that are told one by one."""
 
 
 @dataclass
@@ -38,6 +43,35 @@ class TaskSubject:
     """Another process finds the task by its id."""
     rows: dict[str, list[Prompt]] = field(default_factory=dict)
     """Split -> at most n rows, filled by the first check."""
+    broken: list[str] = field(default_factory=list)
+    """What is said of each of the n rows of a split that can't be used; the checks go on without them."""
+    seconds: float = 0.0
+    """What a row took to make, on average."""
+    compared: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    """Split -> (id, hash of what is shown) of the rows that are compared with each other, filled by `seen`."""
+
+    @property
+    def many(self) -> int:
+        """Rows of each split that are compared with each other: `OVERLAP_ROWS`, or as many as `OVERLAP_S` allow; n at least."""
+        affordable = OVERLAP_S / max(self.seconds * len(self.rows), OVERLAP_S / OVERLAP_ROWS)
+        return max(self.n, min(OVERLAP_ROWS, int(affordable)))
+
+    def take(self, split: str, task: Task | None = None) -> list[Prompt]:
+        """The n rows of a split, without broken ones."""
+        return take(task or self.make(), split, self.n, broken=[])
+
+    def seen(self) -> dict[str, list[tuple[str, str]]]:
+        """Split -> (id, hash of what is shown) of `many` rows."""
+        for split in self.rows if not self.compared else ():
+            rows = take(self.make(), split, self.many, broken=[]) if self.many > self.n else self.rows[split]
+            self.compared[split] = [(row.id, shown(row)) for row in rows]
+        return self.compared
+
+    def few(self) -> str | None:
+        """A note where rows take too long for `OVERLAP_ROWS` of them."""
+        if self.many == OVERLAP_ROWS or all(len(rows) < self.many for rows in self.seen().values()):
+            return None
+        return f"{self.many} rows of each split are compared, since making one takes {self.seconds:.2g} s"
 
     def all_rows(self) -> list[tuple[str, Prompt]]:
         return [(split, p) for split, rows in self.rows.items() for p in rows]
@@ -61,14 +95,28 @@ def every_split_has_rows(subject: TaskSubject) -> None:
     task = subject.make()
     if not task.splits:
         raise Fault('the class names no splits: set splits = ("train", "test")')
+    start = time.monotonic()
     for split in task.splits:
-        rows = take(task, split, subject.n)
+        broken: list[str] = []
+        rows = take(task, split, subject.n, broken=broken)
+        subject.broken += broken
+        if not rows and broken:
+            raise Fault(f"no row of split {split!r} can be used, of {len(broken)} that were looked at; the first: {broken[0]}")
         if not rows:
             raise Fault(f"split {split!r} is empty: return rows for it, or take it out of `splits`")
         for row in rows:
             if not isinstance(row, Prompt):
                 raise Fault(f"split {split!r} holds a {type(row).__name__}: yield mmrl.Prompt objects")
         subject.rows[split] = rows
+    subject.seconds = (time.monotonic() - start) / (sum(map(len, subject.rows.values())) + len(subject.broken))
+
+
+def rows_can_be_used(subject: TaskSubject) -> None:
+    """Every row can be made; the other checks go on without those that can't."""
+    if subject.broken:
+        total, bad = len(subject.broken) + len(subject.all_rows()), len(subject.broken)
+        more = f" ... and {bad - TOLD} more" if bad > TOLD else ""
+        raise Fault(f"{bad} of the {total} rows looked at can't be used: {'; '.join(subject.broken[:TOLD])}{more}")
 
 
 def messages_are_well_formed(subject: TaskSubject) -> None:
@@ -93,18 +141,19 @@ def messages_are_well_formed(subject: TaskSubject) -> None:
             raise Fault(f"{where} ends with a message of {row.messages[-1]['role']!r}: the last one must be the user's")
 
 
-def ids_are_unique(subject: TaskSubject) -> None:
+def ids_are_unique(subject: TaskSubject) -> str | None:
     """Every row has an id, and no two rows of a split have the same."""
-    for split in subject.rows:
+    for split, rows in subject.seen().items():
         seen: set[str] = set()
-        for row in take(subject.make(), split, OVERLAP_ROWS):
-            if not isinstance(row.id, str) or not row.id:
-                raise Fault(f"a row of {split!r} has the id {row.id!r}: give each row an id that is the same on every machine")
-            if row.id in seen:
+        for id, _ in rows:
+            if not isinstance(id, str) or not id:
+                raise Fault(f"a row of {split!r} has the id {id!r}: give each row an id that is the same on every machine")
+            if id in seen:
                 raise Fault(
-                    f"two rows of {split!r} have the id {row.id!r}: make it unique, such as a running number or the file's name"
+                    f"two rows of {split!r} have the id {id!r}: make it unique, such as a running number or the file's name"
                 )
-            seen.add(row.id)
+            seen.add(id)
+    return subject.few()
 
 
 def same_seed_gives_same_rows(subject: TaskSubject) -> None:
@@ -113,10 +162,10 @@ def same_seed_gives_same_rows(subject: TaskSubject) -> None:
     for split, rows in subject.rows.items():
         first = [fingerprint(p) for p in rows]
         task = subject.make()
-        take(task, split, subject.n)
+        subject.take(split, task)
         for seed, whose in ((1, "a fresh task"), (2, "the same task asked again")):
             with other_random_states(seed):
-                again = take(task if seed == 2 else subject.make(), split, subject.n)
+                again = subject.take(split, task if seed == 2 else None)
             _compare(
                 split,
                 rows,
@@ -162,7 +211,7 @@ def global_random_state_is_untouched(subject: TaskSubject) -> None:
     """Making rows neither draws from nor seeds the global random generators."""
     before = random_states()
     for split in subject.rows:
-        take(subject.make(), split, subject.n)
+        subject.take(split)
     for library, state in random_states().items():
         if library in before and before[library] != state:
             raise Fault(
@@ -171,19 +220,20 @@ def global_random_state_is_untouched(subject: TaskSubject) -> None:
             )
 
 
-def splits_do_not_overlap(subject: TaskSubject) -> None:
+def splits_do_not_overlap(subject: TaskSubject) -> str | None:
     """No row of one split is in another, by its id or by what it shows."""
     seen: dict[str, tuple[str, str]] = {}
-    for split in subject.rows:
-        for row in take(subject.make(), split, OVERLAP_ROWS):
-            for key, what in ((f"id {row.id}", "the id"), (shown(row), "image and text")):
-                other, other_id = seen.setdefault(key, (split, row.id))
-                if other != split and (row.id or what != "the id"):
+    for split, rows in subject.seen().items():
+        for id, picture_and_text in rows:
+            for key, what in ((f"id {id}", "the id"), (picture_and_text, "image and text")):
+                other, other_id = seen.setdefault(key, (split, id))
+                if other != split and (id or what != "the id"):
                     raise Fault(
-                        f"row {row.id!r} of {split!r} has {what} of row {other_id!r} of {other!r}: "
+                        f"row {id!r} of {split!r} has {what} of row {other_id!r} of {other!r}: "
                         "an evaluation on it would measure memory; split the items before making prompts, and name "
                         "the split in the id"
                     )
+    return subject.few()
 
 
 def images_decode(subject: TaskSubject) -> str | None:
@@ -260,6 +310,7 @@ def boxes_are_in_their_image(subject: TaskSubject) -> str | None:
         width, height = size = load_image(row.images[0]).size
         model_size = (width // 2 + 1, height // 3 + 1)
         for box in boxes:
+            box = box["bbox_2d"] if isinstance(box, Mapping) else box
             x1, y1, x2, y2 = (float(v) for v in box)
             if not (0 <= x1 < x2 <= width and 0 <= y1 < y2 <= height):
                 raise Fault(
@@ -289,6 +340,8 @@ def verifiers_score_gold_highest(subject: TaskSubject) -> str | None:
         except UserError as error:
             raise Fault(str(error)) from error
         check_gold(spec, verify, [(subject.make(), p) for _, p in subject.all_rows()])
+        if found := check_frames(spec, verify, subject.make()):
+            return found
     return None
 
 
@@ -302,6 +355,7 @@ def summary_is_numbers(subject: TaskSubject) -> None:
 
 GATES = (every_split_has_rows, messages_are_well_formed, images_decode, gold_is_text)
 CHECKS = (
+    rows_can_be_used,
     ids_are_unique,
     same_seed_gives_same_rows,
     same_in_another_process,

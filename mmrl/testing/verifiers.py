@@ -19,12 +19,14 @@ from mmrl.errors import UserError
 from mmrl.interfaces import Task
 from mmrl.specs import VerifierSpec
 from mmrl.testing.checks import Fault, Report, run_checks
-from mmrl.testing.sample import TimeIsUp, canonical, other_random_states, random_states, time_limit
-from mmrl.types import Case, Prompt, Rollout, Score, Status, Turn, replace
+from mmrl.testing.sample import TimeIsUp, canonical, other_random_states, random_states, take, time_limit
+from mmrl.types import Case, Eyes, Frame, Prompt, Rollout, Score, Status, Turn, replace
 
 Verify = Callable[[Case], Any]
 
 MEGABYTE = 1_000_000
+FRAME_ROWS = 4
+"""Rows of a task that are tried in each coordinate frame."""
 HUGE = tuple(unit * (MEGABYTE // len(unit)) for unit in ("a", "(", "<answer>", "1,", '{"a":', " \n"))
 """Long runs on which backtracking patterns, recursive parsers and quadratic loops give up."""
 NON_ASCII = "答案是 ²³ ①½ \N{ROBOT FACE} naïve \N{RIGHT-TO-LEFT OVERRIDE}\N{ZERO WIDTH SPACE}\N{REPLACEMENT CHARACTER}"
@@ -64,7 +66,7 @@ def check_gold(spec: VerifierSpec, verify: Verify, rows: Sequence[tuple[Task, Pr
     """Gold gets `spec.high` on every row, or Fault. Returns (case, gold) per row."""
     cases = []
     for task, prompt in rows:
-        case, gold = _case(spec, prompt), task.gold(prompt)
+        case, gold = case_of(spec, prompt), task.gold(prompt)
         value = _score(spec, verify, case, gold, f"the gold completion of row {prompt.id!r}")
         if not math.isclose(value, spec.high, rel_tol=1e-6, abs_tol=1e-9):
             raise Fault(
@@ -79,6 +81,51 @@ def check_gold(spec: VerifierSpec, verify: Verify, rows: Sequence[tuple[Task, Pr
 def gold_scores_highest(subject: VerifierSubject) -> None:
     """The completion that deserves the most gets the spec's `high`, on every row."""
     subject.cases = check_gold(subject.spec, subject.verify, subject.rows)
+
+
+def gold_scores_highest_in_every_frame(subject: VerifierSubject) -> str | None:
+    """Gold gets `high` whichever numbers a model writes places in, and at whatever size it sees pictures."""
+    notes = [check_frames(subject.spec, subject.verify, task) for task in {id(t): t for t, _ in subject.rows}.values()]
+    return next((note for note in notes if note), None)
+
+
+def check_frames(spec: VerifierSpec, verify: Verify, task: Task) -> str | None:
+    """Gold of a task that writes coordinates gets `spec.high` in each frame and at another size of the picture, or Fault.
+
+    Whether it writes any is seen by its gold completions, which are others for models with other `Eyes`. The task is left with
+    the eyes that it had.
+    """
+    before = task.eyes
+    seen: dict[Eyes, list[tuple[Prompt, str]]] = {}
+    try:
+        for eyes in (before, *(Eyes(frame, _half) for frame in Frame)):
+            task.eyes = eyes
+            prompts = take(task, task.splits[0], FRAME_ROWS, broken=[])
+            seen[eyes] = [(prompt, task.gold(prompt)) for prompt in prompts]
+    finally:
+        task.eyes = before
+    golds = {tuple(gold for _, gold in rows) for rows in seen.values()}
+    for eyes, rows in seen.items() if len(golds) > 1 else ():
+        for prompt, gold in rows:
+            sizes = (case := case_of(spec, prompt)).image_sizes
+            case = replace(case, frame=eyes.frame, model_sizes=tuple(map(eyes.size, sizes)))
+            value = _score(spec, verify, case, gold, f"the gold completion of row {prompt.id!r} in {eyes.frame}")
+            if math.isclose(value, spec.high, rel_tol=1e-6, abs_tol=1e-9):
+                continue
+            message = (
+                f"{spec.id} gives {value:g} to the gold completion {gold!r:.80} of row {prompt.id!r} and not high={spec.high:g}, "
+                f"for a model that writes {eyes.frame} and sees {sizes} as {case.model_sizes}: convert between case.frame and "
+                "the truth's pixels with mmrl.media.to_frame"
+            )
+            if "@" in spec.id:
+                return f"as published: {message}"
+            raise Fault(message)
+    return None
+
+
+def _half(size: tuple[int, int]) -> tuple[int, int]:
+    """Another size for a picture to be seen in, of another shape."""
+    return max(1, size[0] * 3 // 4), max(1, size[1] // 2)
 
 
 def empty_scores_low(subject: VerifierSubject) -> str | None:
@@ -212,6 +259,7 @@ def prints_nothing(subject: VerifierSubject) -> None:
 
 
 CHECKS = (
+    gold_scores_highest_in_every_frame,
     empty_scores_low,
     wrong_answer_scores_low,
     prompt_echo_scores_low,
@@ -227,7 +275,7 @@ CHECKS = (
 )
 
 
-def _case(spec: VerifierSpec, prompt: Prompt) -> Case:
+def case_of(spec: VerifierSpec, prompt: Prompt) -> Case:
     """What the judge would hand over for a model that sees images in their own size."""
     from mmrl.media import load_image
 

@@ -107,6 +107,26 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 hint="Share of groups whose commonest text is the commonest of all. Near 100% the picture no longer matters.",
             ),
             Chart(
+                title="Success of episodes",
+                keys=("episode/success", "episode/success_at_end"),
+                unit="%",
+                zero=True,
+                hint="Sampled, so below what evaluations say of the likeliest actions. At the end: in the last state.",
+            ),
+            Chart(
+                title="Steps of an episode",
+                keys=("episode/steps",),
+                zero=True,
+                hint="Fewer for the same success is a shorter way.",
+            ),
+            Chart(title="Return", keys=("episode/return",), hint="What the simulator paid in an episode."),
+            Chart(
+                title="Parts of the task",
+                keys=("episode/*",),
+                zero=True,
+                hint="How far each part was reached, at its best in an episode.",
+            ),
+            Chart(
                 title="Turns",
                 keys=("turns/mean",),
                 zero=True,
@@ -270,12 +290,31 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 hint="A verifier raised or ran out of time. Those rollouts are left out, not counted as zero.",
             ),
             Chart(title="Seconds per step", keys=("time/*",), unit="s", stacked=True, hint="By part of the step."),
+            Chart(
+                title="Simulator steps a second",
+                keys=("simulator/steps_per_s",),
+                zero=True,
+                hint="Of all environments together, while episodes are played.",
+            ),
+            Chart(
+                title="Simulator and policy",
+                keys=("simulator/busy_share", "policy/idle_share"),
+                unit="%",
+                zero=True,
+                hint="Share of playing in which a simulator was stepped, and in which the policy waited for one.",
+            ),
+            Chart(
+                title="Environments lost",
+                keys=("simulator/lost",),
+                zero=True,
+                hint="They broke; their episodes were begun again. Anything but 0 needs a look at the simulator.",
+            ),
         ),
     ),
 )
 PARTS = ("generate", "update", "judge", "process", "other", "evaluate")
 """Parts of the time, in the order of their colours."""
-HIDDEN = ("time/step",)  # the sum of what the stacked chart shows
+HIDDEN = ("time/step", "simulator/steps")  # the sum of what the stacked chart shows; what the speed is made of
 
 Points = dict[str, list[tuple[float, Number]]]
 """Stage -> (step, value) in order."""

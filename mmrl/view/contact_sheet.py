@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import functools
 import itertools
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,12 +22,15 @@ if TYPE_CHECKING:
 CARD, PICTURE = 340, 255
 """The width of a card and the height of its picture, in pixels."""
 GAP, MARGIN, PAD, HEADER = 22, 40, 18, 112
-PROMPT_LINES, ANSWER_LINES = 8, 3
+PROMPT_LINES, CHOICE_LINES, ANSWER_LINES = 8, 60, 6
+"""Lines of a prompt; of one that lists choices, which are never cut; of an answer."""
 PAPER, WHITE, EDGE, MAT = "#f2f3f5", "#ffffff", "#d9dce1", "#e6e8ec"
 INK, FAINT, GREEN, LEAF = "#1a1d23", "#6a717c", "#0a6238", "#e2f3e9"
 ELLIPSIS = "..."
 MARKS = ("#e5383b", "#1d6fe0", "#f2a900", "#12a150", "#9b3fd1", "#e8590c")
 """Colours of boxes and points, in turn."""
+_CHOICE = re.compile(r"^\s*[(\[]?(?:[A-Za-z]|[0-9]{1,2})[.):\]]\s", re.MULTILINE)
+"""The beginning of a line that is one of several choices."""
 OTHER_FONTS = ("NotoSansCJK-Regular.ttc", "NotoSans-Regular.ttf", "DejaVuSans.ttf", "Arial Unicode.ttf", "msyh.ttc")
 """Tried for signs that Pillow's own font has not."""
 
@@ -106,7 +110,7 @@ def _card(prompt: Prompt, see: See | None) -> _Card:
         picture=_mount(prompt, originals, seen),
         id=prompt.id or "no id",
         sizes=", ".join(sizes[:2]) + (", ..." if len(sizes) > 2 else ""),
-        prompt=wrap(prompt.text, CARD - 2 * PAD, 16, PROMPT_LINES),
+        prompt=wrap(prompt.text, CARD - 2 * PAD, 16, CHOICE_LINES if len(_CHOICE.findall(prompt.text)) > 1 else PROMPT_LINES),
         answer=wrap(answer, CARD - 2 * PAD - 70, 16, ANSWER_LINES),
     )
 
@@ -118,6 +122,7 @@ def _mount(prompt: Prompt, originals: Sequence[Image], seen: Sequence[Image]) ->
     mat = Image.new("RGB", (CARD, PICTURE), MAT)
     if not seen:
         ImageDraw.Draw(mat).text((CARD // 2, PICTURE // 2), "no picture", FAINT, _font(16), anchor="mm")
+    drawn = [message["role"] == "assistant" for message in prompt.messages for part in _parts(message) if part["type"] == "image"]
     across = 1 if len(seen) < 2 else 2 if len(seen) < 5 else 3 if len(seen) < 10 else 5
     down = -(-len(seen) // across)
     for i, (original, image) in enumerate(zip(originals, seen, strict=True)):
@@ -127,7 +132,18 @@ def _mount(prompt: Prompt, originals: Sequence[Image], seen: Sequence[Image]) ->
         if i == 0:
             shown = _marked(shown, prompt.meta, original.size)
         mat.paste(shown, (left, top))
+        if any(drawn):  # what the answer draws stands beside what it is asked about
+            _tag(ImageDraw.Draw(mat), left, max(2, top - 22), "answer draws" if drawn[i] else "shown")
     return mat
+
+
+def _parts(message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return () if isinstance(message["content"], str) else message["content"]
+
+
+def _tag(draw: ImageDraw, x: int, y: int, text: str) -> None:
+    draw.rounded_rectangle((x, y, x + _width(text, 12) + 10, y + 18), 4, fill=WHITE, outline=EDGE)
+    draw.text((x + 5, y + 2), text, INK, _font(12))
 
 
 def _fit(image: Image, width: int, height: int) -> Image:

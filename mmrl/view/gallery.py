@@ -93,13 +93,18 @@ def _group(members: Sequence[Mapping[str, Any]], folder: Path, budget: int) -> s
     scale = max((abs(a) for a in map(_advantage, members) if a is not None), default=0.0)
     values = [v for v in map(_value, members) if v is not None]
     top = max([1.0, *map(abs, values)])
-    lines = [_line(row, times, scale, top, _drawn(row, folder, budget // 2)) for row, times in shown]
+    asked = _asked(members)
+    room = budget // (2 * len(shown))
+    lines = [
+        _line(row, times, scale, top, _drawn(row, folder, budget // 2), _turns(row, asked, folder, room)) for row, times in shown
+    ]
     if len(kinds) > len(shown):
         lines.insert(ROWS // 2, f'<li class="more">{len(kinds) - len(shown)} others between these</li>')
     lesson = f'<p class="flat">{said}</p>' if (said := _lesson(members)) else ""
     wide = " wide" if max(len(str(row.get("completion"))) for row in members) > LONG // 2 else ""
+    prompt = _messages((first.get("messages") or [])[:asked], folder, budget)
     return (
-        f'<article class="card group{wide}"><div class="prompt">{_messages(first.get("messages") or [], folder, budget)}'
+        f'<article class="card group{wide}"><div class="prompt">{prompt}'
         f'<p class="answer"><span>Answer</span> <b>{esc(first.get("answer"), 400)}</b></p>'
         f'<p class="id">{esc(first.get("task", ""), 80)} {esc(first.get("prompt_id", ""), 80)}</p></div>'
         f'<div class="answers"><ol>{"".join(lines)}</ol>{lesson}</div></article>'
@@ -130,20 +135,51 @@ def _kinds(members: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any]
     for row in members:
         advantage = _advantage(row)
         rounded = None if advantage is None else round(advantage, 4)
-        key = (row.get("completion"), _value(row), row.get("status"), _source(row), rounded)
+        said = [_said(message) for message in row.get("messages") or [] if message.get("role") == "assistant"]
+        key = (row.get("completion"), *said, _value(row), row.get("status"), _source(row), rounded)
         alike.setdefault(key, []).append(row)
     kinds = [(rows[0], len(rows)) for rows in alike.values()]
     return sorted(kinds, key=lambda kind: (_value(kind[0]) is None, -(_value(kind[0]) or 0.0), -kind[1]))
 
 
+def _asked(members: Sequence[Mapping[str, Any]]) -> int:
+    """How many messages of a group are the prompt's: those before the policy's first turn, where its episodes are not alike."""
+    lists = [row.get("messages") or [] for row in members]
+    common = next(
+        (i for i, same in enumerate(zip(*lists, strict=False)) if any(m != same[0] for m in same)), min(map(len, lists))
+    )
+    if all(len(messages) == common for messages in lists):
+        return common
+    return next((i for i, message in enumerate(lists[0][:common]) if message.get("role") == "assistant"), common)
+
+
+def _turns(row: Mapping[str, Any], asked: int, folder: Path, budget: int) -> str:
+    """The turns of an episode before its last, and what was answered to each, folded; nothing where an answer was all."""
+    later = (row.get("messages") or [])[asked:]
+    turns = sum(message.get("role") == "assistant" for message in later)
+    told: list[str] = []
+    turn = 0
+    for message in later:
+        turn += message.get("role") == "assistant"
+        name = (
+            f"turn {turn}" if message.get("role") == "assistant" else f"after turn {turn}" if turn else str(message.get("role"))
+        )
+        said = _said(message)
+        pictures = _pictures(message, folder, budget // max(1, len(later)), name)
+        text = f'<pre tabindex="0">{esc(said, LONGEST // 2)}</pre>' if said.strip() else ""
+        told.append(f'<div class="turn"><b>{esc(name)}</b>{text}{pictures}</div>')
+    summary = f"{count(turns, 'turn')} before this one" if turns else "what was said to it"
+    return f'<details class="turns"><summary>{summary}</summary>{"".join(told)}</details>' if told else ""
+
+
 def _drawn(row: Mapping[str, Any], folder: Path, budget: int) -> str:
     """The picture that a completion draws, where it draws one."""
     path = row.get("shows")
-    return f'<div class="pictures">{_picture(path, folder, budget)}</div>' if isinstance(path, str) else ""
+    return f'<div class="pictures">{_picture(path, folder, budget, "drawn")}</div>' if isinstance(path, str) else ""
 
 
-def _line(row: Mapping[str, Any], times: int, scale: float, top: float, drawn: str = "") -> str:
-    """One completion: its reward as a bar, what it draws, the text, then parts, length, status and advantage."""
+def _line(row: Mapping[str, Any], times: int, scale: float, top: float, drawn: str = "", turns: str = "") -> str:
+    """One completion: its reward as a bar, the turns before, what it draws, the text, then parts, length, status, advantage."""
     value, advantage, score = _value(row), _advantage(row), row.get("score") or {}
     if value is None:
         reward = '<div class="reward failed"><b>failed</b></div>'
@@ -158,15 +194,32 @@ def _line(row: Mapping[str, Any], times: int, scale: float, top: float, drawn: s
     if row.get("status") in _STATUS:
         facts.append(f'<span class="warn">{_STATUS[row["status"]]}</span>')
     if score.get("detail"):
-        facts.append(f'<span class="{"warn" if value is None else "detail"}">{esc(score["detail"], 300)}</span>')
+        detail = _merged(str(score["detail"]), score.get("parts") or {})
+        facts.append(f'<span class="{"warn" if value is None else "detail"}">{esc(detail, 300)}</span>')
     body, full = esc(text, LONG) if text.strip() else "<em>nothing</em>", ""
     if len(text) > LONG:
         full = f'<details><summary>all {len(text):,} characters</summary><pre tabindex="0">{esc(text, LONGEST)}</pre></details>'
     many = f'<span class="times" title="{times} times the same">&times;{times}</span>' if times > 1 else ""
     return (
-        f'<li>{reward}<div class="wrote">{drawn}<pre>{body}</pre>{full}<p class="facts">{"".join(facts)}</p></div>'
+        f'<li>{reward}<div class="wrote">{turns}{drawn}<pre>{body}</pre>{full}<p class="facts">{"".join(facts)}</p></div>'
         f'<div class="side">{many}{_arrow(advantage, scale)}</div></li>'
     )
+
+
+def _merged(detail: str, names: Iterable[Any]) -> str:
+    """The judge's "a: said; b: said; c: else", with what several verifiers say alike told once: "a, b: said; c: else"; without
+    names where all say the same."""
+    known = "|".join(re.escape(str(name)) for name in sorted(map(str, names), key=len, reverse=True))
+    found = list(re.finditer(rf"(?:^|; )({known}): ", detail)) if known else []
+    if not found or found[0].start():
+        return detail
+    ends = [*(one.start() for one in found[1:]), len(detail)]
+    by_text: dict[str, list[str]] = {}
+    for one, end in zip(found, ends, strict=True):
+        by_text.setdefault(detail[one.end() : end], []).append(one[1])
+    if len(found) > 1 and len(by_text) == 1:
+        return next(iter(by_text))
+    return "; ".join(f"{', '.join(whose)}: {text}" for text, whose in by_text.items())
 
 
 def _arrow(advantage: float | None, scale: float) -> str:
@@ -184,12 +237,10 @@ def _messages(messages: Sequence[Mapping[str, Any]], folder: Path, budget: int) 
     pictures: list[str] = []
     texts: list[str] = []
     for message in messages:
-        content = message.get("content") or []
-        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        said = "\n".join(str(part.get("text", "")) for part in parts if part.get("type") == "text")
-        for part in parts:
+        said = _said(message)
+        for part in _parts(message):
             if part.get("type") == "image":
-                pictures.append(_picture(str(part.get("path", "")), folder, budget))
+                pictures.append(_picture(str(part.get("path", "")), folder, budget, "shown"))
                 budget -= len(pictures[-1])
         role = message.get("role")
         who = "" if role == "user" and len(messages) == 1 else f"<b>{esc(role)}</b> "
@@ -198,8 +249,24 @@ def _messages(messages: Sequence[Mapping[str, Any]], folder: Path, budget: int) 
     return (f'<div class="pictures">{"".join(pictures)}</div>' if pictures else "") + "".join(texts)
 
 
-def _picture(path: str, folder: Path, budget: int) -> str:
-    """An image of the run folder as a data URI; only names that `record` makes are followed."""
+def _parts(message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    content = message.get("content") or []
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _said(message: Mapping[str, Any]) -> str:
+    return "\n".join(str(part.get("text", "")) for part in _parts(message) if part.get("type") == "text")
+
+
+def _pictures(message: Mapping[str, Any], folder: Path, budget: int, label: str) -> str:
+    found = [str(part.get("path", "")) for part in _parts(message) if part.get("type") == "image"]
+    shown = "".join(_picture(path, folder, budget // len(found), label) for path in found)
+    return f'<div class="pictures">{shown}</div>' if found else ""
+
+
+def _picture(path: str, folder: Path, budget: int, label: str) -> str:
+    """An image of the run folder as a data URI, with a word below it of where it comes from; only names that `record` makes are
+    followed."""
     file = folder / path
     if not _PICTURE.fullmatch(path) or not file.is_file():
         return '<span class="no-picture">picture is missing</span>'
@@ -215,8 +282,8 @@ def _picture(path: str, folder: Path, budget: int) -> str:
     css = ' class="pixels"' if width < 100 else ""
     return (
         f'<button type="button" class="picture" aria-label="enlarge the picture">'
-        f'<img{css} width="{min(shown, 224)}" alt="picture of the prompt, {width} by {height} pixels" '
-        f'src="data:image/{kind};base64,{base64.b64encode(data).decode()}"></button>'
+        f'<img{css} width="{min(shown, 224)}" alt="picture {esc(label)}, {width} by {height} pixels" '
+        f'src="data:image/{kind};base64,{base64.b64encode(data).decode()}"><small>{esc(label)}</small></button>'
     )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import datetime
 import hashlib
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mmrl.errors import UserError
 from mmrl.record import RunData, RunFolder, read_run
 from mmrl.view.charts import PARTS, boundaries, curves, evaluation_card, stages
 from mmrl.view.gallery import gallery
@@ -104,13 +106,43 @@ def _results(run: RunData) -> dict[str, list[tuple[str, Mapping[str, Any]]]]:
     return {task: known for task, rows in found.items() if (known := [(w, r) for w, r in rows if r.get("value") is not None])}
 
 
+def _range(metric: Any) -> tuple[float, float] | None:
+    """Between which bounds a metric lies: an accuracy between 0 and 1, a verifier's values between those of its spec; None where
+    it isn't installed here."""
+    from mmrl import plugins
+
+    if metric == "accuracy":
+        return 0.0, 1.0
+    try:
+        spec = plugins.registry().get("verifiers", str(metric))
+    except UserError:
+        return None
+    return (spec.low, spec.high) if math.isfinite(spec.low) and math.isfinite(spec.high) and spec.low < spec.high else None
+
+
+def _scale(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[float, float]:
+    """The ends of the bars: the metric's own bounds, so that cards can be compared, else just around what is drawn."""
+    bounds = [float(b) for _, r in rows for b in (r.get("low"), r["value"], r.get("high")) if b is not None]
+    low, high = min(bounds), max(bounds)
+    known = _range(rows[-1][1].get("metric"))
+    if known and known[0] <= low and high <= known[1]:
+        return known
+    room = (high - low) * 0.06 or abs(high) * 0.05 or 1.0
+    return low - room, high + room
+
+
+def _apart(first: Mapping[str, Any], last: Mapping[str, Any]) -> str:
+    """ "up" or "down" where the two intervals don't touch, else nothing; a bound that isn't known is the value."""
+    (low, high), (other_low, other_high) = (
+        [r["value"] if r.get(end) is None else r[end] for end in ("low", "high")] for r in (first, last)
+    )
+    return "up" if other_low > high else "down" if other_high < low else ""
+
+
 def _intervals(task: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     """A card with one figure, and its values before, at best and at last as dots on their intervals."""
-    bounds = [float(b) for _, r in rows for b in (r.get("low"), r["value"], r.get("high")) if b is not None]
     unit = "%" if rows[-1][1].get("metric") == "accuracy" else ""
-    low, high = min(bounds), max(bounds)
-    room = (high - low) * 0.06 or abs(high) * 0.05 or 1.0
-    low, high = low - room, high + room
+    low, high = _scale(rows)
     lines = []
     for when, r in rows:
         ends = [r["value"] if r.get(key) is None else r[key] for key in ("low", "value", "high")]
@@ -120,10 +152,11 @@ def _intervals(task: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
             said += f"<small>{number(ends[0], unit)} to {number(ends[2], unit)}</small>"
         bar = f'<i style="left:{a:.1f}%;width:{b - a:.1f}%"></i><u style="left:{v:.1f}%"></u>'
         lines.append(f'<li class="{esc(when)}"><span>{esc(when)}</span><div class="interval">{bar}</div><b>{said}</b></li>')
+    lines.append(f'<li class="ends"><span>{number(low, unit)}</span><span>{number(high, unit)}</span></li>')
     first, last = rows[0][1], rows[-1][1]
     change = last["value"] - first["value"]
     points = f"{change * 100:+.1f} points" if unit else f"{change:+.3g}"
-    moved = f'<span class="{"up" if change > 0 else "down" if change < 0 else ""}">{points}</span>' if len(rows) > 1 else ""
+    moved = f'<span class="{_apart(first, last)}">{points}</span>' if len(rows) > 1 else ""
     n = f", {count(last['n'], 'item')}" if isinstance(last.get("n"), int) else ""
     extra = "".join(
         f"<span>{esc(name.replace('_', ' '))} <b>{number(value)}</b></span>"

@@ -7,6 +7,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,16 @@ import pytest
 from PIL import Image
 
 from mmrl import Case, Prompt, Score, Task, TaskSpec, UserError, VerifierSpec, user
+from mmrl.tasks import Prompts
 from mmrl.testing import check_id, check_plugin, check_task, check_verifier
 from mmrl.testing import tasks as task_checks
 from mmrl.testing import verifiers as verifier_checks
+from mmrl.types import Eyes, Frame, replace
+
+
+def breaking(message: str) -> Any:
+    raise UserError(message)
+
 
 WORDS = ("one", "two", "three", "four")
 
@@ -25,8 +33,7 @@ class Count(Task):
     """How many white rows a picture has; a task without faults."""
 
     def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
-        draw = random.Random(f"{split} {seed}")
-        return [self.row(split, i, draw) for i in range(8)]
+        return Prompts(range(8), lambda i: self.row(split, i, random.Random(f"{split} {seed} {i}")))
 
     def row(self, split: str, i: int, draw: random.Random) -> Prompt:
         pixels = np.full((12, 12, 3), draw.randrange(120), np.uint8)
@@ -184,6 +191,16 @@ TASK_FAULTS = {
         rows(change(meta={"box": (8, 8, 3, 3)})),
         "boxes in meta are (x1, y1, x2, y2)",
     ),
+    "a labelled box in thousandths": (
+        "boxes_are_in_their_image",
+        rows(change(meta={"boxes": [{"bbox_2d": (100, 200, 300, 400), "label": "row"}]})),
+        "has the box (100, 200, 300, 400) in an image of 12 x 12",
+    ),
+    "a broken row": (
+        "rows_can_be_used",
+        rows(lambda row, split, i: breaking(f"rows.jsonl line {i} of {split} is no JSON") if i == 3 else row),
+        "2 of the 16 rows looked at can't be used: rows.jsonl line 3 of train is no JSON; rows.jsonl line 3 of test is no JSON",
+    ),
     "no finite summary": (
         "summary_is_numbers",
         task(summarise=lambda self, results: {"mean": float("nan")}),
@@ -214,6 +231,45 @@ def test_a_planted_fault_in_a_task_is_found(fault: str) -> None:
 def test_every_check_of_tasks_has_a_planted_fault() -> None:
     planted = {name for name, _, _ in TASK_FAULTS.values()} | {"same_in_another_process", "verifiers_score_gold_highest"}  # below
     assert planted == {c.__name__ for c in (*task_checks.GATES, *task_checks.CHECKS)}
+
+
+def test_broken_rows_are_counted_and_five_are_told() -> None:
+    def edit(row: Prompt, split: str, i: int) -> Prompt:
+        return row if i in (0, 7) else breaking(f"line {i} of {split}")
+
+    (message,) = failed(check_task(SPEC, rows(edit))).values()
+    assert message.startswith("12 of the 16 rows looked at can't be used: line 1 of train; ")
+    assert message.count(" of train") == 5 and message.endswith(" ... and 7 more")
+    none = failed(check_task(SPEC, rows(lambda row, split, i: breaking(f"line {i}"))))
+    assert none == {"every_split_has_rows": "no row of split 'train' can be used, of 8 that were looked at; the first: line 0"}
+
+    def first_broken(self: Task, split: str, seed: int) -> Any:
+        yield Count().prompts(split, seed)[0]
+        breaking("the third line")
+
+    assert failed(check_task(SPEC, task(prompts=first_broken))) == {
+        "rows_can_be_used": "2 of the 4 rows looked at can't be used: the third line; the third line"
+    }
+
+
+def test_rows_that_take_long_are_compared_as_far_as_time_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages of a second each must not be made a thousand times for every split."""
+    made = []
+
+    class Slow(Count):
+        def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
+            return Prompts(range(500), lambda i: made.append(i) or time.sleep(0.01) or self.row(split, i, random.Random(i)))
+
+        def row(self, split: str, i: int, draw: random.Random) -> Prompt:
+            return change(id=f"{split}-{i}")(super().row(split, i % 60, random.Random(f"{split} {i}")), split, i)
+
+    monkeypatch.setattr(task_checks, "OVERLAP_S", 0.6)
+    report = check_task(SPEC, Slow, n=3)
+    notes = {r.name: r.note for r in report.results}
+    assert re.fullmatch("[0-9]+ rows of each split are compared, since making one takes .* s", notes["splits_do_not_overlap"])
+    assert notes["splits_do_not_overlap"] == notes["ids_are_unique"] and len(made) < 120
+    monkeypatch.setattr(task_checks, "OVERLAP_S", 60.0)
+    assert {r.name: r.note for r in check_task(SPEC, Count).results}["ids_are_unique"] == ""
 
 
 def test_what_looks_like_a_leak_and_is_none() -> None:
@@ -458,6 +514,7 @@ def test_a_planted_fault_in_a_verifier_is_found(fault: str) -> None:
 
 def test_every_check_of_verifiers_has_a_planted_fault() -> None:
     planted = {name for name, _, _ in VERIFIER_FAULTS.values()}
+    planted |= {"gold_scores_highest_in_every_frame"}  # below
     assert planted == {c.__name__ for c in (verifier_checks.gold_scores_highest, *verifier_checks.CHECKS)}
 
 
@@ -479,6 +536,66 @@ def test_published_verifiers_may_be_lenient_but_not_crash() -> None:
 def test_a_format_reward_need_not_know_the_answer() -> None:
     report = check_verifier(AS_EXACT, sample(), accepting(lambda c, a: c in WORDS), is_metric=False)
     assert report.ok and "fine for a format reward" in {r.name: r.note for r in report.results}["wrong_answer_scores_low"]
+
+
+GUIDE = Path(__file__).parents[2] / "docs" / "plugins.md"
+
+
+def boxes() -> tuple[type[Task], Callable[[Case], float]]:
+    """The guide's task with boxes, with rows, and its verifier."""
+    found: dict[str, Any] = {}
+    (code,) = [
+        block for block in re.findall("```python\n(.*?)```", GUIDE.read_text("utf-8"), re.DOTALL) if "def box_iou" in block
+    ]
+    exec(code, found)
+
+    class Where(found["Where"]):
+        def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
+            return Prompts(range(8), lambda i: self.row(split, i))
+
+        def row(self, split: str, i: int) -> Prompt:
+            picture = Image.new("RGB", (90, 60), (i, len(split), 9))
+            box = [10 * i, 3 + i, 10 * i + 9, 50]
+            return Prompt(id=f"{split}-{i}", messages=[user("Where?", picture)], answer=box, meta={"boxes": [box]})
+
+    return Where, found["box_iou"]
+
+
+def test_the_guides_box_verifier_passes() -> None:
+    where, box_iou = boxes()
+    report = check_verifier(AS_EXACT, sample(where), box_iou)
+    assert failed(report) == {} and failed(check_task(SPEC, where)) == {}
+
+
+@pytest.mark.parametrize(
+    "blind",
+    [
+        lambda case: replace(case, frame=Frame.PIXELS),
+        lambda case: replace(case, model_sizes=case.image_sizes),
+        lambda case: replace(case, frame=Frame.MODEL_PIXELS),
+    ],
+    ids=["the frame", "the size as the model sees it", "all frames but one"],
+)
+def test_a_box_verifier_that_ignores_how_a_model_writes_is_found(blind: Callable[[Case], Case]) -> None:
+    where, box_iou = boxes()
+    found = failed(check_verifier(AS_EXACT, sample(where), lambda case: box_iou(blind(case))))
+    assert set(found) == {"gold_scores_highest_in_every_frame"}
+    message = found["gold_scores_highest_in_every_frame"]
+    assert re.search(
+        "gives 0[.0-9]* to the gold completion '.*' of row 'train-0' and not high=1, for a model that writes", message
+    )
+    assert message.endswith("convert between case.frame and the truth's pixels with mmrl.media.to_frame")
+    published = VerifierSpec(id="count/box@peer", target="-:-", deadline_s=0.5)
+    lenient = check_verifier(published, sample(where), lambda case: box_iou(blind(case)))
+    assert lenient.ok and any(r.note.startswith("as published: count/box@peer gives 0") for r in lenient.results)
+
+
+def test_a_task_keeps_its_eyes() -> None:
+    where, box_iou = boxes()
+    made = where()
+    made.eyes = Eyes(Frame.THOUSANDTHS)
+    check_verifier(AS_EXACT, [(made, p) for p in made.prompts("train", 0)], box_iou)
+    assert made.eyes == Eyes(Frame.THOUSANDTHS)
 
 
 def test_a_lenient_tolerance_is_a_note() -> None:

@@ -34,6 +34,7 @@ SECTIONS: list[tuple[str, type[schema.Section]]] = [
     ("[stages.imitation]", schema.ImitationConfig),
     ("[stages.condition]", schema.ConditionConfig),
     ("[generate]", schema.GenerateConfig),
+    ("[simulate]", schema.SimulateConfig),
     ("[evaluate]", schema.EvaluateConfig),
     ("[judge]", schema.JudgeConfig),
     ("[train]", schema.TrainConfig),
@@ -124,7 +125,11 @@ def test_the_table_of_keys_is_that_of_the_schema():
 
 @pytest.mark.parametrize("title, model", SECTIONS, ids=lambda v: str(v)[:20])
 def test_every_key_says_what_it_does(title, model):
-    named = {"generate", "evaluate", "judge", "train", "checkpoint", "record", "limits"} if model is schema.RunConfig else set()
+    named = (
+        {"generate", "simulate", "evaluate", "judge", "train", "checkpoint", "record", "limits"}
+        if model is schema.RunConfig
+        else set()
+    )
     assert [n for n, f in model.model_fields.items() if not f.description and n not in named] == []
 
 

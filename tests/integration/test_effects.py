@@ -13,6 +13,7 @@ import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,10 +22,11 @@ import transformers.dynamic_module_utils
 from pydantic import BaseModel
 from safetensors.torch import load_file
 
+import mmrl.collect.steps
 import mmrl.facts
 import mmrl.judge
+import mmrl.packer
 import mmrl.start
-import mmrl.steps
 import runs
 from mmrl.collect.turns import TurnCollector
 from mmrl.config import parse_config
@@ -51,7 +53,7 @@ def mmrl_tasks():
 
 @hookimpl
 def mmrl_verifiers():
-    return [VerifierSpec(id=f"extras/{name}", target=f"extras:{name}", deadline_s=60) for name in ("opposite", "slow")]
+    return [VerifierSpec(id=f"extras/{name}", target=f"extras:{name}", deadline_s=60) for name in ("opposite", "slow", "hungry")]
 
 @hookimpl
 def mmrl_policies():
@@ -89,6 +91,9 @@ def slow(case):
     time.sleep(1.0)
     return letters(case)
 
+def hungry(case):
+    return len(bytearray(300 * 2**20)) * 0 + letters(case)
+
 def loud(config, **options):
     import torch
     from mmrl.policies.vlm import VLM
@@ -120,6 +125,13 @@ BASES: dict[str, dict[str, Any]] = {
 }
 OWN_CODE, ELSEWHERE = "a checkpoint with code of its own", "a folder that is not there yet"
 TWO = [{"id": "toy/colour", "name": "one"}, {"id": "toy/colour", "name": "two"}]
+DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
+ACTS = {
+    "policy": {"kind": "vla", "model": MODEL, "options": {"dims": 2, "bins": 8, "chunk": 2}},
+    "tasks": [{"id": "dial/turn", "options": {"size": 56, "reward": "own"}, "verifiers": {"dial/success": 1.0}}],
+    "simulate.environments": 4,
+}
+"""A policy that acts, two actions at a time."""
 RANKED = [{"id": "extras/ranked"}]
 WRONG = [{"id": "toy/colour", "verifiers": {"toy/exact": 1.0}}]
 
@@ -142,6 +154,8 @@ class Ran:
     """Of each batch: its rollouts, and how they were packed."""
     decodes: int = 0
     workers: int = 0
+    lanes: list[int] = field(default_factory=list)
+    """Environments in each lane of simulators."""
     kept: int = 0
     """Bytes that backward passes found in memory."""
     sdpa: int = 0
@@ -262,7 +276,7 @@ class Lab:
             at(data, path, made() if made else copy.deepcopy(value))
         found, watcher, before = Ran(data), runs.Silent(), torch.get_num_threads()
         with pytest.MonkeyPatch.context() as m:
-            m.setenv("MMRL_PLUGIN_FILES", os.pathsep.join([runs.TOY, str(self.folder / "extras.py")]))
+            m.setenv("MMRL_PLUGIN_FILES", os.pathsep.join([runs.TOY, DIAL, str(self.folder / "extras.py")]))
             watch(m, found)
             if patch:
                 patch(m)
@@ -279,13 +293,18 @@ class Lab:
 
 def watch(m, found):
     """Keep what the run folder doesn't tell."""
-    load, pack, decode, accumulate = mmrl.start.load_policy, mmrl.steps.pack, LocalGenerator._decode, Learner._accumulate
+    load, pack, decode, accumulate = mmrl.start.load_policy, mmrl.packer.pack, LocalGenerator._decode, Learner._accumulate
+    lane = mmrl.collect.steps.made_lane
     worker, attention = mmrl.judge.Worker, torch.nn.functional.scaled_dot_product_attention
 
     def loaded(*args):
         found.policy = load(*args)
         found.first = {name: p.detach().clone() for name, p in found.policy.parameters()}
         return found.policy
+
+    def laned(simulation, size, device):
+        found.lanes.append(size)
+        return lane(simulation, size, device)
 
     def packed(rollouts, credit, policy, **options):
         batch = pack(rollouts, credit, policy, **options)
@@ -326,7 +345,8 @@ def watch(m, found):
         return attention(*args, **options)
 
     m.setattr(mmrl.start, "load_policy", loaded)
-    m.setattr(mmrl.steps, "pack", packed)
+    m.setattr(mmrl.packer, "pack", packed)
+    m.setattr(mmrl.collect.steps, "made_lane", laned)
     m.setattr(LocalGenerator, "_decode", decoded)
     m.setattr(Learner, "_accumulate", accumulated)
     m.setattr(mmrl.judge, "Worker", hired)
@@ -639,6 +659,13 @@ OF_RL = {
         why="values of actions, or of whole turns",
         seen=lambda a, b: credit(a, b) and learns(a, b),
     ),
+    "ratio": Effect(
+        to=["action", "chunk"],
+        each=True,
+        also={**ACTS, S + "epochs": 2, S + "learning_rate": 0.1},
+        seen=learns,
+        why="bounds on the ratios of actions, or of chunks",
+    ),
     "entropy": Effect(to=0.1, seen=learns, why="a bonus in the loss"),
     "importance": Effect(
         to=["truncate", "mask"],
@@ -918,6 +945,12 @@ ENTRIES = {
         seen=both(lambda r: {t.dtype for t in r.tensors("policy/*.safetensors").values()}, {torch.float32}, {torch.bfloat16}),
     ),
     "policy.device": Effect(to="cuda:99", seen=refused("cuda:99"), why="there is no such GPU anywhere"),
+    "policy.options": Effect(
+        to={"dims": 2, "bins": 4, "chunk": 2},
+        also=ACTS,
+        seen=lambda a, b: not b.error and (a.rollouts != b.rollouts) and learns(a, b),
+        why="coarser actions",
+    ),
     "policy.attention": Effect(
         to="eager",
         each=True,
@@ -1023,6 +1056,10 @@ ENTRIES = {
         why="pass@k",
         seen=both(lambda r: "pass@2" in r.figures[0]["extra"], False, True),
     ),
+    # simulators
+    "simulate.environments": Effect(to=3, also=ACTS, seen=both(lambda r: r.lanes, [4], [3]), why="fewer at once"),
+    "simulate.lanes": Effect(to=2, also=ACTS, seen=both(lambda r: r.lanes, [4], [2, 2]), why="divided into two"),
+    "simulate.device": Effect(to="cuda:99", also=ACTS, seen=refused("cuda:99"), why="there is no such GPU anywhere"),
     "evaluate.blank": Effect(
         to=True,
         also=EVAL,
@@ -1040,6 +1077,12 @@ ENTRIES = {
         also={"tasks": [{"id": "toy/colour", "verifiers": {"extras/slow": 1.0}}], S + "steps": 1, S + "group_size": 2},
         seen=refused("scores of step 1 failed"),
         why="a slow verifier fails",
+    ),
+    "judge.memory_mb": Effect(
+        to=64,
+        also={"tasks": [{"id": "toy/colour", "verifiers": {"extras/hungry": 1.0}}], S + "steps": 1, S + "group_size": 2},
+        seen=refused("scores of step 1 failed"),
+        why="a verifier that takes 300 MB fails",
     ),
     "judge.failure_limit": Effect(
         to=0.0,

@@ -5,8 +5,8 @@ The policy is a table: an embedding of what a position is, and a linear layer ov
 
 from __future__ import annotations
 
+import copy
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +17,8 @@ from mmrl.algorithms.signals import Signals
 from mmrl.learn import Learner
 from mmrl.pack import pack
 from mmrl.policies.critic import Critic
-from mmrl.policies.vlm import Outputs, PromptInputs
+from mmrl.policies.reading import PromptInputs
+from mmrl.policies.vlm import Outputs
 from mmrl.schema import RlStage
 from mmrl.types import Credit, Prompt, Rollout, Score, Status, Turn
 
@@ -36,14 +37,14 @@ class Family:
 class Table:
     """Logits and hidden states that depend on a token and the one before it. `allowed`: the tokens that may follow a token."""
 
-    device, banned, processor = torch.device("cpu"), frozenset(), None
+    device, banned, processor, exact_sampler, choices = torch.device("cpu"), frozenset(), None, False, 1
 
     def __init__(self, allowed):
         features = TOKENS * TOKENS
         self.model = torch.nn.Module()
         self.model.embed = torch.nn.Parameter(torch.eye(features))
         self.model.out = torch.nn.Parameter(torch.zeros(features, TOKENS))
-        self.model.config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(hidden_size=features))
+        self.width = features
         self.mask = torch.full((features, TOKENS), -torch.inf)
         for token, following in allowed.items():
             for before in range(TOKENS):
@@ -52,6 +53,11 @@ class Table:
 
     def parameters(self):
         return self.model.named_parameters()
+
+    def twin(self, frozen=False):
+        other = copy.copy(self)
+        other.model = copy.deepcopy(self.model)
+        return other
 
     def feature(self, ids_BS):
         """A state is a state whatever came before it; a move belongs to the state that it was made in."""

@@ -7,14 +7,17 @@ import shutil
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 import runs
 from mmrl.errors import UserError
 from mmrl.policies.vlm import VLM
+from mmrl.rehearse import doubts
+from mmrl.specs import VerifierSpec
 from mmrl.start import evaluate_only
-from mmrl.types import Prompt
+from mmrl.types import Prompt, Score
 
 RL = {"kind": "rl", "steps": 12, "prompts_per_step": 2, "group_size": 2}
 RUN_FILE = """
@@ -53,6 +56,38 @@ def test_gold_completions_that_are_cut_off_or_score_low_are_named_before_the_fir
         "does it read what the task asks for, see `mmrl list tasks toy/colour`?",
     ]
     assert [(row["step"], row["where"], row["what"]) for row in rows] == [(1, "gold completions", note) for note in notes]
+
+
+LONG = "a long thought about the colour " * 9
+
+
+@pytest.mark.parametrize(
+    ("value", "high", "verifier", "told"),
+    [
+        (1 - 1e-9, 1.0, "toy/zero", ""),
+        (0.99999, 1.0, "toy/zero", "toy: toy/zero gives 0.99999, not 1, to the gold completion"),
+        (99.99995, 100.0, "toy/zero", ""),
+        (2.9999, 3.0, "toy/zero", "toy: toy/zero gives 2.9999, not 3, to the gold completion"),
+        (0.5, 1.0, "toy/zero@peer", "toy: as published, toy/zero@peer gives 0.5, not 1, to the gold completion"),
+    ],
+)
+def test_a_gold_score_is_told_with_the_digits_that_matter(monkeypatch, value, high, verifier, told):
+    spec = VerifierSpec(id=verifier, target="-:-", high=high)
+    monkeypatch.setattr("mmrl.rehearse.plugins.registry", lambda: SimpleNamespace(get=lambda kind, name: spec))
+    monkeypatch.setattr("mmrl.rehearse.cases_of", list)
+    rollout = SimpleNamespace(length=30, completion=LONG)
+    monkeypatch.setattr("mmrl.rehearse._gold", lambda *_: [rollout] * 4)
+    judge = SimpleNamespace(run=lambda name, cases: [Score(value)] * 4)
+    entries = {"toy": SimpleNamespace(prompt="", max_tokens=None, id="toy")}
+
+    def said(**more):
+        tasks = {"toy": SimpleNamespace(simulation=None)}
+        return list(doubts(tasks, {"toy": []}, {"toy": [verifier]}, None, judge, {"toy": 16}, entries, **more))
+
+    first, *others = said()
+    assert first == "toy: generate.max_tokens = 16 cuts off even gold completions, of 30 tokens: raise it"
+    assert said(smoke=True) == others and len(others) == bool(told)
+    assert all(line.startswith(f"{told} {LONG[:80] + '...'!r} (and to 4 of 4 tried): ") for line in others)
 
 
 def test_a_task_with_a_name_and_a_limit_of_its_own_is_told_by_them(tmp_path):

@@ -12,7 +12,10 @@ from mmrl.facts import canonical
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-PLUGINS = {path.parent.name: tomllib.loads(path.read_text())["project"] for path in sorted(ROOT.glob("plugins/*/pyproject.toml"))}
+PLUGINS = {
+    path.parent.name: tomllib.loads(path.read_text())["project"]
+    for path in sorted([*ROOT.glob("plugins/*/pyproject.toml"), *ROOT.glob("sims/*/pyproject.toml")], key=lambda p: p.parent.name)
+}
 
 
 def pins() -> dict[str, Requirement]:

@@ -83,7 +83,8 @@ def test_the_map_is_the_tree():
         path = ROOT / entry
         assert path.is_dir() if entry.endswith("/") else path.is_file(), f"the map names {entry}, which is not there"
     core = {f"mmrl/{path.name}{'/' * path.is_dir()}" for path in (ROOT / "mmrl").iterdir() if not path.name.startswith("__")}
-    plugins = {f"plugins/{path.parent.name}/" for path in ROOT.glob("plugins/*/pyproject.toml")}
+    found = [*ROOT.glob("plugins/*/pyproject.toml"), *ROOT.glob("sims/*/pyproject.toml")]
+    plugins = {f"{path.parent.parent.name}/{path.parent.name}/" for path in found}
     assert core | plugins <= set(entries), f"the map lacks {sorted((core | plugins) - set(entries))}"
 
 

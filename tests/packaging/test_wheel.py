@@ -14,7 +14,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PLUGINS = {path.parent.name: path.parent for path in sorted(ROOT.glob("plugins/*/pyproject.toml"))}
+PLUGINS = {
+    path.parent.name: path.parent
+    for path in sorted([*ROOT.glob("plugins/*/pyproject.toml"), *ROOT.glob("sims/*/pyproject.toml")], key=lambda p: p.parent.name)
+}
 MODULES = {f"mmrl_{name}" for name in PLUGINS}
 
 
@@ -95,7 +98,7 @@ def test_the_import_contracts_forget_no_plugin_and_no_part_of_the_engine():
     assert (set(core["source_modules"]), set(core["forbidden_modules"])) == ({"mmrl"}, MODULES)
     open_to_plugins = {
         *("types", "interfaces", "intervals", "media", "mathematics", "parse", "pictures", "rows", "tasks", "testing"),
-        *("errors", "hookspecs", "specs", "templates"),
+        *("errors", "hookspecs", "noise", "simulation", "specs", "templates"),
     }
     parts = {path.stem for path in (ROOT / "mmrl").iterdir() if not path.name.startswith("_")}
     assert set(plugins["source_modules"]) == set(apart["modules"]) == MODULES

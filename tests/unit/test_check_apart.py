@@ -49,3 +49,33 @@ def test_a_verifier_that_ends_its_process_never_passes(tmp_path, name, code, tol
     command = [sys.executable, "-m", "mmrl", "--plugin", "ends.py", "check", f"ends/{name}", "--task", "ends/task"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == code and (done.stdout + done.stderr).count(told) == 1, done.stdout + done.stderr
+
+
+FAULTY = """
+from mmrl import Prompt, Task, TaskSpec, UserError, hookimpl, user
+
+@hookimpl
+def mmrl_tasks():
+    return [TaskSpec(id=f"faulty/{n}", target="faulty:T", options={"how": n}) for n in ("user", "crash")]
+
+class T(Task):
+    def __init__(self, how):
+        try:
+            open("nope.jsonl")
+        except OSError as error:
+            if how == "user":
+                raise UserError("nope.jsonl does not exist: check the path") from error
+            raise
+
+    def prompts(self, split, seed):
+        return []
+"""
+
+
+@pytest.mark.parametrize(("name", "traced"), [("user", False), ("crash", True)])
+def test_bad_input_is_one_line_and_a_plugins_fault_keeps_its_traceback(tmp_path, name, traced):
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    command = [sys.executable, "-m", "mmrl", "--plugin", "faulty.py", "check", f"faulty/{name}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and ("Traceback" in done.stderr) is traced, done.stderr
+    assert "nope.jsonl" in done.stderr.splitlines()[-1] and (traced or len(done.stderr.splitlines()) == 1)

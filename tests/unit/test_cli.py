@@ -167,8 +167,10 @@ def test_list_json_is_a_contract(mmrl, site) -> None:
             "options": {},
             "summary": "",
             "cameras": [],
-            "action_dims": 0,
+            "action": None,
+            "control_hz": 0.0,
             "max_steps": 0,
+            "parts": [],
             "capabilities": ["per-env-seed", "snapshot"],
             "variants": [],
         },
@@ -310,7 +312,7 @@ def test_list_says_all_about_an_algorithm(mmrl, site) -> None:
         "stage": {"overlong": "mask", "kl": 0.5},
         "paper": "A. Author, section 2",
     }
-    assert needs["lengths_N"] == "int64; trained tokens of each rollout."
+    assert needs["lengths_N"].startswith("int64; trained tokens of each rollout")
     assert list(needs) == ["rewards_N", "lengths_N", "wind_N"] and needs["wind_N"] == "", "the last is no signal"
     keys = ("name", "type", "default", "required", "meaning")
     assert [tuple(o[k] for k in keys[:4]) for o in accepts] == [
@@ -328,7 +330,7 @@ def test_list_says_all_about_an_algorithm(mmrl, site) -> None:
         r"advantage +mmrl_gym:short",
         r"loss +mmrl_gym:plain",
         r"normalise +constant, 3",
-        r"lengths_N +int64; trained tokens of each rollout\.",
+        r"lengths_N +int64; trained tokens of each rollout",
         r"near +bool +true +\[all\] of it",
         r"overlong +mask +Completions that were cut off",
         r"kl +0\.5 +Weight of the KL penalty",

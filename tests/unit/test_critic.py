@@ -9,7 +9,7 @@ import vlm_cases as cases
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.learn import Learner
 from mmrl.pack import pack
-from mmrl.policies.critic import Critic, twin
+from mmrl.policies.critic import Critic
 from mmrl.policies.vlm import VLM
 from mmrl.schema import CriticConfig, PolicyConfig, RlStage
 from mmrl.types import Credit, Turn, replace
@@ -223,7 +223,7 @@ def test_a_separate_backbone_begins_as_the_policy_and_is_another():
     assert copy.family.model is copy.model is not vlm.model and all(p.requires_grad for p in theirs.values())
     visual = copy.model.model.visual
     assert visual.patch_embed.forward.args[0] is visual.patch_embed, "what was sped up is its own too"
-    frozen = twin(vlm, frozen=True)
+    frozen = vlm.twin(frozen=True)
     assert not any(p.requires_grad for _, p in frozen.parameters()) and all(p.requires_grad for p in mine.values())
 
 

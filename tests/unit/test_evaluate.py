@@ -17,7 +17,7 @@ from mmrl import plugins
 from mmrl.cli import main
 from mmrl.data.seeds import derive
 from mmrl.errors import UserError
-from mmrl.evaluate import Evaluation, Evaluator, Item, blanked, metric_of, pass_at, several
+from mmrl.evaluate import Evaluation, Evaluator, Item, _figure, blanked, metric_of, pass_at, several
 from mmrl.interfaces import Task
 from mmrl.intervals import mean_interval, student, wilson
 from mmrl.specs import VerifierSpec
@@ -100,7 +100,7 @@ class Collector:
     """Answers nothing; the completions of every third prompt are cut off. Keeps what it was asked."""
 
     def __init__(self, batch_size=256):
-        self.generator = SimpleNamespace(batch_size=batch_size)
+        self.batch_size = batch_size
         self.asked = []
 
     def encode(self, prompts):
@@ -150,6 +150,21 @@ def test_other_scores_have_the_normal_interval_of_their_mean(tmp_path):
     half = 1.959964 * math.sqrt((0.375**2 + 0.125**2 + 0.375**2 + 0.125**2) / 3) / 2
     assert (found.low, found.high) == pytest.approx((0.625 - half, 0.625 + half))
     assert half == pytest.approx(1.959964 * statistics.stdev([0.25, 0.75, 1.0, 0.5]) / math.sqrt(4))
+
+
+@pytest.mark.parametrize(("value", "k"), [(0.0, 0.0), (1.0, 4.0), (0.5, 2.0), (0.1, 0.4)])
+def test_equal_graded_scores_are_not_certain(tmp_path, monkeypatch, value, k):
+    """Four answers of IoU 0 don't show that all others are 0, too; the range of the verifier bounds what they may be."""
+    spec = VerifierSpec(id="toy/exact", target="-:-", graded=True, low=-1.0, high=3.0)
+    found = _figure("toy", "test", spec, "toy/exact", [scored(4 * value - 1)] * 4, {})
+    assert (found.low, found.high) == pytest.approx([4 * b - 1 for b in wilson(k, 4)])
+    assert found.low <= found.value <= found.high and found.high - found.low > 1
+    one = _figure("toy", "test", spec, "toy/exact", [scored(0.0)], {})
+    assert (one.low, one.high) == (-1.0, 3.0)
+
+
+def scored(value):
+    return Item(id="a", value=value, values=(value,), answers=("",))
 
 
 def test_the_tasks_metric_judges_greedy_answers_to_prompts_spread_over_the_split(tmp_path):

@@ -10,7 +10,7 @@ import torch
 
 from mmrl import Task
 from mmrl.errors import UserError
-from mmrl.gather import HINT, Gatherer, collected, is_gold, outcomes, with_text
+from mmrl.gather import HINT, Gatherer, collected, outcomes, with_text
 from mmrl.generate.local import Sampling
 from mmrl.judge import weigh
 from mmrl.schema import RlStage
@@ -426,8 +426,8 @@ def test_when_failed_adds_the_gold_completion_to_groups_without_a_success():
     found = step()
     assert [values(g) for g in found.groups] == [[0, 0.25, 1], [1, 0], [None, None, 1]]
     gold = found.groups[0].rollouts[-1]
-    assert is_gold(gold) and gold.completion == "1" and not gold.off_policy
-    assert [is_gold(r) for r in found.rollouts] == [False, False, True, False, False, False, False, True]
+    assert gold.demonstrated and gold.completion == "1" and not gold.off_policy
+    assert [r.demonstrated for r in found.rollouts] == [False, False, True, False, False, False, False, True]
     assert gold.prompt is found.groups[0].prompt and gold.inputs is found.groups[0].inputs
     assert [r.group for r in found.rollouts] == [0, 0, 0, 1, 1, 2, 2, 2]
     assert found.neutral == [False] * 8

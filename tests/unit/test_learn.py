@@ -15,7 +15,6 @@ from mmrl.algorithms.loss import clipped_surrogate
 from mmrl.algorithms.presets import Algorithm
 from mmrl.errors import UserError
 from mmrl.learn import Demonstrations, Learner, importance, pair
-from mmrl.policies.critic import twin
 from mmrl.policies.families import Family
 from mmrl.policies.reference import Reference
 from mmrl.policies.vlm import VLM, Outputs
@@ -27,7 +26,7 @@ from mmrl.types import Batch, MicroBatch
 class Bandit:
     """Logits `w` of V tokens, whatever the prompt."""
 
-    device, processor = torch.device("cpu"), None
+    device, processor, exact_sampler = torch.device("cpu"), None, False
 
     def __init__(self, *logits, dtype=torch.float32):
         self.model = torch.nn.Module()
@@ -41,6 +40,9 @@ class Bandit:
 
     def parameters(self):
         return self.model.named_parameters()
+
+    def twin(self, frozen=False):
+        return Bandit(*self.w.tolist())
 
     def outputs(self, micro, temperature, *, states=False, entropy_gradient=False):
         self.temperatures.append(temperature)
@@ -291,7 +293,7 @@ def test_which_updates_need_the_rollouts_without_an_advantage():
 
 def test_a_frozen_copy_stays_when_the_policy_moves():
     policy = VLM(PolicyConfig(model="tiny:qwen2_5_vl:hidden=32,layers=1"))
-    copy = twin(policy, frozen=True)
+    copy = policy.twin(frozen=True)
     before = {name: p.clone() for name, p in policy.parameters()}
     assert copy.family.model is copy.model is not policy.model and policy.family.model is policy.model
     assert not any(p.requires_grad for _, p in copy.parameters()) and all(p.requires_grad for _, p in policy.parameters())

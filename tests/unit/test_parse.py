@@ -3,13 +3,14 @@
 import itertools
 import re
 import time
+import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mmrl import parse
-from mmrl.parse import fenced, first, first_on_a_line, json_in, last, number, numbers, only_answer, thinks_then_answers
+from mmrl.parse import fenced, first, first_on_a_line, json_in, last, nfc, number, numbers, only_answer, thinks_then_answers
 
 TOKENS = ("<think>", "</think>", "<answer>", "</answer>", " ", "\n", "a")
 PUBLISHED = re.compile(r"<think>.*?</think>\s*<answer>.*?</answer>", re.DOTALL)
@@ -106,16 +107,28 @@ def test_numbers_that_were_written_are_read(values):
     assert numbers(" and ".join(f"{v:.3f}" for v in values)) == pytest.approx(values)
 
 
+@given(st.text(st.characters(codec="utf-8"), max_size=24))
+def test_nfc_is_that_of_unicode(text):
+    assert nfc(text) == unicodedata.normalize("NFC", text)
+
+
+def test_many_marks_on_one_letter_are_left_as_they_are():
+    natural, heap = "e\u0301" * 1000 + "\u0345" * 31, "e" + "\u0345" * 20 + "\u0334" * 13
+    assert nfc(natural) == unicodedata.normalize("NFC", natural) != natural
+    assert nfc(heap) == heap != unicodedata.normalize("NFC", heap)
+
+
 @pytest.mark.parametrize(
     "text",
     [
+        *("e" + "\u0345" * 100_000 + "\u0334" * 99_999, "\u0f73" * 200_000, "\u0344" * 200_000),
         *("[" * 200_000, '{"a":' * 40_000, "<answer>" * 25_000, "</think><answer>" * 12_000, "```" * 60_000, "[1," * 60_000),
         *("1," * 100_000, "1" * 200_000, ("[ " * 63 + "1 ") * 1500, "9,999" * 40_000, "<think>" * 28_000, "\0" * 200_000),
     ],
-    ids=lambda text: text[:12],
+    ids=lambda text: ascii(text[:12]),
 )
 def test_hostile_texts_take_no_time(text):
     started = time.process_time()
-    for read in (json_in, numbers, number, only_answer, first, last, first_on_a_line, thinks_then_answers):
+    for read in (json_in, nfc, numbers, number, only_answer, first, last, first_on_a_line, thinks_then_answers):
         read(text)
     assert time.process_time() - started < 2.0

@@ -17,6 +17,11 @@ def test_draws_are_the_same_on_every_machine():
     assert chance(7, "a").random() == chance(7, "a").random() != chance(8, "a").random()
 
 
+def test_any_text_has_its_rank():
+    names = ["\ud800", "\udc80", "\udfff.png", "", "\0", "é", "é".encode().decode(errors="surrogateescape") + "\udcff"]
+    assert len({rank(0, name) for name in names}) == len(names)
+
+
 @pytest.mark.parametrize("name", PHOTOGRAPHS)
 def test_every_photograph_is_there(name):
     found = photograph(name)
@@ -58,6 +63,10 @@ def test_a_folders_images_go_by_their_paths(folder):
     for path, message in (("nowhere", "does not exist"), ("notes.txt", "is a file")):
         with pytest.raises(UserError, match=message):
             files(str(folder / path))
+    for path in ("x" * 3000, "x" * 90_000, "a\nb", "\0"):
+        with pytest.raises(UserError, match=r"folder .*: (give a folder of images|correct path)") as caught:
+            files(path)
+        assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
     (folder / "empty").mkdir()
     with pytest.raises(UserError, match="has no images"):
         files(str(folder / "empty"))
@@ -88,5 +97,7 @@ def test_pieces_of_photographs():
     assert [len(found) for found in source.ids.values()] == [6, 3]
     assert {source.name("train", i) for i in range(6)} <= {"china", "coffee"}
     assert source.open("train", 2).tobytes() == Photographs(32, {"train": 9}, 0, ("china", "coffee")).open("train", 2).tobytes()
-    with pytest.raises(UserError, match=r"photographs = \['cat'\] must be a list of some of astronaut"):
-        Photographs(32, {"train": 1}, 0, ["cat"])
+    for wrong in (["cat"], "china", 5, True, None, {}, [5], [["china"]], ["x" * 9000]):
+        with pytest.raises(UserError, match=r"photographs = .* must be a list of some of astronaut") as caught:
+            Photographs(32, {"train": 1}, 0, wrong)
+        assert len(str(caught.value)) < 500

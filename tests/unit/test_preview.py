@@ -1,5 +1,6 @@
 """The contact sheet: the right pictures, marks and texts at their places; bad input in one line."""
 
+import json
 import os
 
 import pytest
@@ -125,6 +126,37 @@ def test_what_does_not_fit_ends_in_an_ellipsis():
     assert all(sheets._width(line, 16) <= 200 for line in solid)
 
 
+def test_choices_are_never_cut():
+    """Twenty choices of two lines each are all there; other long texts end after eight lines."""
+    letters = "ABCDEFGHIJKLMNOPQRST"
+    text = "How do they lie?\n" + "\n".join(f"{c}. the first is above and to the left of the second, number {c}" for c in letters)
+    lines = sheets._card(prompt(RED, text=text), None).prompt
+    assert len(lines) > 20 and " ".join(lines) == " ".join(text.split())
+    assert len(sheets._card(prompt(RED, text="word " * 999), None).prompt) == sheets.PROMPT_LINES
+    assert len(sheets._card(prompt(RED, text="A. word\n" * 999), None).prompt) == sheets.CHOICE_LINES
+
+
+def test_a_picture_that_the_answer_draws_is_told_from_the_one_that_is_shown():
+    drawn = {"role": "assistant", "content": [{"type": "image", "image": Image.new("RGB", (300, 300), BLUE)}]}
+    both = Prompt(messages=[user("?", Image.new("RGB", (300, 300), RED)), drawn])
+    pair = sheets._mount(both, *[[Image.new("RGB", (300, 300), c) for c in (RED, BLUE)]] * 2)
+    plain = sheets._mount(
+        Prompt(messages=[user("?", *both.images)]), *[[Image.new("RGB", (300, 300), c) for c in (RED, BLUE)]] * 2
+    )
+    changed = [x for x in range(CARD) if any(pair.getpixel((x, y)) != plain.getpixel((x, y)) for y in range(0, PICTURE, 3))]
+    left, right = [x for x in changed if x < CARD // 2], [x for x in changed if x >= CARD // 2]
+    assert left and right and max(right) - min(right) > max(left) - min(left), "each has a word of its own"
+    assert sheets._mount(Prompt(messages=[user("?", *both.images)]), both.images, both.images).tobytes() == plain.tobytes()
+
+
+def test_the_answer_is_what_the_model_is_to_write(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sheets, "contact_sheet", lambda prompts, *rest: seen.extend(prompts) or contact_sheet(prompts, *rest))
+    assert mmrl("grounding/detect", "-n", 2, "--set", 'style="json"').exit_code == 0
+    assert all(p.answer.startswith('[{"bbox_2d": [') or p.answer == "[]" for p in seen) and len(seen) == 2
+
+
 def test_a_broken_picture_stops_the_sheet(tmp_path):
     (tmp_path / "bad.png").write_bytes(b"x")
     with pytest.raises(UserError, match=r"bad\.png is broken"):
@@ -183,6 +215,20 @@ def test_it_says_which_prompts_it_shows(tmp_path, monkeypatch):
         done = CliRunner().invoke(main, ["--plugin", str(tmp_path / "spread.py"), "preview", task, "-n", "5"])
         assert done.stdout == f"preview-{task.replace('/', '-')}.png: {shown} of {task}, split train\n", done.stderr
         assert seen == [*(f"row {i}" for i in ids), f"{shown} of split train, seed 0"]
+
+
+def test_a_broken_row_is_told_and_left_out(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (40, 40), RED).save(tmp_path / "red.png")
+    rows = [{"image": "red.png", "sent": f"number {i}", "bbox_2d": [1, 2, 30, 4 if i % 3 else 1]} for i in range(9)]
+    (tmp_path / "refs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    told = ("grounding/refer-data", "--set", "path=refs.jsonl", "--set", "shares={train = 1.0}", "-n", 9)
+    done = mmrl(*told)
+    assert done.exit_code == 0 and done.stdout.startswith("preview-grounding-refer-data.png: 6 of 9 prompts of")
+    assert done.stderr.startswith("mmrl: left out 3 of 9 prompts; the first: refs.jsonl line ") and "reversed" in done.stderr
+    (tmp_path / "refs.jsonl").write_text(json.dumps(rows[0]))
+    done = mmrl(*told)
+    assert done.exit_code == 2 and done.stderr.startswith("mmrl: refs.jsonl line 1: ") and done.stderr.count("\n") == 1
 
 
 def test_bad_input_is_answered_in_one_line_and_writes_nothing(tmp_path, monkeypatch):

@@ -297,20 +297,58 @@ def test_before_best_and_last_are_drawn_where_they_belong(run: RunFolder) -> Non
     )
     html = write_report(run.path).read_text()
     page = Page(html)
-    assert "+30.0 points" in page.texts("span")
+    assert '<span class="up">+30.0 points</span>' in html
     assert "stopped" in page.texts("span")
     assert "80.0% " in page.texts("p")
-    # the axis spans 0.4..0.95 and 6% more on each side: 0.367..0.983
+    # an accuracy's axis goes from 0 to 1 on every card, and says so
     left = [style for tag, a in page.elements if tag == "u" and (style := a.get("style"))]
-    assert left[:3] == [f"left:{100 * (v - 0.367) / 0.616:.1f}%" for v in (0.5, 0.9, 0.8)]
+    assert left[:3] == [f"left:{100 * v:.1f}%" for v in (0.5, 0.9, 0.8)]
     bars = [style for tag, a in page.elements if tag == "i" and (style := a.get("style")) and "left" in style]
-    assert bars[0] == f"left:{100 * 0.033 / 0.616:.1f}%;width:{100 * 0.2 / 0.616:.1f}%"
+    assert bars[0] == "left:40.0%;width:20.0%"
+    assert '<li class="ends"><span>0.0%</span><span>100.0%</span></li>' in html
     grow = [style for tag, a in page.elements if tag == "i" and (style := a.get("style")) and "grow" in style]
     assert grow == ["flex-grow:0.7500", "flex-grow:0.2500"]
     assert {"2 min 05 s", "2.0 GB"} <= set(page.texts("dd"))
     assert "harmonic mean " in page.texts("span")
     assert "0.625" in page.texts("b")
     assert "worst" not in html.split("Where the time went")[0].split("</style>")[-1]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "css"),
+    [
+        ((0.40, 0.50, 0.60), (0.403, 0.503, 0.603), ""),
+        ((0.40, 0.50, 0.60), (0.6, 0.7, 0.8), ""),  # they touch
+        ((0.40, 0.50, 0.60), (0.61, 0.7, 0.8), "up"),
+        ((0.40, 0.50, 0.60), (0.2, 0.3, 0.39), "down"),
+        ((0.40, 0.50, 0.60), (0.2, 0.3, 0.5), ""),
+        ((None, 0.50, None), (None, 0.503, None), "up"),
+    ],
+)
+def test_a_change_has_a_colour_only_where_the_intervals_are_apart(run: RunFolder, first: Any, last: Any, css: str) -> None:
+    figures = [dict(zip(("low", "value", "high"), each, strict=True)) | {"metric": "accuracy", "n": 9} for each in (first, last)]
+    run.summary({"status": "finished", "before": {"t/a": figures[0]}, "last": {"t/a": figures[1]}})
+    (found,) = re.findall(r'<span class="(\w*)">[+-][0-9.]+ points</span>', write_report(run.path).read_text())
+    assert found == css
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "ends", "left"),
+    [
+        ("grounding/giou", 0.0, ("-1", "1"), "50.0%"),  # from -1, as its spec says
+        ("accuracy@vision-reasoner", 1.5, None, "50.0%"),
+        ("grounding/accuracy@vision-reasoner", 1.5, ("0", "3"), "50.0%"),
+        ("grounding/iou", 1.5, None, "50.0%"),  # outside its own bounds
+        ("nobody/knows", 0.5, None, "50.0%"),
+    ],
+)
+def test_bars_go_from_end_to_end_of_the_metric(run: RunFolder, metric: str, value: float, ends: Any, left: str) -> None:
+    figure_ = {"metric": metric, "value": value, "low": value - 0.1, "high": value + 0.1, "n": 9}
+    run.summary({"status": "finished", "last": {"t/a": figure_}})
+    html = write_report(run.path).read_text()
+    (found,) = re.findall('<li class="ends"><span>(.*?)</span><span>(.*?)</span></li>', html)
+    assert found == (ends or (svg.number(value - 0.112, ""), svg.number(value + 0.112, "")))
+    assert f'<u style="left:{left}"></u>' in html
 
 
 def test_a_run_that_is_still_going_takes_its_figures_from_the_rows(run: RunFolder) -> None:
@@ -560,6 +598,77 @@ def test_a_group_shows_its_best_and_worst_and_counts_equals(run: RunFolder) -> N
     assert "failed" in page.texts("b")
     assert page.texts("p").count("All scored alike: nothing to learn here.") == 1
     assert [b for b in page.texts("b") if b[0] in "+-"][:7] == ["+4.50", "+3.50", "+2.50", "+1.50", "-2.50", "-3.50", "-4.50"]
+
+
+def episode(turns: list[str], picture: Any = None, **more: Any) -> dict[str, Any]:
+    """A row of an episode with these turns, each but the last answered by the world."""
+    messages = [user("Draw it. " * 9, picture) if picture else user("Draw it. " * 9)]
+    for i, turn in enumerate(turns[:-1], 1):
+        reply = user(f"That was turn {i}.", picture) if picture else user(f"That was turn {i}.")
+        messages += [{"role": "assistant", "content": turn}, reply]
+    return rollout(turns[-1], **more) | {"messages": messages}
+
+
+def test_each_episode_has_its_own_turns_under_its_answer(run: RunFolder) -> None:
+    from PIL import Image
+
+    picture = Image.new("RGB", (30, 30), (200, 30, 40))
+    run.rollouts(
+        1,
+        [
+            episode(["a1", "a2", "end"], picture, value=0.9),
+            episode(["b1", "end"], picture, value=0.4),
+            episode(["end"], picture, value=0.1),
+        ],
+    )
+    html = write_report(run.path).read_text()
+    page = Page(html)
+    assert page.texts("pre")[:9] == [
+        "a1",
+        "That was turn 1.",
+        "a2",
+        "That was turn 2.",
+        "end",
+        "b1",
+        "That was turn 1.",
+        "end",
+        "end",
+    ]
+    assert [s for s in page.texts("summary") if "turn" in s] == ["2 turns before this one", "1 turn before this one"]
+    assert page.texts("small").count("shown") == 1, "the prompt's picture stands beside all"
+    assert [s for s in page.texts("small") if "turn" in s] == ["after turn 1", "after turn 2", "after turn 1"]
+    asked = html.split('<div class="prompt">')[1].split('<div class="answers">')[0]
+    assert "Draw it." in asked and "That was turn" not in asked and "a1" not in asked
+
+
+def test_equal_last_turns_of_other_episodes_are_not_counted_together(run: RunFolder) -> None:
+    run.rollouts(1, [episode(["a1", "end"]), episode(["b1", "end"]), episode(["b1", "end"])])
+    page = page_of(run)
+    assert page.texts("pre")[:6] == ["b1", "That was turn 1.", "end", "a1", "That was turn 1.", "end"]
+    assert "\u00d72" in page.texts("span") and "\u00d73" not in page.texts("span")
+
+
+def test_examples_in_a_prompt_are_no_turns(run: RunFolder) -> None:
+    shots = [user("1 + 1?"), {"role": "assistant", "content": "2"}, user("2 + 2?")]
+    run.rollouts(1, [rollout("4") | {"messages": shots}, rollout("5", value=0.0) | {"messages": shots}])
+    page = page_of(run)
+    assert page.texts("pre")[:2] == ["4", "5"] and not [s for s in page.texts("summary") if "turn" in s]
+
+
+@pytest.mark.parametrize(
+    ("detail", "names", "said"),
+    [
+        ("a/x: IoU 0.3; a/y: IoU 0.3; a/z: IoU 0.3", ["a/x", "a/y", "a/z"], "IoU 0.3"),
+        ("a/x: IoU 0.3; a/y: none; a/z: IoU 0.3", ["a/x", "a/y", "a/z"], "a/x, a/z: IoU 0.3; a/y: none"),
+        ("a/x: 1; 2; a/x/part: 1; 2", ["a/x", "a/x/part"], "1; 2"),
+        ("a/x: IoU 0.3", ["a/x"], "a/x: IoU 0.3"),
+        ("told by itself; a/x: so", ["a/x"], "told by itself; a/x: so"),
+        ("a/x: so", [], "a/x: so"),
+        ("", ["a/x"], ""),
+    ],
+)
+def test_what_verifiers_say_alike_is_told_once(detail: str, names: list[str], said: str) -> None:
+    assert gallery._merged(detail, names) == said
 
 
 @pytest.mark.parametrize(

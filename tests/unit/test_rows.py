@@ -113,3 +113,41 @@ def test_pictures_are_found_beside_their_table():
     assert beside("/data/t.jsonl", "/abs.png") == "/abs.png" and beside("/data/t.jsonl", b"bytes") == b"bytes"
     with pytest.raises(ValueError, match="empty path"):
         beside("/data/t.jsonl", " ")
+    with pytest.raises(ValueError, match="path has 100,000 characters"):
+        beside("/data/t.jsonl", "x" * 100_000)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        *((wrong, "path = .* must be a text") for wrong in (5, True, None, {})),
+        ("x" * 3000, r"\.\.\.x+ can't be read: File name too long"),
+        ("x" * 3000 + ".jsonl", r"\.\.\.x+\.jsonl can't be read: File name too long"),
+        ("no\nsuch.jsonl", r"no\?such\.jsonl does not exist"),
+        ("no/such/folder", "no/such/folder does not exist, and is no name of a data set on the Hub"),
+        ("./nope", r"\./nope does not exist"),
+    ],
+    ids=lambda v: repr(v)[:20],
+)
+def test_a_path_that_can_be_no_table_is_told_in_one_short_line(path, message):
+    with pytest.raises(UserError, match=message) as caught:
+        read_rows(path)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+def test_what_is_neither_here_nor_on_the_hub_says_both(monkeypatch):
+    import datasets
+
+    def unreachable(*_, **__):
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    with pytest.raises(
+        UserError, match=r"nope is no file or folder here, and the Hub gives no data set of this name \(no network"
+    ):
+        read_rows("nope")
+
+
+def test_no_bar_is_drawn_over_a_runs_lines(tmp_path, capfd):
+    assert len(read_rows(written(tmp_path, "parquet"))) == 3
+    assert capfd.readouterr() == ("", "")

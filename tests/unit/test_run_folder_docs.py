@@ -92,6 +92,13 @@ prompts_per_step = 2
 teacher = "tiny:qwen2_5_vl:hidden=128,seed=9"
 """
 """What RUN_FILE has no use for."""
+ACTS = """
+name = "dial"
+policy = {kind = "small", model = "mlp", options = {dims = 2, state = 2, hidden = [4]}}
+tasks = [{id = "dial/turn", options = {reward = "own"}, verifiers = {"dial/success" = 1.0}}]
+stages = [{kind = "rl", steps = 1, prompts_per_step = 2, group_size = 2}]
+evaluate = {n = 0}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -107,13 +114,18 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def trained(folder: Path, run_file: str) -> Path:
+@pytest.fixture(scope="module")
+def acted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("acts"), ACTS, Path(__file__).parents[1] / "support" / "dial.py")
+
+
+def trained(folder: Path, run_file: str, plugin: Path | None = None) -> Path:
     (folder / "shades.py").write_text(PLUGIN)
     (folder / "run.toml").write_text(run_file)
-    command = [sys.executable, "-m", "mmrl", "--plugin", "shades.py", "train", "run.toml"]
+    command = [sys.executable, "-m", "mmrl", "--plugin", str(plugin or "shades.py"), "train", "run.toml"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    return folder / "runs" / "shades"
+    return folder / "runs" / ("dial" if plugin else "shades")
 
 
 def documented(heading: str) -> set[str]:
@@ -154,13 +166,15 @@ def general(metrics: Mapping[str, float]) -> set[str]:
     return {key.replace("task/shades/name/", "task/<task>/").replace("shades/exact", "<verifier id>") for key in metrics}
 
 
-def test_metrics(run: Path, full: Path) -> None:
+def test_metrics(run: Path, full: Path, acted: Path) -> None:
     sft, rl = (general(row["metrics"]) for row in read_run(run).steps)
+    (played,) = ({re.sub(r"^episode/.*", "episode/<name>", key) for key in row["metrics"]} for row in read_run(acted).steps)
+    played = {key for key in played if key.startswith(("episode/", "simulator/", "policy/"))}
     more, conditioned, distill = (general(row["metrics"]) for row in read_run(full).steps)
     always, _, asked_for = re.split(r"^### Metrics$", PAGE, flags=re.MULTILINE)[1].partition("\nAn `sft` stage has ")
     assert rl == set(re.findall(r"^\| `([^`]+)` \|", always, re.MULTILINE)), "what every such step has"
     assert rl - {"answers/top_share"} < more, "its groups with spread have one answer"
-    assert {"turns/mean", "reward/world"} | rl | more | conditioned | distill == documented("Metrics"), (
+    assert {"turns/mean", "reward/world"} | rl | played | more | conditioned | distill == documented("Metrics"), (
         "nothing samples several turns yet"
     )
     times = {key for key in rl if key.startswith("time/")}

@@ -18,7 +18,6 @@ from mmrl.collect.turns import TurnCollector
 from mmrl.config import parse_config
 from mmrl.data.seeds import derive
 from mmrl.errors import UserError
-from mmrl.gather import is_gold
 from mmrl.judge import weigh
 from mmrl.policies.vlm import VLM
 from mmrl.run import Run
@@ -442,7 +441,7 @@ def test_the_gold_completion_is_trained_on_and_becomes_likelier():
     found = step(run)
     rollouts = run.steps.gatherer.last.rollouts
     gold = rollouts[4]
-    assert [is_gold(r) for r in rollouts] == [n == 4 for n in range(9)] and gold.completion == "1!"
+    assert [r.demonstrated for r in rollouts] == [n == 4 for n in range(9)] and gold.completion == "1!"
     assert gold.turns[0].token_ids == tuple(policy.encode_completion("1!"))
     advantages = [*standardised([0, 0, 0, 0, 1]), *standardised([1, 0, 0.5, 0])]
     loss = sum(-a * logprobs(policy, r).mean() for a, r in zip(advantages, rollouts, strict=True)) / 9
@@ -869,7 +868,7 @@ def test_over_all_answers_the_sampled_divergence_has_the_gradient_of_the_reverse
     assert (taught["logprobs"][:, 0] - p).abs().max() < 1e-5 and (taught["teacher"][:, 0] - q).abs().max() < 1e-5
     advantages = load_algorithm("opd", {}).advantage(taught["teacher"], taught["logprobs"], torch.ones(len(allowed), 1).bool())
     weighed = Credit(advantages=advantages * p.detach().exp()[:, None] * len(allowed))
-    learner.update([run.steps.pack(rollouts, weighed)], 0)
+    learner.update(run.steps.pack(rollouts, weighed), 0)
     assert same(weights(run.policy), descended(policy, (p.exp() * (p - q)).sum()), before)
 
 

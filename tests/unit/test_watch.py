@@ -33,7 +33,11 @@ def feed(watch: Watch, key: str, *values: float | None, stage: int = 0, start: i
 
 def figures(*given: tuple[str, float] | tuple[str, float, float]) -> list[Any]:
     """Evaluations from (task, value) or (task, value, value on blank pictures)."""
-    return [SimpleNamespace(task=g[0], value=g[1], extra={"blank": g[2]} if len(g) == 3 else {}) for g in given]
+    return [interval(g[0], g[1], g[1], g[1], {"blank": g[2]} if len(g) == 3 else {}) for g in given]
+
+
+def interval(task: str, low: float, value: float, high: float, extra: Any = ()) -> Any:
+    return SimpleNamespace(task=task, low=low, value=value, high=high, extra=dict(extra))
 
 
 # -- steps ----------------------------------------------------------------------------------------------------------------
@@ -204,6 +208,27 @@ def test_a_reward_that_rises_while_the_figure_falls_is_told() -> None:
     assert hacked(-0.1, 0.75, warn=0.05) == [], "both rise: that is learning"
     with pytest.raises(UserError, match=r"^step 20: a: the held-out figure fell .* limits\.reward_hacking\.stop = 0\.05"):
         hacked(0.05, 0.75, stop=0.05)
+
+
+@pytest.mark.parametrize(
+    ("best", "now", "told"),
+    [
+        ((0.037, 0.133, 0.379), (0.0, 0.0, 0.204), False),  # 2 and 0 of 15, Wilson
+        ((0.7, 0.8, 0.9), (0.6, 0.72, 0.79), False),
+        ((0.79, 0.8, 0.81), (0.5, 0.6, 0.85), False),
+        ((0.7, 0.8, 0.9), (0.5, 0.6, 0.7), True),
+    ],
+)
+def test_a_fall_within_an_interval_is_no_alarm(best: Any, now: Any, told: bool) -> None:
+    watch, again = Watch(only("reward_hacking", warn=0.05)), Watch(only("reward_hacking", warn=0.05))
+    for each in (watch, again):
+        feed(each, "reward/v", *[0.25] * 10)
+    watch.evaluated(10, [interval("a", *best)])
+    low, value, high = best
+    again.replay([{"step": 10, "eval": {"task": "a", "low": low, "value": value, "high": high}}], [99])
+    for each in (watch, again):
+        feed(each, "reward/v", *[0.75] * 10, start=11)
+        assert bool(each.evaluated(20, [interval("a", *now)])) is told
 
 
 def test_the_mean_of_a_part_is_over_ten_steps() -> None:

@@ -10,10 +10,10 @@ import re
 import unicodedata
 
 from mmrl import Case, Score
-from mmrl.parse import only_answer
+from mmrl.parse import nfc, only_answer
 
 MAX_LENGTH = 50_000
-"""Characters of a completion that `contains` reads; putting a longer one into NFC can take seconds."""
+"""Characters of a completion that `contains` reads."""
 MAX_MENTIONS = 8
 """Times that `contains` lets the answer occur: more is a loop."""
 DASHES = {ord(c): "-" for c in "\u2010\u2011\u2012\u2013\u2014\u2212"}
@@ -94,8 +94,7 @@ def normalise(text: str) -> str:
 
 
 def fold(text: str) -> str:
-    nfc = unicodedata.normalize("NFC", text).casefold()
-    return unicodedata.normalize("NFC", nfc).translate(DASHES)
+    return nfc(nfc(text).casefold()).translate(DASHES)
 
 
 def words(text: str) -> list[str]:

@@ -295,3 +295,13 @@ def test_the_longest_text_that_contains_reads_is_read_in_time():
     start = time.monotonic()
     score(verifiers.contains, "a\u0316\u0301" * (verifiers.MAX_LENGTH // 3))
     assert time.monotonic() - start < 5
+
+
+def test_marks_on_a_letter_are_no_work():
+    heap = "golden retriever e" + "\u0345" * 24_900 + "\u0334" * 24_900
+    assert len(heap) <= verifiers.MAX_LENGTH
+    start = time.process_time()
+    assert score(OURS["contains"], heap) == 1 and score(OURS["answer"], f"<answer>{heap}</answer>") == 0
+    assert time.process_time() - start < 1
+    marked = "cafe\u0301"
+    assert score(OURS["exact"], "caf\u00e9", answer=marked) == score(OURS["contains"], marked, answer="caf\u00e9") == 1

@@ -38,6 +38,8 @@ def _data() -> list[TaskSpec]:
     return [
         data("refer-data", "ReferData", {"iou": 1.0, "format": 0.1}, f"{refer}: one box"),
         data("detect-data", "DetectData", {"hungarian": 1.0}, f"{detect}: all objects"),
+        data("count-data", "CountData", {"count": 1.0, "format": 0.1}, "your own pictures with boxes or numbers: how many"),
+        data("point-data", "PointData", {"point": 1.0, "format": 0.1}, "your own pictures with boxes: a point on one thing"),
         data("refer@vlm-r1", "ReferData", {"iou@vlm-r1": 1.0, "format@vlm-r1": 1.0}, f"{refer}, as VLM-R1", style="vlm-r1"),
         data(
             "detect@vlm-r1",

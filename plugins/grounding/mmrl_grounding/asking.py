@@ -27,6 +27,8 @@ _WHERE = {
     Frame.THOUSANDTHS: "in thousandths of its width and height",
     Frame.UNIT: "in parts of its width and height, from 0 to 1",
 }
+_ENDS = (*".?!:", "\u3002", "\uff1f", "\uff01")
+"""Signs after which a new sentence may begin."""
 VLM_R1_BOX = "Please provide the bounding box coordinate of the region this sentence describes: {0}."
 VLM_R1_REC = (
     "{0} First output the thinking process in <think> </think> tags and then output the final answer in <answer> </answer> tags. "
@@ -54,6 +56,7 @@ def ask(text: str, style: str, asks: str, frame: Frame, size: tuple[int, int]) -
     """A question and how it is to be answered. asks: box, boxes, point or count. size: (width, height) in the pixels of
     `frame`."""
     where = _WHERE[frame].format(*size)
+    text = text if text.rstrip().endswith(_ENDS) else f"{text.rstrip()}."
     if style == "short":
         return f"{text} {_SHORT[asks].format(where=where)}"
     what = _WHAT[asks].format(where=where)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from mmrl import Prompt, UserError, user
 from mmrl.media import load_image
-from mmrl.pictures import rank, split_of
+from mmrl.pictures import chance, rank, split_of
 from mmrl.rows import Items
 from mmrl.tasks import known_split, of_kind, one_of, whole
 from mmrl_grounding import asking, sources
@@ -44,7 +46,13 @@ class Data(Grounded):
         if self.boxes is not None:
             one_of("boxes", self.boxes, ("xyxy", "xywh"))
         whole("seed", self.seed, -(2**62), 2**62)
+        of_kind("whole", self.whole, bool)
+        for option in ("path", "images", "test_path"):
+            if (value := getattr(self, option)) is not None:
+                of_kind(option, value, str)
         of_kind("shares", self.shares, Mapping, "{train = 0.9, test = 0.1}")
+        if not all(_is_share(share) for share in self.shares.values()):
+            raise UserError(f"shares = {dict(self.shares)!r:.200} must name splits with numbers, {{train = 0.9, test = 0.1}}")
         shares = {name: float(share) for name, share in self.shares.items()}
         if self.test_path:
             shares = {name: share for name, share in shares.items() if name != "test"} or {"train": 1.0}
@@ -79,10 +87,30 @@ class Data(Grounded):
 
     def _pose(self, split: str, row: dict[str, Any]) -> Prompt:
         size = load_image(row["image"]).size
-        row["objects"] = sources.checked(row["objects"], size, self.whole)
+        row["objects"] = self.objects(row, size)
         text, answer, about, more = self.pose(row, size)
         meta = self.meta(self.asks, size, [one["bbox_2d"] for one in about], **more)
         return Prompt(id=f"{split}-{row['id']}", messages=[user(text, row["image"])], answer=answer, meta=meta)
+
+    def objects(self, row: Mapping[str, Any], size: tuple[int, int]) -> list[dict[str, Any]]:
+        """The objects of a row, their boxes checked on a picture of `size`. Raises ValueError for a box that is not sound."""
+        return sources.checked(row["objects"], size, self.whole)
+
+    def _keep(self, wanted: Callable[[list[str] | None], bool], why: str) -> None:
+        """Leave out the rows of which `wanted` says no; it gets what `_names` finds."""
+        for split, table in self._tables.items():
+            kept = [number for number in self._chosen[split] if wanted(self._names(table, number))]
+            if not kept:
+                raise UserError(f"split {split!r} of {self.path} has no picture with objects: see {why}")
+            self._chosen[split] = kept
+
+    @staticmethod
+    def _names(rows: sources.Chosen, number: int) -> list[str] | None:
+        """The labels of a row's objects, one for each; None for a row that can't be read, which is told when it is asked for."""
+        try:
+            return [str(one.get("label", "")) for one in rows[number]["objects"]]
+        except (UserError, ValueError):
+            return None
 
     def meta(self, asks: str, size: tuple[int, int], boxes: Sequence[Sequence[float]], **more: Any) -> dict[str, Any]:
         meta = super().meta(asks, size, boxes, **more)
@@ -117,14 +145,133 @@ class ReferData(Data):
 
 
 @dataclass(kw_only=True, eq=False)
-class DetectData(Data):
-    """All objects of some labels, each with its box."""
+class PointData(ReferData):
+    """A point on the thing that an expression describes, or on any object of a label that is drawn."""
+
+    styles = asking.STYLES
+    asks = "point"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._keep(lambda names: names is None or bool(names), "shares")
+
+    def pose(self, row: dict[str, Any], size: tuple[int, int]) -> Any:
+        words, asked, objects = row.get("expression") or "", row.get("question"), row["objects"]
+        if not objects:
+            raise ValueError("it has no object to point at")
+        if (asked or words) and len(objects) == 1:
+            text, words = _pointed(asked) if asked else _described(words)
+            more = {"expression": words, "thought": "I look for what is described."}
+            return self.asked(text, "point", size), objects[0]["bbox_2d"], objects, more
+        if words:
+            raise ValueError(f"it has {len(objects)} boxes, and an expression describes one")
+        label, about = _drawn_label(chance(self.seed, "point", str(row["id"])), objects)
+        more = {"expression": label, "difficulty": len(objects), "thought": f"I look for any {label}."}
+        return self.asked(f"Point at any {label}.", "point", size), about, about, more
+
+
+def _pointed(asked: str) -> tuple[str, str]:
+    """A question of VLM-R1's, which asks for a box, as one for a point; any other as it is. (question, words)"""
+    words = asked.partition("describes:")[2].strip().rstrip(".")
+    return (f"Point at {words}.", words) if words else (asked, asked)
+
+
+def _described(words: Any) -> tuple[str, str]:
+    if not isinstance(words, str) or not words.strip():
+        raise ValueError(f"it has no expression under any of {', '.join(sources.TEXT_KEYS)}")
+    return f"Point at {words.strip().rstrip('.')}.", words
+
+
+def _drawn_label(draw: random.Random, objects: Sequence[Mapping[str, Any]]) -> tuple[str, list[Mapping[str, Any]]]:
+    """One of the labels of some objects, and the objects that have it."""
+    if any(not one["label"].strip() for one in objects):
+        raise ValueError("an object has no label, and there is no expression")
+    label = draw.choice(sorted({one["label"] for one in objects}))
+    return label, [one for one in objects if one["label"] == label]
+
+
+@dataclass(kw_only=True, eq=False)
+class Labelled(Data):
+    """What the tasks share that are about all objects of some labels."""
 
     labels: str | Sequence[str] = "present"
     """The labels that are asked for: present, those of the picture; all, those of the data, or of a row's own `labels`; or a
     list. Objects of others are not asked for. A picture without objects is left out unless labels are listed or all."""
     most: int | None = None
     """Pictures with more objects are left out; by default none is."""
+
+    def __post_init__(self) -> None:
+        if self.most is not None:
+            whole("most", self.most, 1, 100_000)
+        if isinstance(self.labels, str):
+            one_of("labels", self.labels, ("present", "all"))
+        elif not isinstance(self.labels, list | tuple) or not self.labels or not all(isinstance(v, str) for v in self.labels):
+            raise UserError(f'labels = {self.labels!r:.60} must be "present", "all" or a list of names, such as ["cat", "dog"]')
+        super().__post_init__()
+        known: dict[str, None] = {}
+
+        def wanted(names: list[str] | None) -> bool:
+            known.update(dict.fromkeys(names or ()))
+            count = len(names) if names is not None else 1
+            return bool(count or self.labels != "present") and (self.most is None or count <= self.most)
+
+        self._keep(wanted, "labels and most, or shares")
+        self._known = sorted(known) if self.labels == "all" else [] if self.labels == "present" else list(self.labels)
+
+
+@dataclass(kw_only=True, eq=False)
+class CountData(Labelled):
+    """How many objects of a label there are, or of what an expression describes where a row says how many."""
+
+    styles = asking.STYLES
+    asks = "count"
+
+    def objects(self, row: Mapping[str, Any], size: tuple[int, int]) -> list[dict[str, Any]]:
+        return [] if row.get("count") is not None else super().objects(row, size)
+
+    @staticmethod
+    def _names(rows: sources.Chosen, number: int) -> list[str] | None:
+        try:
+            row = rows[number]
+        except (UserError, ValueError):
+            return None
+        return None if row.get("count") is not None else [str(one.get("label", "")) for one in row["objects"]]
+
+    def pose(self, row: dict[str, Any], size: tuple[int, int]) -> Any:
+        words, asked, count = row.get("expression"), row.get("question"), row.get("count")
+        if count is not None:
+            if not asked and (not isinstance(words, str) or not words.strip()):
+                raise ValueError(f"it has a number and no expression under any of {', '.join(sources.TEXT_KEYS)}")
+            text = asked or f"How many {words.strip().rstrip('.')} are there?"
+            return self.asked(text, "count", size), count, [], {"expression": words or asked, "thought": "I count them."}
+        label, found = self._drawn(row)
+        text = f'How many objects of the kind "{label}" are there?'
+        more = {"labels": [label], "difficulty": len(row["objects"]), "thought": f"I count each {label}."}
+        return self.asked(text, "count", size), len(found), found, more
+
+    def _drawn(self, row: Mapping[str, Any]) -> tuple[str, list[Mapping[str, Any]]]:
+        """The label that is asked for and its objects. How many there are is drawn first, of the numbers that a label of this
+        picture can give, so that rare numbers are asked for as often as they can be."""
+        objects = row["objects"]
+        if any(not one["label"].strip() for one in objects):
+            raise ValueError("an object has no label")
+        there = list(dict.fromkeys(one["label"] for one in objects))
+        own = row.get("labels") if isinstance(self.labels, str) else None
+        labels = list(map(str, own)) + there if own else there if self.labels == "present" else self._known
+        if not labels:
+            raise ValueError("it has no objects, and no labels to ask for")
+        by_count: dict[int, list[str]] = {}
+        for label in sorted(set(labels)):
+            by_count.setdefault(sum(one["label"] == label for one in objects), []).append(label)
+        draw = chance(self.seed, "count", str(row["id"]))
+        label = draw.choice(by_count[draw.choice(sorted(by_count))])
+        return label, [one for one in objects if one["label"] == label]
+
+
+@dataclass(kw_only=True, eq=False)
+class DetectData(Labelled):
+    """All objects of some labels, each with its box."""
+
     refinement: str = "auto"
     """For Vision-R1's rules: none, first or second, the stage of their progressive refinement. Run two entries of the task in
     two stages."""
@@ -134,32 +281,7 @@ class DetectData(Data):
 
     def __post_init__(self) -> None:
         one_of("refinement", self.refinement, ("auto", "none", "first", "second"))
-        if self.most is not None:
-            whole("most", self.most, 1, 100_000)
-        if isinstance(self.labels, str):
-            one_of("labels", self.labels, ("present", "all"))
         super().__post_init__()
-        known: dict[str, None] = {}
-        for split, table_ in self._tables.items():
-            kept = []
-            for number in self._chosen[split]:
-                names = self._names(table_, number)
-                known.update(dict.fromkeys(names or ()))
-                count = len(names) if names is not None else 1
-                if (count or self.labels != "present") and (self.most is None or count <= self.most):
-                    kept.append(number)
-            if not kept:
-                raise UserError(f"split {split!r} of {self.path} has no picture with objects: see labels and most, or shares")
-            self._chosen[split] = kept
-        self._known = sorted(known) if self.labels == "all" else [] if self.labels == "present" else list(self.labels)
-
-    @staticmethod
-    def _names(rows: sources.Chosen, number: int) -> list[str] | None:
-        """The labels of a row's objects, one for each; None for a row that can't be read, which is told when it is asked for."""
-        try:
-            return [str(one.get("label", "")) for one in rows[number]["objects"]]
-        except (UserError, ValueError):
-            return None
 
     def pose(self, row: dict[str, Any], size: tuple[int, int]) -> Any:
         objects, asked = row["objects"], row.get("question")
@@ -195,3 +317,7 @@ class DetectData(Data):
         truth = self.truth_as_written(prompt)
         said = f"```json\n{asking.listed(truth)}\n```"
         return said if self.style == "vision-r1" else asking.thought(prompt.meta["thought"], said if truth else "None")
+
+
+def _is_share(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

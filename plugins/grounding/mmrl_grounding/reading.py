@@ -31,7 +31,8 @@ _TAG = re.compile("</?(?:think|answer)>")
 _ODD = re.compile(r"nan|inf|null|none|\d[eE]", re.IGNORECASE)
 """What is written where a number should be, and would be passed over; and numbers beyond all measure."""
 _SEPARATORS = str.maketrans("[](){},:=", " " * 9)
-_SIGNED = re.compile(r"[-+]?(?:\d{1,9}(?:\.\d{0,20})?|\.\d{1,20})(?:[eE][-+]?\d{1,2})?")
+_DIGITS = re.compile(r"[0-9]+(?:[.][0-9]*)?")
+_SIGNED = re.compile(r"[-+]?(?:[0-9]{1,9}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:[eE][-+]?[0-9]{1,2})?")
 
 
 class Listed(NamedTuple):
@@ -58,7 +59,7 @@ def boxes(text: str) -> list[Listed] | None:
         return []
     found = None if plain[:1] in BRACKETS else _from_lines(plain)
     if found is None:
-        value = only_json(plain)
+        value = only_json(plain, spare=3)
         found = None if value is None else _from_json(value)
     return found if found is not None and len(found) <= MOST else None
 
@@ -67,6 +68,8 @@ def box(text: str) -> tuple[float, ...] | None:
     """The one box of a text; None when it has none, one that is reversed or empty, or several."""
     found = boxes(text)
     if found is None and len(text) < PROSE and sum(map(text.count, "[{(")) <= 2 and not _ODD.search(text):
+        if len(_DIGITS.findall(text)) > 5:  # also such as no number is read from, 12px
+            return None
         four = numbers(text, 5)  # in words: the box is 12, 34 to 56, 78
         found = [_listed(four, "")] if len(four) == 4 else None
     return found[0].box if found is not None and len(found) == 1 else None
@@ -76,7 +79,7 @@ def point(text: str) -> tuple[float, float] | None:
     """The one point of a text: two numbers, `[x, y]`, `{"point_2d": [x, y]}` or `{"x": x, "y": y}`."""
     value: Any = None
     if text.strip()[:1] in BRACKETS:
-        value = only_json(text)
+        value = only_json(text, spare=1)
     elif len(text) < PROSE:
         words = [word for word in text.translate(_SEPARATORS).split() if word.lower() not in ("x", "y")]
         value = [float(word) for word in words] if all(map(_SIGNED.fullmatch, words)) else None
@@ -93,17 +96,20 @@ def point(text: str) -> tuple[float, float] | None:
 def count(text: str) -> float | None:
     """The number that a text is, or that stands under `count` in its JSON."""
     if text.strip()[:1] in BRACKETS:
-        value = only_json(text)
+        value = only_json(text, spare=0)
         found = value.get("count") if isinstance(value, dict) else None
         return float(found) if isinstance(found, int | float) and _plain(found) else None
     return number(text)
 
 
-def only_json(text: str) -> Any:
+def only_json(text: str, spare: int | None = None) -> Any:
     """The one JSON list or object of a text, which may stand in a fence or in prose: all from the first bracket to the last.
-    None where that is no JSON, because there are two, or because something is wrong with it."""
+    None where that is no JSON, because there are two, or because something is wrong with it; and where the prose around it holds
+    more than `spare` numbers, which are another answer."""
     start = min((at for sign in "[{" if (at := text.find(sign)) >= 0), default=-1)
     piece = text[start : max(text.rfind("]"), text.rfind("}")) + 1] if start >= 0 else ""
+    if spare is not None and len(_DIGITS.findall(text[:start] + " " + text[start + len(piece) :])) > spare:
+        return None
     found = json_in(piece)
     try:  # json_in also takes the first of two
         return found if found is not None and json.loads(piece) == found else None
@@ -124,10 +130,16 @@ def _from_lines(text: str) -> list[Listed] | None:
         if not words:
             continue
         *label, a, b, c, d = words if len(words) >= 4 else ["", "", "", ""]
-        if not all(map(_SIGNED.fullmatch, (a, b, c, d))) or (label and _SIGNED.fullmatch(label[-1])) or len(found) > MOST:
+        if not all(map(_SIGNED.fullmatch, (a, b, c, d))) or not _is_label(label) or len(found) > MOST:
             return None
         found.append(_listed([float(a), float(b), float(c), float(d)], " ".join(label)))
     return found or None
+
+
+def _is_label(words: list[str]) -> bool:
+    """Whether words before four numbers can be a label: none is a number, as in another box, and at most one has digits."""
+    odd = [word for word in words if any(map(str.isdigit, word))]
+    return len(odd) < 2 and all(any(map(str.isalpha, word)) and not _SIGNED.fullmatch(word) for word in odd)
 
 
 def _from_json(value: Any) -> list[Listed] | None:

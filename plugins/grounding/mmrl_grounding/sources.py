@@ -21,6 +21,7 @@ from mmrl_grounding.reading import only_json
 IMAGE_KEYS = ("image", "image_path", "img", "file_name", "images")
 TEXT_KEYS = ("expression", "expressions", "sentences", "sentence", "phrase", "text", "caption", "sent", "refs")
 BOX_KEYS = ("bbox_2d", "bbox", "box", "solution")
+COUNT_KEYS = ("count", "number")
 OBJECT_KEYS = ("objects", "annotations", "boxes")
 XYXY_KEYS = ("bbox_2d", "solution")
 """Keys whose boxes are x1, y1, x2, y2 by custom; the others hold x, y, width, height, as COCO and RefCOCO do."""
@@ -44,11 +45,13 @@ class Chosen(Rows):
 def source(path: str, images: str | None, box_format: str | None) -> Chosen:
     """The rows of one file, or of several joined by ':'; `images` is then one folder for each of them, or one for all.
 
-    A row is `{"id", "image", "question", "expression", "objects"}`; objects are `{"bbox_2d": [x1, y1, x2, y2], "label"}`,
-    unchecked. box_format: xywh or xyxy; by default what is custom for the key. Raises UserError when a file is missing, or is
-    none of the formats.
+    A row is `{"id", "image", "question", "expression", "objects", "count"}`; objects are `{"bbox_2d": [x1, y1, x2, y2],
+    "label"}`, unchecked; count is the number of things, where a row says it itself. box_format: xywh or xyxy; by default what is
+    custom for the key. Raises UserError when a file is missing, or is none of the formats.
     """
-    paths = [p for p in str(path).split(":") if p] if not Path(str(path)).exists() else [str(path)]
+    paths = [str(path)] if _exists(str(path)) else [p for p in str(path).split(":") if p]
+    for one in paths:
+        _exists(one)
     folders = str(images).split(":") if images else [None]
     if not paths or len(folders) not in (1, len(paths)):
         raise UserError(f"path names {len(paths)} files and images {len(folders)} folders: give one folder for each file, or one")
@@ -66,6 +69,13 @@ def source(path: str, images: str | None, box_format: str | None) -> Chosen:
         return {"id": f"{table}-{row}-{expression}", **plain}
 
     return Chosen(str(path), len(places), read, tables=tables, places=tuple(places), keys=tuple(keys))
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).expanduser().exists()
+    except (OSError, ValueError, RuntimeError) as error:  # too long a name, a NUL, a home that nobody has
+        raise UserError(f"path {path!r:.80} can't be looked up: {str(error)[:60]}: check the path") from None
 
 
 def checked(objects: Sequence[Mapping[str, Any]], size: tuple[int, int], whole: bool) -> list[dict[str, Any]]:
@@ -152,11 +162,13 @@ def _plain(row: dict[str, Any], expression: int, path: str, folder: str | None, 
     text = texts[expression] if isinstance(texts, list) and texts else texts
     if isinstance(text, Mapping):  # REFER's own form: {"sent": "the man on the left"}
         text = text.get("sent") or text.get("raw")
-    objects = _first(row, OBJECT_KEYS)
-    given = [row] if objects is None else objects
+    objects, count = _first(row, OBJECT_KEYS), _whole(_first(row, COUNT_KEYS))
+    unboxed = count is not None and _first(row, BOX_KEYS) is None
+    given = ([] if unboxed else [row]) if objects is None else objects
     if not isinstance(given, list) or not all(isinstance(one, Mapping) for one in given):
         raise ValueError(f"its objects are {given!r:.60} and not a list of objects with boxes")
-    return plain | {"expression": text, "labels": row.get("labels"), "objects": [_object(one, form) for one in given]}
+    plain |= {"expression": text, "labels": row.get("labels"), "count": count}
+    return plain | {"objects": [_object(one, form) for one in given]}
 
 
 def _object(one: Mapping[str, Any], form: str | None) -> dict[str, Any]:
@@ -180,10 +192,13 @@ def _corners(box: Any) -> Any:
 
 
 def _conversation(said: Any) -> dict[str, Any]:
-    """VLM-R1's question and solution: a box, a text that holds one, a list of `{"bbox_2d", "label"}`, or "None"."""
+    """VLM-R1's question and solution: a box, a text that holds one, a list of `{"bbox_2d", "label"}`, "None", or a number."""
     if not isinstance(said, list) or len(said) < 2 or not all(isinstance(s, Mapping) and "value" in s for s in said[:2]):
         raise ValueError("conversations must hold a question and its answer, each with a value")
     question, value = str(said[0]["value"]).replace("<image>", "").strip(), said[1]["value"]
+    plain = value.replace("<answer>", "").replace("</answer>", "").strip() if isinstance(value, str) else value
+    if (count := _whole(plain)) is not None:  # the box is for the tasks that want one to refuse
+        return {"question": question, "count": count, "objects": [{"bbox_2d": value, "label": "", "from": ""}]}
     if isinstance(value, str):
         text = value.replace("<answer>", "").replace("</answer>", "").strip()
         value = [] if text.lower() in ("none", "") else only_json(text)
@@ -243,6 +258,13 @@ def _annotation(number: int, annotation: Any) -> str:
 
 def _crowd(annotation: Mapping[str, Any]) -> bool:
     return bool(annotation.get("iscrowd"))
+
+
+def _whole(value: Any) -> int | None:
+    """A number of things, as a number or in digits; None for anything else."""
+    if isinstance(value, str) and value.isascii() and value.strip().isdigit() and len(value) < 10:
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _hashable(value: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -52,7 +52,8 @@ class Grounded(Task):
             return prompt.answer
         if asks == "box":
             return self.as_written(prompt.answer, size)
-        x1, y1, x2, y2 = prompt.answer
+        boxes = prompt.answer
+        x1, y1, x2, y2 = boxes[0]["bbox_2d"] if isinstance(boxes[0], Mapping) else boxes  # of several any will do
         return self.as_written(((x1 + x2) // 2, (y1 + y2) // 2), size)
 
     def gold(self, prompt: Prompt) -> str:
@@ -105,7 +106,7 @@ class Scenes(Grounded):
         for option in ("train", "test", "warm"):
             whole(option, getattr(self, option), 1, 10_000_000)
         whole("seed", self.seed, -(2**62), 2**62)
-        if not isinstance(self.similar, int | float) or not 0 <= self.similar <= 1:
+        if not isinstance(self.similar, int | float) or isinstance(self.similar, bool) or not 0 <= self.similar <= 1:
             raise UserError(f"similar = {self.similar!r} must be a number from 0 to 1")
         scenes.arrange(random.Random(0), [scenes.KINDS[0]] * self.objects, self.size, self._grid)
 
@@ -113,21 +114,25 @@ class Scenes(Grounded):
         known_split(split, self.splits)
         return Prompts(range(getattr(self, split)), lambda number: self._pose(split, number))
 
-    def question(self, draw: random.Random, things: list[Thing]) -> tuple[str, Any, list[Thing], dict[str, Any]] | None:
-        """(the question, the answer, the things that it is about, further meta); None when this scene won't do."""
-        raise NotImplementedError(f"{type(self).__name__} must define question(draw, things)")
+    def question(
+        self, draw: random.Random, things: list[Thing], wish: int
+    ) -> tuple[str, Any, list[Thing], dict[str, Any]] | None:
+        """(the question, the answer, the things that it is about, further meta); None when this scene won't do. wish: the number
+        that `kinds` got, from 0 to `objects`: an answer that is drawn before its scene is as often one number as another."""
+        raise NotImplementedError(f"{type(self).__name__} must define question(draw, things, wish)")
 
-    def kinds(self, draw: random.Random) -> list[Kind]:
+    def kinds(self, draw: random.Random, wish: int) -> list[Kind]:
         """The kinds of the things of a scene; what is asked for comes first."""
         target = draw.choice(scenes.KINDS)
         return [target, *(scenes.similar_to(draw, target, self.similar) for _ in range(draw.randint(1, self.objects) - 1))]
 
     def _pose(self, split: str, number: int) -> Prompt:
         id = f"{split}-{number}"
+        wish = chance(self.seed, "grounding", self.asks, id, "wish").randint(0, self.objects)
         for attempt in range(ATTEMPTS):
             draw = chance(self.seed, "grounding", self.asks, id, str(attempt))
-            things = scenes.arrange(draw, self.kinds(draw), self.size, self._grid)
-            if posed := self.question(draw, things):
+            things = scenes.arrange(draw, self.kinds(draw, wish), self.size, self._grid)
+            if posed := self.question(draw, things, wish):
                 break
         else:
             raise UserError(f"no scene of {self.objects} objects can be asked about: lower objects or similar, or grid")
@@ -145,7 +150,7 @@ class Refer(Scenes):
 
     asks = "box"
 
-    def question(self, draw: random.Random, things: list[Thing]) -> Any:
+    def question(self, draw: random.Random, things: list[Thing], wish: int) -> Any:
         words = scenes.expression(draw, things[0], things, self.size)
         if words is None:
             return None
@@ -159,7 +164,7 @@ class Point(Scenes):
 
     asks = "point"
 
-    def question(self, draw: random.Random, things: list[Thing]) -> Any:
+    def question(self, draw: random.Random, things: list[Thing], wish: int) -> Any:
         words = scenes.expression(draw, things[0], things, self.size)
         if words is None:
             return None
@@ -180,7 +185,7 @@ class Detect(Scenes):
         super().__post_init__()
         whole("labels", self.labels, 1, 8)
 
-    def question(self, draw: random.Random, things: list[Thing]) -> Any:
+    def question(self, draw: random.Random, things: list[Thing], wish: int) -> Any:
         there = list(dict.fromkeys(t.label for t in things))
         absent = [label for kind in scenes.KINDS if (label := " ".join(kind)) not in there]
         wanted = there[: draw.randint(1, self.labels)]
@@ -201,18 +206,17 @@ class Count(Scenes):
 
     asks = "count"
 
-    def kinds(self, draw: random.Random) -> list[Kind]:
-        """As many of the target's kind as are drawn, 0 among them, and others."""
-        target, total = draw.choice(scenes.KINDS), draw.randint(1, self.objects)
-        same = draw.randint(0, total)
-        others = (scenes.similar_to(draw, target, self.similar) for _ in range(total - same))
-        return [target] * same + list(others)
+    def kinds(self, draw: random.Random, wish: int) -> list[Kind]:
+        """`wish` of one kind, and others."""
+        target, total = draw.choice(scenes.KINDS), draw.randint(max(1, wish), self.objects)
+        others = (scenes.similar_to(draw, target, self.similar) for _ in range(total - wish))
+        return [target] * wish + list(others)
 
-    def question(self, draw: random.Random, things: list[Thing]) -> Any:
-        colour, shape = draw.choice(things).kind if draw.random() < 0.85 else draw.choice(scenes.KINDS)
+    def question(self, draw: random.Random, things: list[Thing], wish: int) -> Any:
+        colour, shape = things[0].kind if wish else self._absent(draw, things)
         by = draw.choice(("kind", "shape", "colour")) if self.similar else "kind"
         several = f"{shape}es" if shape.endswith("ch") else f"{shape}s"
-        if by == "colour" and any("tile" in t.kind for t in things):  # a photograph has colours of its own
+        if by == "colour" and (shape == "tile" or any("tile" in t.kind for t in things)):  # a photograph has colours of its own
             by = "kind"
         if by == "shape":
             name, found = several, [t for t in things if t.kind[1] == shape]
@@ -220,4 +224,13 @@ class Count(Scenes):
             name, found = f"{colour} things", [t for t in things if t.kind[0] == colour]
         else:
             name, found = f"{colour} {several}", [t for t in things if t.kind == (colour, shape)]
-        return f"How many {name} are there?", len(found), found, {"thought": f"I count the {name}."}
+        if len(found) != wish:
+            return None
+        return f"How many {name} are there?", wish, found, {"thought": f"I count the {name}."}
+
+    def _absent(self, draw: random.Random, things: list[Thing]) -> Kind:
+        """A kind that is not there; with the chance `similar` one that shares colour or shape with something that is."""
+        there = [t.kind for t in things]
+        absent = [kind for kind in scenes.KINDS if kind not in there]
+        alike = [kind for kind in absent if any(kind[0] == k[0] or kind[1] == k[1] for k in there)]
+        return draw.choice(alike if alike and draw.random() < self.similar else absent)

@@ -2,8 +2,8 @@
 task names.
 
 `case.answer` is a box, `[x1, y1, x2, y2]`, for `iou`, `giou` and `point`; a list of `{"bbox_2d", "label"}` for `ap` and
-`hungarian`; a whole number for `count`. The truth is compared as it would be written in the answer's frame, so that what is
-lost by rounding costs nothing.
+`hungarian`, and for a `point` on any of them; a whole number for `count`. The truth is compared as it would be written
+in the answer's frame, so that what is lost by rounding costs nothing.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 from mmrl import Case, Score
 from mmrl.parse import fenced
+from mmrl.types import Frame
 from mmrl_grounding import geometry, reading
 from mmrl_grounding.coco import THRESHOLDS, average_precision
-from mmrl_grounding.frames import in_pixels, truth_as_written
+from mmrl_grounding.frames import frame_of, in_pixels, truth_as_written
 from mmrl_grounding.reading import Listed
 
 # -- one box ----------------------------------------------------------------------------------------------------------------
@@ -40,18 +41,21 @@ def iou(case: Case, threshold: float = 0.0, graded: bool = True) -> Score:
 def giou(case: Case) -> Score:
     """The generalised IoU of the one box that is answered and the true one, -1 to 1: it tells also how far a miss is off.
 
-    Known exploits: a box over the whole picture, or more, earns the object's share of it, which is better than a miss, and any
-    guess is better than none: what can't be read is -1.
+    What can't be read is -1, and so is a box that leaves the picture by more than a pixel: the larger it is, the less it would
+    say where the object is, and the nearer its value would be to 0.
+
+    Known exploits: a box over the whole picture earns the object's share of it, 0.04 for one of a fifth of its sides, where an
+    honest near miss is below 0; and any guess is better than none.
     """
     box, why = _one_box(case)
-    if box is None:
-        return Score(-1.0, detail=why)
+    if box is None or _leaves(box, case):
+        return Score(-1.0, detail=why or "beyond the picture")
     value = geometry.giou(box, truth_as_written(_true_box(case), case))
     return Score(max(-1.0, min(1.0, value)), detail=f"GIoU {value:.3f}")
 
 
 def point(case: Case, graded: bool = False) -> Score:
-    """1 when the one point that is answered lies in the true box, its edges included.
+    """1 when the one point that is answered lies in the true box, its edges included, or in any of several.
 
     graded: outside it the value falls with the distance, to 0 at one diagonal of the box from it.
 
@@ -61,10 +65,11 @@ def point(case: Case, graded: bool = False) -> Score:
     at = None if text is None else reading.point(text)
     if at is None:
         return Score(0.0, detail=why or "no point, or more than one")
-    box = _true_box(case)
-    if geometry.inside(at, truth_as_written(box, case)):
+    boxes = _true_boxes(case)
+    if any(geometry.inside(at, truth_as_written(box, case)) for box in boxes):
         return Score(1.0, detail="inside")
-    apart = geometry.distance_to(in_pixels(at, case), box) / math.hypot(box[2] - box[0], box[3] - box[1])
+    here = in_pixels(at, case)
+    apart = min(geometry.distance_to(here, box) / math.hypot(box[2] - box[0], box[3] - box[1]) for box in boxes)
     return Score(max(0.0, 1.0 - apart) if graded else 0.0, detail=f"{apart:.2f} diagonals off")
 
 
@@ -228,6 +233,25 @@ def _listed(case: Case) -> tuple[list[Listed] | None, str]:
 def _truth(case: Case) -> list[tuple[tuple[float, ...], str]]:
     """(box in the frame of the answer, label) of each true box."""
     return [(truth_as_written(item["bbox_2d"], case), reading.fold(item.get("label", ""))) for item in case.answer or ()]
+
+
+def _leaves(box: tuple[float, ...], case: Case) -> bool:
+    """Whether a box leaves its picture by more than a pixel, or by more than the answer's numbers can tell. Without the picture's
+    size no box does."""
+    if not case.image_sizes:
+        return False
+    width, height = case.image_sizes[0]
+    right, bottom = truth_as_written((0, 0, width, height), case)[2:]
+    step = 0.001 if frame_of(case) is Frame.UNIT else 1
+    x, y = max(step, right / width), max(step, bottom / height)
+    return box[0] < -x or box[1] < -y or box[2] > right + x or box[3] > bottom + y
+
+
+def _true_boxes(case: Case) -> list[Any]:
+    """The boxes of which a point may lie in any."""
+    if isinstance(case.answer, list) and case.answer and isinstance(case.answer[0], dict):
+        return [one["bbox_2d"] for one in case.answer]
+    return [_true_box(case)]
 
 
 def _true_box(case: Case) -> Any:

@@ -1,11 +1,15 @@
 """People's data: every format gives the same boxes, and a broken row is named by its file and line or its annotation."""
 
+import collections
+import json
 import re
+from pathlib import Path
 
 import pytest
-from mmrl_grounding.data_task import DetectData, ReferData
+from mmrl_grounding import verifiers
+from mmrl_grounding.data_task import CountData, DetectData, PointData, ReferData
 
-from mmrl import UserError
+from mmrl import Case, UserError
 from mmrl.testing import check_plugin
 
 
@@ -102,6 +106,102 @@ def test_fractions_of_a_pixel_are_rounded_or_kept(files, pictures, change):
     change(files["rec"], 3, lambda r: r | {"conversations": [r["conversations"][0], {"value": [4.1, 5, 4.4, 20]}]})
     found = {number_of(p): p.answer for p in every(ReferData(path=files["rec"], images=str(pictures)))}
     assert found[3] == [4.1, 5, 4.4, 20]  # rounded it would have no area
+
+
+# -- how many, and a point ------------------------------------------------------------------------------------------------
+
+
+def test_every_format_is_counted(files, pictures, boxes_of, change):
+    """The number is that of the objects of the label asked for; rows may also say the number themselves."""
+    for name in ("od", "coco"):
+        for labels in ("present", "all", ["cat", "cow"]):
+            prompts = every(CountData(path=files[name], images=str(pictures), labels=labels))
+            assert len(prompts) == 24
+            for prompt in prompts:
+                (label,) = prompt.meta["labels"]
+                assert prompt.answer == sum(one["label"] == label for one in boxes_of(number_of(prompt)))
+                assert len(prompt.meta["boxes"]) == prompt.answer
+                assert prompt.text == f'How many objects of the kind "{label}" are there? Answer with the number.'
+                assert prompt.answer > 0 or labels != "present"
+            assert labels == "present" or {p.answer for p in prompts} == {0, 1}
+    said = [
+        {"image": "3.png", "conversations": [{"value": "<image>How many?"}, {"value": "<answer> 12 </answer>"}]},
+        {"image": "4.png", "expression": "people with hats.", "count": 7},
+    ]
+    Path(files["rec"]).write_text("\n".join(map(json.dumps, said)))
+    task = CountData(path=files["rec"], images=str(pictures), shares={"train": 1.0})
+    found = {number_of(p): p for p in every(task)}
+    assert [found[3].answer, found[4].answer] == [12, 7]
+    assert found[3].text == "How many? Answer with the number."
+    assert found[4].text == "How many people with hats are there? Answer with the number."
+
+
+def test_numbers_that_are_rare_are_counted_as_often_as_they_can_be(tmp_path, pictures):
+    """Twenty pictures with three cats and one of each of nine others: a label drawn at once would give 3 in a tenth."""
+    objects = [{"bbox_2d": [1 + i, 1, 9 + i, 9], "label": label} for i, label in enumerate(["cat"] * 3 + list("abcdefghi"))]
+    rows = [json.dumps({"image": f"{n}.png", "objects": objects}) for n in range(24)]
+    (tmp_path / "many.jsonl").write_text("\n".join(rows))
+    task = CountData(path=str(tmp_path / "many.jsonl"), images=str(pictures), labels=["cat", *"abcdefghi", "cow"])
+    counts = collections.Counter(p.answer for p in every(task))
+    assert set(counts) == {0, 1, 3} and max(counts.values()) <= 14, counts
+
+
+def test_every_format_is_pointed_at(files, pictures, boxes_of):
+    """The middle of a true box is right, that of the picture's corner is not; of several objects of a label any will do."""
+    for name in ("rec", "refcoco", "od", "coco"):
+        task = PointData(path=files[name], images=str(pictures))
+        prompts = every(task)
+        assert len(prompts) == (48 if name == "refcoco" else 24)
+        for prompt in prompts:
+            case = Case(completion=task.gold(prompt), answer=prompt.answer, meta=prompt.meta, image_sizes=((64, 48),))
+            assert verifiers.point(case).value == verifiers.form(case).value == 1
+            assert "box" not in prompt.text and prompt.text.endswith(
+                "Answer with a point on it: x y, in pixels of the 64 x 48 picture."
+            )
+            assert {tuple(box) for box in prompt.meta["boxes"]} <= {tuple(o["bbox_2d"]) for o in boxes_of(number_of(prompt))}
+        if name != "od":
+            start = "Point at any " if name == "coco" else "Point at "
+            assert all(p.text.startswith(start) for p in prompts)
+
+
+def test_any_of_several_objects_may_be_pointed_at():
+    several = [{"bbox_2d": [0, 0, 10, 10], "label": "cat"}, {"bbox_2d": [40, 40, 60, 60], "label": "cat"}]
+    for text, strict, near in (
+        ("5 5", 1, 1),
+        ("50 50", 1, 1),
+        ("30 50", 0, 1 - 10 / 800**0.5),
+        ("25 25", 0, 1 - 450**0.5 / 800**0.5),
+    ):
+        case = Case(completion=text, answer=several, image_sizes=((64, 64),))
+        assert verifiers.point(case).value == strict
+        assert verifiers.point(case, graded=True).value == pytest.approx(near)
+
+
+def test_a_row_that_cannot_be_counted_or_pointed_at_is_named(files, pictures, change):
+    change(files["refcoco"], 6, lambda r: {"image": "6.png", "count": 3})
+    assert [
+        re.search("line 7: it has a number and no expression", fault) is not None
+        for fault in told(CountData(path=files["refcoco"], images=str(pictures), labels=["cat"]))
+        if "line 7" in fault
+    ] == [True]
+    change(files["refcoco"], 6, lambda r: {"image": "6.png", "sentences": ["x"], "objects": [{"bbox": [1, 2, 3, 4]}] * 2})
+    (fault,) = told(PointData(path=files["refcoco"], images=str(pictures)))
+    assert "line 7: it has 2 boxes, and an expression describes one" in fault
+    change(files["refcoco"], 6, lambda r: {"image": "6.png", "objects": [{"bbox": [1, 2, 3, 4]}] * 2})
+    (fault,) = told(PointData(path=files["refcoco"], images=str(pictures)))
+    assert "line 7: an object has no label, and there is no expression" in fault
+
+
+def test_a_question_without_an_end_gets_one(files, pictures, change):
+    """VLM-R1's own rows end without a full stop; its own prompt keeps them as they are."""
+    ask = "<image>Please provide the bounding box coordinate of the region this sentence describes: the yellow box"
+    change(files["rec"], 3, lambda r: r | {"conversations": [{"value": ask}, {"value": [4, 5, 16, 30]}]})
+
+    def text(task):
+        return next(p.text for p in every(task) if number_of(p) == 3)
+
+    assert "describes: the yellow box. Answer with its box" in text(ReferData(path=files["rec"], images=str(pictures)))
+    assert "describes: the yellow box First output" in text(ReferData(path=files["rec"], images=str(pictures), style="vlm-r1"))
 
 
 # -- broken rows ------------------------------------------------------------------------------------------------------------
@@ -237,6 +337,16 @@ def test_bad_files_and_options_are_refused_in_one_line(files, pictures, tmp_path
         (lambda: ReferData(path=files["rec"], boxes="yxyx"), "boxes = 'yxyx' is unknown: choose one of xyxy, xywh"),
         (lambda: ReferData(path=files["rec"], style="vision-r1"), "style = 'vision-r1' is unknown"),
         (lambda: ReferData(path=files["rec"], frame="percent"), "frame = 'percent' is unknown: choose one of pixels"),
+        (lambda: ReferData(path=files["rec"], shares={"train": "x"}), "shares = .* must name splits with numbers"),
+        (lambda: ReferData(path=files["rec"], shares={"train": float("nan")}), "shares = .* must name splits with numbers"),
+        (lambda: ReferData(path=files["rec"], whole=float("nan")), "whole = nan must be true or false"),
+        (lambda: ReferData(path=files["rec"], whole={}), "whole = {} must be true or false"),
+        (lambda: ReferData(path=5), "path = 5 must be a text"),
+        (lambda: ReferData(path=files["rec"], images=5), "images = 5 must be a text"),
+        (lambda: ReferData(path="x" * 3000), r"path 'x+\.?.{0,9} can't be looked up: .*: check the path"),
+        (lambda: DetectData(path=files["coco"], labels=5), 'labels = 5 must be "present", "all" or a list of names'),
+        (lambda: DetectData(path=files["coco"], labels={}), "labels = {} must be"),
+        (lambda: CountData(path=files["coco"], labels=[]), "labels = .. must be"),
         (lambda: DetectData(path=files["coco"], labels="some"), "labels = 'some' is unknown: choose one of present, all"),
         (lambda: DetectData(path=files["coco"], most=0), "most = 0 must be a whole number from 1"),
         (lambda: DetectData(path=files["coco"], refinement="third"), "refinement = 'third' is unknown"),
@@ -251,9 +361,19 @@ def test_the_data_tasks_pass_the_conformance_kit(files, pictures):
         "grounding/refer-data": {"path": files["refcoco"], **where},
         "grounding/refer@vlm-r1": {"path": files["rec"], **where},
         "grounding/detect-data": {"path": files["coco"], **where},
+        "grounding/count-data": {"path": files["coco"], "labels": "all", **where},
+        "grounding/point-data": {"path": _apart(pictures), **where},
         "grounding/detect@vlm-r1": {"path": files["od"], **where},
         "grounding/detect@vision-r1": {"path": files["coco"], "labels": "all", **where},
     }
     few = {"warm": 12, "train": 12, "test": 12}
     options |= {f"grounding/{name}": few for name in ("refer", "detect", "count", "point")}
     check_plugin("grounding", n=6, options=options)
+
+
+def _apart(pictures):
+    """Rows whose boxes don't overlap, so that a point in one is in no other."""
+    path = pictures.parent / "apart.jsonl"
+    rows = [{"image": f"{n}.png", "sent": f"number {n}", "bbox": [n % 6 * 10, n // 6 * 11, 8, 9]} for n in range(24)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return str(path)

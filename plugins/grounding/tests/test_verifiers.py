@@ -113,6 +113,49 @@ def test_a_box_is_read_in_the_frame_of_the_policy_or_the_task(frame, text):
     assert verifiers.iou(unsized).value == 1
 
 
+def test_a_box_that_leaves_the_picture_is_no_near_miss():
+    """A box of any size around the picture would have a GIoU near 0, above that of an honest miss beside the object."""
+    assert score(verifiers.giou, "-1e6 -1e6 1e6 1e6", BOX) == score(verifiers.giou, "40 40 60 114", BOX) == -1
+    assert score(verifiers.giou, "-1 40 60 60", BOX) > -1 and score(verifiers.giou, "40 40 60 113", BOX) > -1  # a pixel
+    assert score(verifiers.giou, "0 0 112 112", BOX) == pytest.approx(400 / 112**2)
+    large = {"image_sizes": ((4000, 2000),), "model_sizes": ((400, 200),)}
+    for frame, inside, outside in (
+        (Frame.MODEL_PIXELS, "1 1 401 201", "1 1 402 200"),
+        (Frame.THOUSANDTHS, "1 1 1001 1001", "1 1 1002 1000"),
+        (Frame.UNIT, "0 0 1.001 1", "0 0 1.01 1"),
+        (Frame.PIXELS, "1 1 4001 2001", "1 1 4002 2000"),
+    ):
+        for text, beyond in ((inside, False), (outside, True)):
+            got = verifiers.giou(Case(completion=text, answer=BOX, frame=frame, **large))
+            assert (got.detail == "beyond the picture") is beyond, (frame, text)
+
+
+def test_digits_of_other_scripts_are_no_numbers():
+    for digits in ("\uff10", "\u0660", "\u0966"):  # full-width, Arabic, Devanagari
+        there = {ord("0") + i: ord(digits) + i for i in range(10)}
+        for verify, text, answer in (
+            (verifiers.iou, "40 40 60 60", BOX),
+            (verifiers.point, "50 50", BOX),
+            (verifiers.hungarian, "red oval 40 40 60 60", TRUTH[:1]),
+        ):
+            assert score(verify, text, answer) == 1 and score(verify, text.translate(there), answer) == 0
+
+
+HEDGES = ["5 5 5 5 or 10 10 30 30", "5 5 5 5 or [10, 10, 30, 30]", "[10, 10, 30, 30] or 5 5 5 5", "5px 5px 5px 5px 10 10 30 30"]
+
+
+@pytest.mark.parametrize("text", HEDGES)
+def test_a_second_box_is_no_label(text):
+    right = [10, 10, 30, 30]
+    for completion in (text, tags(text)):
+        assert score(verifiers.iou, completion, right) == 0 and score(verifiers.giou, completion, right) == -1
+        assert score(verifiers.hungarian, completion, [{"bbox_2d": right, "label": "cat"}]) == 0
+    assert score(verifiers.iou, "mp3 player 10 10 30 30", right) == 1
+    assert score(verifiers.iou, "It is 1 of 3, [10, 10, 30, 30].", right) == 1
+    for verify, hedge, answer in ((verifiers.point, "[50, 50] or 1 1", BOX), (verifiers.count, '{"count": 3} or 4', 3)):
+        assert score(verify, hedge, answer) == 0
+
+
 LISTS = [
     (json.dumps(TRUTH), 1, 1, 1),
     ("red oval 40 40 60 60\nblue arch 10 70 40 90", 1, 1, 1),
@@ -314,7 +357,6 @@ FAMILY = {
 }
 HONEST = {"grounding/count": "5", "grounding/point": "100 100", "grounding/point-near": "100 100"}
 WEAK = {  # what these verifiers say of themselves under "Known exploits", and how far it goes
-    ("grounding/giou", "beyond the picture"): 0.001,
     ("grounding/giou", "the whole picture"): 0.04,
     ("grounding/hungarian", "the whole picture, labelled"): 0.06,
 }

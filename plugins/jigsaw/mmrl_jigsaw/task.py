@@ -69,13 +69,17 @@ class Jigsaw(Task):
             ("size", self.size, 0, 4096),
         ):
             whole(name, value, low, high)
+        if self.path is not None:
+            of_kind("path", self.path, str)
+        if not isinstance(self.photographs, list | tuple):
+            raise UserError(f'photographs = {self.photographs!r:.200} must be a list, such as ["china", "coffee"]')
         for name, given, choices in (("style", self.style, words.STYLES), ("identity", self.identity, ("allowed", "excluded"))):
             one_of(name, given, choices)
         of_kind("turned", self.turned, bool)
         if isinstance(self.mask, bool) or not isinstance(self.mask, int | float) or not 0 <= self.mask < 0.5:
-            raise UserError(f"mask = {self.mask!r} must be a number from 0 to below 0.5: a share of each patch")
+            raise UserError(f"mask = {self.mask!r:.60} must be a number from 0 to below 0.5: a share of each patch")
         if isinstance(self.sizes, str) or not isinstance(self.sizes, Sequence):
-            raise UserError(f'sizes = {self.sizes!r} must be a list, such as ["2x1", "2x2"]')
+            raise UserError(f'sizes = {self.sizes!r:.200} must be a list, such as ["2x1", "2x2"]')
         self.grids = [puzzle.size_of(text) for text in self.sizes or (f"{self.rows}x{self.columns}",)]
         self._check()
         self.source: Source = (
@@ -163,7 +167,7 @@ class Jigsaw(Task):
         if min(picture.width // size.columns, picture.height // size.rows) < LEAST:
             raise UserError(
                 f"image {id} of {picture.width} x {picture.height} is too small to cut into {size}: a patch must have {LEAST} "
-                "pixels a side: take it out, or cut into fewer"
+                f"pixels a side: take it out{f' of {self.path}' if self.path else ''}, or cut into fewer"
             )
         patches = puzzle.cut(picture, size)
         shown = puzzle.laid_out([patches[place - 1] for place in order], size)

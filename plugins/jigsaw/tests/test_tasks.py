@@ -298,6 +298,7 @@ def test_broken_and_small_pictures_are_named_when_asked_for(folder):
     assert messages.keys() == {"broken.png", "small.png"}
     assert "broken.png is broken or of an unknown kind" in messages["broken.png"]
     assert "image small.png of 20 x 60 is too small to cut into 2x2" in messages["small.png"]
+    assert f"take it out of {root}, or cut into fewer" in messages["small.png"]
 
 
 def test_another_process_with_another_hash_seed_makes_the_same(folder):
@@ -342,6 +343,9 @@ def test_another_process_with_another_hash_seed_makes_the_same(folder):
         (Full, {"seed": 1.5}, "seed = 1.5 must be a whole number"),
         (Full, {"each": 0}, "each = 0 must be"),
         (Full, {"photographs": ["cat"]}, r"photographs = \['cat'\] must be a list of some of astronaut, "),
+        *((Full, {"photographs": wrong}, "photographs = .* must be a list") for wrong in (5, True, None, {}, [5])),
+        (Full, {"path": True}, "path = True must be a text"),
+        (Full, {"path": "x" * 3000}, r"folder \.\.\.x* can't be read: File name too long"),
         (Full, {"photographs": "china"}, "photographs = 'china' must be a list"),
         (Full, {"rows": 2, "columns": 1, "identity": "excluded"}, "leaves one answer to a puzzle of 2 patches"),
         (Full, {"style": "ssl4rl"}, 'set layout = "patches", convention = "inverse"'),

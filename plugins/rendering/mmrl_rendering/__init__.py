@@ -43,14 +43,12 @@ def mmrl_verifiers() -> list[VerifierSpec]:
         _spec("ssim", "ssim", "structural similarity above that of a blank canvas"),
         _spec("edges", "edges", "how well the edges are met (Canny)"),
         VerifierSpec(id="rendering/parse", target=OURS + "parse", summary="the code parses, renders and shows something"),
-        VerifierSpec(
-            id="rendering/length", target=OURS + "length", graded=True, summary="the code is no longer than the right one"
-        ),
+        _spec("length", "length", "the code is no longer than the right one, and shows something of the picture"),
         VerifierSpec(id="rendering/chart", target=OURS + "chart", graded=True, summary="what share of a chart's fields is right"),
         VerifierSpec(
             id="rendering/length@rlrf",
             target=OURS + "length",
-            options={"free": 0.5},
+            options={"free": 0.5, "likeness": False},
             graded=True,
             summary="RLRF's efficiency: what is beyond half the right code's length costs",
         ),

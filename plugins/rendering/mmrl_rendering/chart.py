@@ -29,6 +29,8 @@ MAX_LABELS = 12
 MAX_SERIES = 4
 MAX_POINTS = 24
 MAX_VALUE = 1e6
+MIN_VALUE = 1e-6
+"""Values nearer to 0 than this are 0 or refused: axes of less have no round steps."""
 COLOURS = ((31, 97, 200), (245, 136, 14), (34, 150, 64), (214, 39, 40), (140, 62, 178), (20, 160, 170))
 INK = (60, 60, 66)
 
@@ -110,6 +112,8 @@ def _list(value: Any, what: str, least: int, most: int) -> Sequence[Any]:
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_VALUE:
         raise Refused(f"a value is a number of at most {MAX_VALUE:,.0f}")
+    if 0 < abs(value) < MIN_VALUE:
+        raise Refused(f"a value is 0, or {MIN_VALUE:g} at least without its sign")
     return float(value)
 
 
@@ -216,7 +220,7 @@ def _axes(pen: ImageDraw.ImageDraw, chart: Chart, font: Any, box: tuple[float, f
         wide = 0.8 * slot / len(chart.series)
         for x, v in zip(middles, values, strict=True):
             start, ends = x - 0.4 * slot + s * wide, sorted((at(0), at(v)))
-            pen.rectangle((start, ends[0], start + wide - 1, ends[1]), colour)
+            pen.rectangle((start, ends[0], start + max(0.0, wide - 1), ends[1]), colour)
 
 
 def _points(pen: ImageDraw.ImageDraw, chart: Chart, font: Any, box: tuple[float, float, float, float], at: Any) -> None:

@@ -27,7 +27,11 @@ MAX_PATH = 4_000
 MAX_NUMBER = 1e5
 """How large a number may be, without its sign."""
 MAX_REACH = 2e5
-"""How many pixels a number may stand for, after all transforms: the renderer cuts the outline of a longer curve into millions."""
+"""How many pixels a number may stand for, after all transforms, and how far transforms and relative steps may lead together: the
+renderer's floats are too coarse for curves that are further out, and it cuts them into millions of pieces."""
+MAX_CURVES = 4e6
+"""How many pixels the numbers of all paths and radii may stand for together: the outline of one arc of 100,000 pixels takes
+milliseconds. The most numbers that there may be, all inside the largest picture, stay below it."""
 MAX_SIDE = 1024
 """Pixels of the longer side of what is rendered."""
 NAMESPACE = "http://www.w3.org/2000/svg"
@@ -36,6 +40,7 @@ ELEMENTS = SHAPES | {"svg", "g", "defs", "linearGradient", "radialGradient", "st
 SILENT = frozenset({"title", "desc"})
 """What may stand there and is not handed on."""
 PATHS = frozenset({"d", "points"})
+CURVES = frozenset({"d", "r", "rx", "ry"})
 PAINT = frozenset({"fill", "stroke", "stop-color", "color"})
 # others, such as class and viewBox, are left out; dashes can be millions on one line
 ATTRIBUTES = frozenset(
@@ -47,6 +52,8 @@ _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _PAINT = re.compile(r"[\w#%.,()\s-]{1,80}|url\(\s*[\"']?#[\w-]{1,64}[\"']?\s*\)(?:\s+[\w#]{1,32})?")
 _TRANSFORM = re.compile(r"(matrix|translate|scale|rotate|skewX|skewY)\s*\(([^()]*)\)[\s,]*")
 _ID = re.compile(r"#[\w-]{1,64}")
+_RELATIVE = re.compile(r"[mlhvcsqta]([^a-df-zA-DF-Z]*)")
+"""A step of a path in small letters, which is told from where the last one ended; an e belongs to a number."""
 _NAME = re.compile(r"[\w-]{1,64}")
 
 
@@ -99,7 +106,9 @@ def render(code: str, size: tuple[int, int] | None = None) -> Image.Image:
         png = resvg_py.svg_to_bytes(svg_string=clean(code, size), skip_system_fonts=True, background="#ffffff")
     except Refused:
         raise
-    except Exception as error:  # noqa: BLE001  whatever the renderer dislikes
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001  whatever the renderer dislikes; a panic of its is no Exception
         raise Refused(f"it does not render: {' '.join(str(error).split())[:120]}") from None
     with Image.open(io.BytesIO(png)) as picture:
         return picture.convert("RGB")
@@ -111,8 +120,11 @@ class _Reader:
     def __init__(self, size: tuple[int, int] | None) -> None:
         self.size, self.out = size, list[str]()
         self.elements = self.depth = self.numbers = self.shapes = self.layers = 0
+        self.curves = 0.0
         self.zooms = [1.0]
         """Pixels of a unit, at each level."""
+        self.ways = [0.0]
+        """How many pixels the transforms have led away, at each level."""
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
         space, _, local = name.rpartition("|")
@@ -132,7 +144,9 @@ class _Reader:
         self.layers += gradients + (flat.get("opacity", "1") != "1")
         if self.layers > MAX_LAYERS:
             raise Refused(f"more than {MAX_LAYERS} elements with a gradient or an opacity")
-        self.zooms.append(self.zooms[-1] * _zoom(flat.get("transform", "")))
+        transform = flat.get("transform", "")
+        self.ways.append(self.ways[-1] + self.zooms[-1] * sum(map(_size, _NUMBER.findall(transform))))
+        self.zooms.append(self.zooms[-1] * _zoom(transform))
         for key, value in flat.items():
             if key.lower().startswith("on"):
                 raise Refused(f"the attribute {key[:40]!r} is a script")
@@ -146,6 +160,7 @@ class _Reader:
         local = name.rpartition("|")[2]
         if local not in SILENT:
             self.zooms.pop()
+            self.ways.pop()
             self.out.append(f"</{local}>")
 
     def _checked(self, key: str, value: str) -> str:
@@ -160,17 +175,23 @@ class _Reader:
         if "(" in value and key not in PAINT | {"transform", "gradientTransform"}:
             raise Refused(f"the attribute {key!r} holds a function")
         if key not in PAINT | {"href"}:
-            self._count(value, key in PATHS, self.zooms[-2 if key == "transform" else -1])
+            self._count(key, value, self.zooms[-2 if key == "transform" else -1])
         return value
 
-    def _count(self, value: str, is_path: bool, zoom: float) -> None:
-        found = _NUMBER.findall(value)
-        self.numbers += len(found) if is_path else 0
+    def _count(self, key: str, value: str, zoom: float) -> None:
+        found = [_size(n) for n in _NUMBER.findall(value)]
+        self.numbers += len(found) if key in PATHS else 0
         if self.numbers > MAX_PATH:
             raise Refused(f"more than {MAX_PATH:,} numbers in paths")
-        most = max((abs(float(n)) for n in found), default=0.0)
+        most = max(found, default=0.0)
         if most > MAX_NUMBER or most * zoom > MAX_REACH:
             raise Refused(f"a number beyond {MAX_NUMBER:,.0f}, or {MAX_REACH:,.0f} pixels")
+        steps = " ".join(_RELATIVE.findall(value)) if key == "d" else ""
+        if self.ways[-1] + sum(map(_size, _NUMBER.findall(steps))) * zoom > MAX_REACH:
+            raise Refused(f"transforms and relative steps lead further than {MAX_REACH:,.0f} pixels")
+        self.curves += sum(found) * zoom if key in CURVES else 0.0
+        if self.curves > MAX_CURVES:
+            raise Refused(f"paths and radii of more than {MAX_CURVES:,.0f} pixels together")
 
     def _root(self, attributes: Mapping[str, str]) -> str:
         box = [float(n) for n in _NUMBER.findall(attributes.get("viewBox", ""))]
@@ -183,8 +204,15 @@ class _Reader:
         if not (1 <= width <= MAX_SIDE and 1 <= height <= MAX_SIDE):
             raise Refused(f"a picture of {width:g} x {height:g} pixels: {MAX_SIDE} is the most")
         self.zooms[-1] = max(width, height) / min(box[2], box[3])
+        self.ways[-1] = max(map(abs, box[:2])) * self.zooms[-1]
+        if self.ways[-1] > MAX_REACH:
+            raise Refused(f"the viewBox begins further out than {MAX_REACH:,.0f} pixels")
         shown = " ".join(f"{v:g}" for v in box)
         return f' xmlns="{NAMESPACE}" width="{round(width)}" height="{round(height)}" viewBox="{shown}"'
+
+
+def _size(number: str) -> float:
+    return abs(float(number))
 
 
 def _zoom(text: str) -> float:

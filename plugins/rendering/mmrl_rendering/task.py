@@ -11,10 +11,11 @@ from typing import Any
 from mmrl import Prompt, Task, UserError, user
 from mmrl.media import load_image
 from mmrl.pictures import SHARES, chance, rank, split_of
-from mmrl.rows import Items, Rows, beside, read_rows
+from mmrl.rows import Items, Rows, beside, brief, read_rows
 from mmrl.tasks import Prompts, known_split, of_kind, one_of, whole
 from mmrl_rendering import chart, random_pictures, shapes, svg
 from mmrl_rendering.code import CHART_SIZE, known, render, source
+from mmrl_rendering.compare import rendered
 from mmrl_rendering.pages import random_page
 from mmrl_rendering.revision import Redraw
 from mmrl_rendering.svg import Refused
@@ -44,12 +45,12 @@ class Rendered(Task):
 
     def shows(self, prompt: Prompt, completion: str) -> Any:
         try:
-            return render(completion, prompt.meta["code"], load_image(prompt.images[0]).size)
+            return render(completion, prompt.meta["code"], rendered(load_image(prompt.images[0]).size))
         except Refused:
             return None
 
     def world(self, prompt: Prompt) -> Redraw | None:
-        size = load_image(prompt.images[0]).size
+        size = rendered(load_image(prompt.images[0]).size)
         return Redraw(prompt.meta["code"], self.turns, size) if self.turns > 1 else None
 
 
@@ -70,6 +71,7 @@ class Drawn(Rendered):
 
     def __post_init__(self) -> None:
         whole("turns", self.turns, 1, 100)
+        of_kind("seed", self.seed, int)
         one_of("level", self.level, (*LEVELS, "mixed"))
         of_kind("think", self.think, bool)
         if (
@@ -77,7 +79,9 @@ class Drawn(Rendered):
             or not self.items
             or not all(isinstance(k, str) and k and type(n) is int and n > 0 for k, n in self.items.items())
         ):
-            raise UserError(f"items = {self.items!r} must name splits and how many items each has: {{train = 2000, test = 200}}")
+            raise UserError(
+                f"items = {self.items!r:.200} must name splits and how many items each has: {{train = 2000, test = 200}}"
+            )
         self.splits = tuple(self.items)  # type: ignore[misc]  # the option names them
 
     def prompts(self, split: str, seed: int) -> Prompts:
@@ -193,6 +197,10 @@ class Own(Rendered):
         whole("turns", self.turns, 1, 100)
         known(self.code)
         whole("size", self.size, 28, 512)
+        of_kind("seed", self.seed, int)
+        of_kind("think", self.think, bool)
+        for option in ("path", "code_column", "image_column", *(("test_path",) if self.test_path is not None else ())):
+            of_kind(option, getattr(self, option), str)
         self._sources = {"train": opened(self.path, "train"), "test": opened(self.test_path or self.path, "test")}
 
     def prompts(self, split: str, seed: int) -> Items[Prompt]:
@@ -201,7 +209,7 @@ class Own(Rendered):
         one = self.test_path is None and self._sources["train"][0].name == self._sources["test"][0].name
         chosen = [i for i in range(len(rows)) if not one or split_of(names[i], self.seed, SHARES) == split]
         if not chosen:
-            raise UserError(f"split {split!r} of {self.path} is empty: give more pictures, or a test_path")
+            raise UserError(f"split {split!r} of {brief(self.path)} is empty: give more pictures, or a test_path")
         if Path(rows.name).suffix == "":
             chosen.sort(key=lambda i: rank(self.seed, "order", names[i]))
         path = self.test_path or self.path if split == "test" else self.path
@@ -219,7 +227,7 @@ class Own(Rendered):
                 meta["chart"] = chart.as_json(chart.read(chart.find(text)))
             shown = render(text, self.code, self._size(text))
         except Refused as error:
-            raise ValueError(f"its code is not rendered here: {error}") from None
+            raise ValueError(f"its code can't be used: {error}") from None
         image = row.get(self.image_column)
         if image not in (None, ""):
             shown = load_image(beside(path, image))
@@ -236,7 +244,7 @@ class Own(Rendered):
         try:
             return Path(str(beside(path, value.strip()))).read_text(encoding="utf-8", errors="replace")
         except OSError as error:
-            raise ValueError(f"the file {value.strip()} can't be read: {error.strerror}") from None
+            raise ValueError(f"the file {brief(value.strip())} can't be read: {error.strerror}") from None
 
     def _size(self, text: str) -> tuple[int, int]:
         """As large as `size` says, in the code's own proportions."""
@@ -270,13 +278,17 @@ def gold(prompt: Prompt, think: bool) -> str:
 
 def opened(path: str, split: str) -> tuple[Rows, list[str]]:
     """(rows, the name of each) of a folder of SVG files or of a table."""
-    folder = Path(str(path)).expanduser()
-    if not folder.is_dir() or any((folder / n).exists() for n in ("dataset_dict.json", "state.json")):
+    folder = Path(path).expanduser()
+    try:
+        is_folder = folder.is_dir()
+    except OSError:  # told by read_rows
+        is_folder = False
+    if not is_folder or any((folder / n).exists() for n in ("dataset_dict.json", "state.json")):
         rows = read_rows(path, split=split)
         return rows, [f"row-{i}" for i in range(len(rows))]
     files = sorted(p for p in folder.rglob("*.svg") if not p.name.startswith("."))
     if not files:
-        raise UserError(f"folder {path} has no .svg files: put some in, or give a table")
+        raise UserError(f"folder {brief(path)} has no .svg files: put some in, or give a table")
     names = [p.relative_to(folder).as_posix() for p in files]
 
     def read(index: int) -> dict[str, str]:
@@ -293,4 +305,4 @@ class _Files(Rows):
         object.__setattr__(self, "names", names)
 
     def where(self, index: int) -> str:
-        return f"{self.name}/{self.names[index]}"  # type: ignore[attr-defined]  # the parent's fields are frozen
+        return brief(f"{self.name}/{self.names[index]}")  # type: ignore[attr-defined]  # the parent's fields are frozen

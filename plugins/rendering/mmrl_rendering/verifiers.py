@@ -72,19 +72,30 @@ def parse(case: Case) -> Score:
     return Score(float(not flat), detail="a canvas of one colour" if flat else f"renders, {shown.width} x {shown.height}")
 
 
-def length(case: Case, free: float = 1.0) -> Score:
+def length(case: Case, free: float = 1.0, likeness: bool = True) -> Score:
     """1 - (max(0, L - free x L') / L')^2, from 0, for code of L characters where the right one has L'; 0 when it does not render.
 
     free: the share of the right code's length that costs nothing; RLRF has one half, so that the right code itself has 0.75.
-    Known exploits: a short picture that shows nothing of the target has 1; it must stand beside `rendering/picture`.
+    likeness: only a picture like the target is paid in full, one with less than half of `rendering/pixel` in proportion, one
+    that shows nothing of it not at all.
+    Known exploits: without `likeness`, a dot has 1. With it, half a picture in few characters; let it stand beside
+    `rendering/picture`.
     """
     try:
-        _render(case, None)
+        if likeness:
+            both = _both(case)
+            if isinstance(both, Refused):
+                raise both
+            share = min(1.0, 2 * compare.pixel(*both))
+        else:
+            share = 1.0
+            _render(case, None)
         code = source(case.completion, _code(case))
     except Refused as error:
         return Score(0.0, detail=str(error))
     right = _right_length(case)
-    return Score(max(0.0, economy(len(code), right, free)), detail=f"{len(code)} characters, where {right} will do")
+    value = max(0.0, economy(len(code), right, free)) * share
+    return Score(value, detail=f"{len(code)} characters, where {right} will do" + (f", x {share:.2f}" if share < 1 else ""))
 
 
 def rlrf(case: Case, w_pixel: float = 1.0, w_edges: float = 1.0, w_length: float = 1.0) -> Score:
@@ -129,6 +140,8 @@ def chart(case: Case) -> Score:
     What is too many counts as wrong.
     Known exploits: none is known that does not read the chart; a chart of the right type without anything right has 0.
     """
+    if "chart" not in case.meta:
+        raise ValueError("meta has no chart: its fields are compared")
     truth = charts.read(case.meta["chart"])
     try:
         found = charts.read(charts.find(case.completion))

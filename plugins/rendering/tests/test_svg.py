@@ -120,6 +120,12 @@ REFUSED = {
     "empty": wrap(""),
     "only groups": wrap("<g><defs/></g>"),
     "text alone": "<svg",
+    "arcs without end": '<svg viewBox="0 0 56 56"><path stroke="red" d="M0 0' + "a1e5 1e5 0 1 1 1 1" * 570 + '"/></svg>',
+    "curves without end": wrap(f'<path stroke="red" stroke-width="3" d="M0 0{"C9 35000 35000 9 5 5" * 600}"/>'),
+    "circles without end": wrap('<circle r="35000" stroke="red" stroke-width="0.1"/>' * 250),
+    "relative steps lead away": wrap(f'<path stroke="red" d="M0 0{"m9e3 0" * 9}{"a9 9 0 1 1 1 1" * 500}"/>'),
+    "transforms lead away": wrap('<g transform="translate(9000 0)">' * 9 + '<path d="M0 0C1 2 3 4 5 6"/>' + "</g>" * 9),
+    "a viewBox far out": '<svg viewBox="1e5 1e5 0.1 0.1">' + RECT + "</svg>",
     "comment bomb": wrap("<!--" * 4_000 + RECT),
     "function in a number": wrap('<rect width="calc(1px * 9)" height="9"/>'),
 }
@@ -163,10 +169,15 @@ WORST = {
         f'<path stroke="red" stroke-width="50" stroke-linejoin="round" d="M0 0{"A1 9 0 1 1 9 9A5 9 0 1 0 1 1" * 280}"/>'
     ),
     "dashes": wrap('<path stroke="red" stroke-dasharray="0.0001" d="M0 0L35000 35000"/>'),
-    "scales": wrap('<g transform="scale(5)">' * 4 + '<circle r="8" stroke="red"/>' * 200 + "</g>" * 4),
-    "curves": wrap(f'<path stroke="red" stroke-width="3" d="M0 0{"C9 35000 35000 9 5 5" * 600}"/>'),
-    "wide curves": wrap(f'<path stroke="red" stroke-width="35000" d="M0 0{"C9 35000 35000 9 5 5" * 600}"/>'),
-    "circles": wrap('<circle r="35000" stroke="red" stroke-width="0.1"/>' * 250),
+    "scales": wrap('<g transform="scale(5)">' * 4 + '<circle r="6" stroke="red"/>' * 200 + "</g>" * 4),
+    "curves": wrap(f'<path stroke="red" stroke-width="3" d="M0 0{"C9 600 600 9 5 5" * 600}"/>'),
+    "far curves": wrap(f'<path stroke="red" stroke-width="3" d="M0 0{"C9 35000 35000 9 5 5" * 10}"/>'),
+    "wide curves": wrap(f'<path stroke="red" stroke-width="35000" d="M0 0{"C9 600 600 9 5 5" * 600}"/>'),
+    "circles": wrap('<circle r="3000" stroke="red" stroke-width="0.1"/>' * 250),
+    "large circles": wrap('<circle r="35000" stroke="red" stroke-width="0.1"/>' * 22),
+    "far arcs": wrap(f'<path stroke="red" d="M0 0m18000 0{"a180 180 0 1 1 1 1" * 55}"/>'),
+    "thin arcs": wrap(f'<path stroke="red" d="M0 0{"A.001 400 0 1 1 99 0A.001 400 5 1 1 0 0" * 280}"/>'),
+    "reflected curves": wrap(f'<path stroke="red" d="M0 0{"T999 99T0 0" * 680}"/>'),
     "round joins": wrap(f'<path stroke="red" stroke-linejoin="round" stroke-width="35000" d="M0 0{"L9 80L80 9" * 900}"/>'),
     "gradients": wrap(
         "".join(f'<linearGradient id="g{i}" href="#g{i + 1}"/>' for i in range(120))
@@ -180,9 +191,34 @@ WORST = {
 
 @pytest.mark.parametrize("name", WORST)
 def test_the_most_that_is_allowed_renders_in_time(name):
-    start = time.monotonic()
+    start = time.process_time()
     assert svg.render(WORST[name], (512, 512)).size == (512, 512)
-    assert time.monotonic() - start < 4  # the deadline is 5, and this machine may be busy
+    assert time.process_time() - start < 2.5  # of the processor; the deadline is 5 s and more
+
+
+def test_what_lies_in_the_largest_picture_is_never_too_long():
+    width, points = svg.MAX_SIDE, svg.MAX_PATH // 2 - 1
+    code = f'<svg viewBox="0 0 {width} {width}"><path d="M0 0{f"T{width} 0" * points}"/></svg>'
+    assert "<path" in svg.clean(code, (width, width))
+
+
+PANIC = (
+    '<svg viewBox="-1 1 100 100"><path d="M0 .5S3 .5 3 1e-7zA.5 1e5 .5 1 1 1e5 1H1A-1 0 1e5 0 1 1e-7 -0Z" fill="none" '
+    'stroke="red" stroke-linejoin="round" stroke-linecap="square" stroke-miterlimit="3"/></svg>'
+)
+
+
+def test_what_the_renderer_breaks_on_draws_nothing(monkeypatch):
+    with pytest.raises(Refused, match="does not render"):
+        svg.render(PANIC, (112, 112))
+    for error in (KeyboardInterrupt, SystemExit):  # a person's wish is none of its faults
+
+        def stopped(error=error, **_):
+            raise error
+
+        monkeypatch.setattr(resvg_py, "svg_to_bytes", stopped)
+        with pytest.raises(error):
+            svg.render(wrap(RECT))
 
 
 def test_one_picture_is_read_from_a_completion():

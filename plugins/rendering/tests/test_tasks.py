@@ -94,6 +94,16 @@ def test_shapes_are_svg_in_few_words():
         (Svg, {"code": "latex"}, "code = 'latex' is unknown: choose one of svg, short"),
         (Svg, {"size": 5}, "size = 5 must be a whole number from 28 to 512"),
         (Svg, {"think": "yes"}, "think = 'yes' must be true or false"),
+        *(
+            (make, {"seed": wrong}, "seed = .* must be a whole number")
+            for make in (Svg, Charts)
+            for wrong in ("3", {}, "\0", True)
+        ),
+        (Own, {"path": ".", "seed": "3"}, "seed = '3' must be a whole number"),
+        (Own, {"path": ".", "think": float("nan")}, "think = nan must be true or false"),
+        (Own, {"path": 5}, "path = 5 must be a text"),
+        (Own, {"path": "x" * 3000}, r"\.\.\.x* .*File name too long"),
+        (Own, {"path": "no/such/folder"}, "no/such/folder does not exist, and is no name of a data set on the Hub"),
         (Charts, {"size": 2000}, "size = 2000 must be"),
         (Charts, {"items": {}}, "items = {} must name splits"),
         (Own, {"path": ".", "code": "latex"}, "code = 'latex' is unknown: choose one of svg, short, chart, html"),
@@ -126,7 +136,7 @@ def test_a_folder_of_svg_files(folder):
     assert render(task.gold(prompt), "svg", (50, 25)).tobytes() == prompt.images[0].tobytes()
     assert not {p.answer for p in parts["train"]} & {p.answer for p in parts["test"]}
     (folder / "icons" / "a" / "99.svg").write_text("<svg><text>x</text></svg>")
-    with pytest.raises(UserError, match=r"icons/a/99.svg: its code is not rendered here: the element 'text' is not drawn here"):
+    with pytest.raises(UserError, match=r"icons/a/99.svg: its code can't be used: the element 'text' is not drawn here"):
         [p for s in task.splits for p in Own(path=str(folder / "icons")).prompts(s, 0)]
     with pytest.raises(UserError, match=r"has no .svg files"):
         Own(path=str(folder / "icons" / "c" if (folder / "icons" / "c").mkdir() is None else ""))

@@ -1,5 +1,8 @@
 """What a completion draws is shown: to people in previews and reports, to the policy between its tries."""
 
+import json
+import time
+
 import pytest
 from mmrl_rendering.task import Charts, Svg
 from PIL import ImageChops
@@ -8,6 +11,15 @@ from mmrl import UserError, plugins
 from mmrl.testing import check_task
 
 KINDS = {"svg": Svg(turns=3), "short": Svg(code="short", turns=3), "chart": Charts(turns=3)}
+
+
+PANIC = (
+    '<svg viewBox="-1 1 100 100"><path d="M0 .5S3 .5 3 1e-7zA.5 1e5 .5 1 1 1e5 1H1A-1 0 1e5 0 1 1e-7 -0Z" fill="none" '
+    'stroke="red" stroke-linejoin="round" stroke-linecap="square" stroke-miterlimit="3"/></svg>'
+)
+"""resvg panics, which is no Exception in Python."""
+WORST = '<svg viewBox="0 0 56 56"><path stroke="red" stroke-width="2" d="M0 0' + "a1e5 1e5 0 1 1 1 1" * 570 + '"/></svg>'
+TINY = [{"name": "", "values": [5e-324]}]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -31,6 +43,24 @@ def test_what_an_answer_draws_is_shown_until_the_tries_are_used_up(kind):
     (said,) = second.messages[0]["content"]
     assert said["text"].startswith("That draws nothing: ") and not second.terminated
     assert third.terminated and not third.messages and first.reward == second.reward == third.reward == 0.0
+
+
+BROKEN = {
+    "svg": (PANIC, WORST, "<svg>" + "<g>" * 99),
+    "short": ("rect 1 2 3", "\ud800", "rect 1 2 3 4 mauve"),
+    "chart": (json.dumps({**dict.fromkeys(("title", "x", "y"), ""), "type": "bar", "labels": ["a"], "series": TINY}), "{}"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_code_that_breaks_the_renderer_is_told_to_draw_nothing_and_the_episode_goes_on(kind):
+    task = KINDS[kind]
+    prompt = task.prompts("train", 0)[0]
+    for completion in BROKEN[kind]:
+        start, world = time.process_time(), task.world(prompt)
+        assert task.shows(prompt, completion) is None
+        (said,) = world.step(completion).messages[0]["content"]
+        assert said["text"].startswith("That draws nothing: ") and len(said["text"]) < 400 and time.process_time() - start < 1
 
 
 def test_one_answer_is_the_end_unless_there_are_turns():

@@ -12,7 +12,7 @@ from mmrl_rendering.svg import Refused
 from mmrl_rendering.task import Charts, Svg
 from PIL import Image
 
-from mmrl import Case
+from mmrl import Case, plugins
 
 SVG = (
     '<svg viewBox="0 0 100 100"><rect x="10" y="20" width="40" height="40" fill="red"/>'
@@ -118,11 +118,40 @@ def test_ssim_is_that_of_scikit_image():
     assert compare._ssim(a, a) == pytest.approx(1, abs=1e-4)
 
 
-@pytest.mark.parametrize("share, value", [(1.0, 1.0), (0.5, 1.0), (1.5, 0.75), (2.0, 0.0), (3.0, 0.0)])
+@pytest.mark.parametrize("share, value", [(1.0, 1.0), (1.5, 0.75), (2.0, 0.0), (3.0, 0.0)])
 def test_length(share, value):
     code = SVG.replace("<rect", " " * round((share - 1) * len(SVG)) + "<rect") if share > 1 else moved(0)
-    code = code if share >= 1 else WRONG
     assert worth("length", code) == pytest.approx(value, abs=0.01)
+    assert verifiers.length(case(WRONG), likeness=False).value == 1
+
+
+DOT = '<svg viewBox="0 0 100 100"><rect width="1" height="1"/></svg>'
+
+
+@pytest.mark.parametrize("code", [WRONG, DOT, blank("white"), blank("red")])
+def test_a_short_picture_of_nothing_has_nothing_for_its_length(code):
+    assert worth("length", code) < 0.01 and verifiers.length(case(code), likeness=False).value == 1
+
+
+def test_half_a_picture_in_few_words_has_its_length_in_proportion():
+    half = SVG.replace('<circle cx="65" cy="65" r="20" fill="blue"/>', "")
+    assert 0.3 < worth("pixel", half) < 0.5 and worth("length", half) == pytest.approx(2 * worth("pixel", half))
+    near = SVG.replace('r="20"', 'r="9"')
+    assert 0.5 < worth("pixel", near) < 1 and worth("length", near) == 1
+
+
+def test_a_dot_earns_no_more_than_another_rows_right_code():
+    task = Svg()
+    weights = plugins.registry().get("tasks", "rendering/svg").verifiers
+    prompts = list(task.prompts("test", 0)[:12])
+
+    def earned(prompt, completion):
+        one = Case(completion=completion, answer=prompt.answer, meta=prompt.meta, media=prompt.images, image_sizes=((112, 112),))
+        return sum(w * getattr(verifiers, id.partition("/")[2])(one).value for id, w in weights.items())
+
+    dots = [earned(p, DOT) for p in prompts]
+    others = [earned(p, task.gold(q)) for p, q in zip(prompts, prompts[1:] + prompts[:1], strict=True)]
+    assert max(dots) < 0.11 and sum(dots) <= sum(others) + 0.01
 
 
 def test_rlrfs_formulas():
@@ -202,6 +231,8 @@ def test_pies_and_points():
         {"series": [{"name": "a", "values": [1, 2, "3"]}]},
         {"series": [{"name": "a", "values": [1, 2, True]}]},
         {"series": [{"name": "a", "values": [1, 2, 1e7]}]},
+        {"series": [{"name": "a", "values": [1, 2, 5e-324]}]},
+        {"series": [{"name": "a", "values": [1, 2, -9e-7]}]},
         {"series": [{"name": "a", "values": [1, 2, 3], "colour": "red"}]},
         {"series": [CHART["series"][0]] * 5},
     ],
@@ -217,6 +248,18 @@ def test_ticks_are_round_and_cover_the_range():
         first, last, step = charts.ticks(low, high)
         assert first <= low and last >= high and 1 <= round((last - first) / step) <= 7
     assert charts.ticks(0, 48) == (0, 50, 10)
+
+
+def test_every_chart_of_the_grammar_is_drawn_however_small():
+    names, texts = ("type", "title", "x", "y", "labels", "series"), ["W" * 32] * 12
+    for size in ((28, 21), (160, 120), (512, 384)):
+        for values in ([1e-6] * 12, [-1e-6, *[0] * 11], [1e6, *[-1e-6] * 11], [0] * 12):
+            for kind in ("bar", "line"):
+                series = [{"name": "W" * 32, "values": values}] * 4
+                made = charts.read(dict(zip(names, (kind, "W" * 32, "W" * 32, "W" * 32, texts, series), strict=True)))
+                assert charts.draw(made, size).size == size
+        dots = {"type": "scatter", "title": "", "x": "", "y": "", "series": [{"name": "", "values": [[1e-6, -1e-6], [0, 1e6]]}]}
+        assert charts.draw(charts.read(dots), size).size == size
 
 
 # -- tricks -----------------------------------------------------------------------------------------------------------------

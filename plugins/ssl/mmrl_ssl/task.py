@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from mmrl import Prompt, Task, UserError, user
 from mmrl.pictures import Folder, Photographs, Source, chance
-from mmrl.tasks import Prompts, known_split, one_of, whole
+from mmrl.tasks import Prompts, known_split, of_kind, one_of, whole
 from mmrl_ssl import words
 from mmrl_ssl.augment import STRENGTHS, recoloured, view
 
@@ -69,14 +69,20 @@ class Question(Task):
             ("seed", self.seed, -(2**63), 2**63),
         ):
             whole(name, value, low, high)
+        if self.path is not None:
+            of_kind("path", self.path, str)
+        if not isinstance(self.photographs, list | tuple):
+            raise UserError(f'photographs = {self.photographs!r:.200} must be a list, such as ["china", "coffee"]')
         one_of("style", self.style, ("plain", "tags", "ssl4rl"))
         self.check()
-        names = tuple(self.photographs) if not isinstance(self.photographs, str) else self.photographs
         self.source: Source = (
             Folder(self.path, self.size, self.each, self.seed)
             if self.path is not None
             else Photographs(
-                round(self.size * self.grown), {"train": self.train, "test": self.test}, self.seed, names or self.suited
+                round(self.size * self.grown),
+                {"train": self.train, "test": self.test},
+                self.seed,
+                self.photographs or self.suited,
             )
         )
 
@@ -104,7 +110,8 @@ class Question(Task):
         id = self.source.ids[split][index]
         picture = self.source.open(split, index)
         if min(picture.size) < LEAST:
-            raise UserError(f"image {id} of {picture.width} x {picture.height} has a side below {LEAST} pixels: take it out")
+            of = f" of {self.path}" if self.path else ""
+            raise UserError(f"image {id} of {picture.width} x {picture.height} has a side below {LEAST} pixels: take it out{of}")
         try:
             asked = self.pose(picture, chance(self.seed, "item", id), split, index)
         except UserError as error:
@@ -132,7 +139,7 @@ class Rotation(Question):
         one_of("pictures", self.pictures, (1, 2))
         listed = list(self.angles) if isinstance(self.angles, Sequence) and not isinstance(self.angles, str) else []
         if len(listed) < 2 or len(set(listed)) < len(listed) or any(type(a) is not int or not 0 <= a < 360 for a in listed):
-            raise UserError(f"angles = {self.angles!r} must be a list of two or more whole numbers from 0 to 359, each once")
+            raise UserError(f"angles = {self.angles!r:.200} must be a list of two or more whole numbers from 0 to 359, each once")
         if self.style == "ssl4rl":
             step = 360 // len(listed)
             if self.pictures != 2 or listed != list(range(0, 360, step)):
@@ -207,11 +214,12 @@ class Position(Question):
     def check(self) -> None:
         one_of("strength", self.strength, ("none", *STRENGTHS))
         if (
-            not all(isinstance(v, int | float) for v in (self.smallest, self.largest))
+            not all(isinstance(v, int | float) and not isinstance(v, bool) for v in (self.smallest, self.largest))
             or not 0 < self.smallest <= self.largest <= 1
         ):
             raise UserError(
-                f"smallest = {self.smallest!r} and largest = {self.largest!r} must be shares: 0 < smallest <= largest <= 1"
+                f"smallest = {self.smallest!r:.60} and largest = {self.largest!r:.60} must be shares: "
+                "0 < smallest <= largest <= 1"
             )
         if self.path is None and self.size // 2 * self.largest < LEAST:
             raise UserError(
@@ -257,8 +265,8 @@ class Masked(Question):
     def check(self) -> None:
         whole("choices", self.choices, 2, 9)
         one_of("layout", self.layout, ("picture", "patches"))
-        if not isinstance(self.hole, int | float) or not 0.1 <= self.hole <= 0.4:
-            raise UserError(f"hole = {self.hole!r} must be a share from 0.1 to 0.4")
+        if isinstance(self.hole, bool) or not isinstance(self.hole, int | float) or not 0.1 <= self.hole <= 0.4:
+            raise UserError(f"hole = {self.hole!r:.60} must be a share from 0.1 to 0.4")
         if self.style == "ssl4rl":
             raise UserError('style = "ssl4rl" has no words for this question: choose plain or tags')
 

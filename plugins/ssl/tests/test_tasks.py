@@ -244,6 +244,7 @@ def test_a_folder_is_split_by_name_and_broken_pictures_are_named(cls, folder):
     assert {id.partition("#")[0] for id in messages if "compare" not in messages[id]} >= {"broken.png", "small.png"}
     assert "broken.png is broken or of an unknown kind" in messages["broken.png"]
     assert "image small.png of 20 x 60 has a side below 28 pixels" in messages["small.png"]
+    assert messages["small.png"].endswith(f": take it out of {root}")
 
 
 def test_another_process_with_another_hash_seed_makes_the_same():
@@ -279,7 +280,15 @@ def test_another_process_with_another_hash_seed_makes_the_same():
         (Rotation, {"size": 20}, "size = 20 must be a whole number from 28"),
         (Rotation, {"size": 56.0}, "size = 56.0 must be"),
         (Rotation, {"train": True}, "train = True must be"),
-        (Rotation, {"photographs": ["cat"]}, r"photographs = \('cat',\) must be a list of some of"),
+        (Rotation, {"photographs": ["cat"]}, r"photographs = \['cat'\] must be a list of some of"),
+        *(
+            (Rotation, {"photographs": wrong}, "photographs = .* must be a list")
+            for wrong in (5, True, None, {}, [5], [["china"]])
+        ),
+        (Rotation, {"path": 5}, "path = 5 must be a text"),
+        (Rotation, {"path": "x" * 3000}, r"folder \.\.\.x* can't be read: File name too long"),
+        (Rotation, {"path": "no\nwhere"}, r"folder .*no\?where does not exist"),
+        (Position, {"largest": True}, "largest = True must be shares"),
         (Rotation, {"photographs": "china"}, "photographs = 'china' must be a list"),
         (Contrastive, {"strength": "weak"}, "strength = 'weak' is unknown: choose one of mild, simclr, strong"),
         (Position, {"strength": "weak"}, "choose one of none, mild, simclr, strong"),

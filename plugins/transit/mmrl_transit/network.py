@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
+
+from mmrl.parse import nfc
 
 Lines = Mapping[str, Sequence[str]]
 """Line -> its stations, in order."""
@@ -24,7 +25,7 @@ class Ride(NamedTuple):
 
 def fold(name: str) -> str:
     """A name as it is compared: NFC, without case, outer blanks and runs of blanks."""
-    return " ".join(unicodedata.normalize("NFC", name).casefold().split())
+    return " ".join(nfc(name).casefold().split())
 
 
 def stops_between(stations: Sequence[str], start: str, end: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from mmrl_transit.network import Lines, Ride, rides_from, stops_between, transfer_stations
+from mmrl_transit.network import Lines, Ride, rides_from, transfer_stations
 
 
 class Question(NamedTuple):
@@ -26,17 +26,14 @@ KINDS = ("on", "direct", "lines", "line", "stops", "transfers", "choice")
 """In order of difficulty."""
 
 
-def ask(kind: str, lines: Lines, draw: random.Random) -> Question:
-    """A question of a kind in `KINDS`, drawn."""
-    return {
-        "on": _on,
-        "direct": _direct,
-        "lines": _lines,
-        "line": _line,
-        "stops": _stops,
-        "transfers": _transfers,
-        "choice": _choice,
-    }[kind](lines, draw)
+def ask(kind: str, lines: Lines, draw: random.Random, answer: int | None = None) -> Question | None:
+    """A question of a kind in `KINDS`, drawn. Answers are drawn first and the question then, so that none is the best guess.
+
+    answer: of the kind `transfers`, the count that is wanted: None comes back where no line of the network has it.
+    """
+    if kind == "transfers":
+        return _transfers(lines, draw, answer)
+    return {"on": _on, "direct": _direct, "lines": _lines, "line": _line, "stops": _stops, "choice": _choice}[kind](lines, draw)
 
 
 def _on(lines: Lines, draw: random.Random) -> Question:
@@ -50,19 +47,19 @@ def _on(lines: Lines, draw: random.Random) -> Question:
 
 def _direct(lines: Lines, draw: random.Random) -> Question:
     stations = sorted({s for stops in lines.values() for s in stops})
+    near = {s: {t for stops in lines.values() if s in stops for t in stops} for s in stations}
     wanted = draw.random() < 0.5
-    start = draw.choice(stations)
-    near = {s for stops in lines.values() if start in stops for s in stops}
-    ends = [s for s in stations if s != start and (s in near) == wanted] or [s for s in stations if s != start]
-    end = draw.choice(ends)
+    pairs = {s: [t for t in stations if t != s and (t in near[s]) == wanted] for s in stations}
+    start = draw.choice([s for s in stations if pairs[s]] or stations)
+    end = draw.choice(pairs[start] or [t for t in stations if t != start])
     text = f"Does one line go from {start} to {end} without a transfer?"
-    return Question("direct", text, "yes" if end in near else "no", "TorF2", ("yes", "no"), (start, end))
+    return Question("direct", text, "yes" if end in near[start] else "no", "TorF2", ("yes", "no"), (start, end))
 
 
 def _lines(lines: Lines, draw: random.Random) -> Question:
     stations = sorted({s for stops in lines.values() for s in stops})
-    many = [s for s in transfer_stations(lines)] if draw.random() < 0.5 else []
-    station = draw.choice(many or stations)
+    wanted = draw.choice((1, 2))
+    station = draw.choice([s for s in stations if sum(s in stops for stops in lines.values()) == wanted] or stations)
     count = sum(station in stops for stops in lines.values())
     return Question("lines", f"How many lines stop at {station}?", str(count), "Counting2", (), (station,))
 
@@ -77,13 +74,12 @@ def _line(lines: Lines, draw: random.Random) -> Question:
 
 
 def _ride(lines: Lines, draw: random.Random) -> tuple[Ride, int]:
-    """A ride of two stops or more, and how many stops lie between its ends."""
+    """A ride of two stops or more, and how many stops lie between its ends: each number is as likely."""
     line = draw.choice(sorted(lines))
-    i, j = sorted(draw.sample(range(len(lines[line])), 2))
-    while j - i < 2:
-        i, j = sorted(draw.sample(range(len(lines[line])), 2))
-    ride = Ride(line, *draw.sample([lines[line][i], lines[line][j]], 2))
-    return ride, stops_between(lines[line], ride.start, ride.end) - 1
+    stops = lines[line]
+    between = draw.randint(1, len(stops) - 2)
+    start = draw.randrange(len(stops) - between - 1)
+    return Ride(line, *draw.sample([stops[start], stops[start + between + 1]], 2)), between
 
 
 def _stops(lines: Lines, draw: random.Random) -> Question:
@@ -92,17 +88,22 @@ def _stops(lines: Lines, draw: random.Random) -> Question:
     return Question("stops", text, str(between), "Counting3", (), (ride.start, ride.end))
 
 
-def _transfers(lines: Lines, draw: random.Random) -> Question:
-    line = draw.choice(sorted(lines))
-    count = sum(s in lines[line] for s in transfer_stations(lines))
+def _transfers(lines: Lines, draw: random.Random, wanted: int | None) -> Question | None:
+    met = set(transfer_stations(lines))
+    counts = {line: len(met & set(stops)) for line, stops in sorted(lines.items())}
+    able = [line for line, count in counts.items() if wanted in (None, count)]
+    if not able:
+        return None
+    line = draw.choice(able)
     text = f"At how many stations of the {line} line can one change to another line?"
-    return Question("transfers", text, str(count), "Counting3", ())
+    return Question("transfers", text, str(counts[line]), "Counting3", ())
 
 
 def _choice(lines: Lines, draw: random.Random) -> Question:
+    """Four numbers in a row that may be right, in any order, so that each letter is as likely."""
     ride, between = _ride(lines, draw)
-    least = max(0, between - draw.randrange(4))
-    options = [least + i for i in range(4)]
+    least = draw.randint(max(1, between - 3), max(1, min(between, len(lines[ride.line]) - 5)))
+    options = draw.sample(range(least, least + 4), 4)
     offered = " ".join(f"{letter}) {n}" for letter, n in zip("ABCD", options, strict=True))
     text = f"How many stops lie between {ride.start} and {ride.end} on the {ride.line} line? {offered}"
     return Question("choice", text, "ABCD"[options.index(between)], "Counting1", tuple("ABCD"), (ride.start, ride.end))

@@ -11,8 +11,8 @@ from typing import Any
 
 from mmrl import Prompt, Task, UserError, user
 from mmrl.pictures import SHARES, split_of
-from mmrl.rows import Items, beside, read_rows
-from mmrl.tasks import known_split, one_of
+from mmrl.rows import Items, beside, brief, read_rows
+from mmrl.tasks import known_split, of_kind, one_of
 from mmrl_transit.network import Lines, best_route, cost, fold
 from mmrl_transit.task import STYLES, asked, sections, thought, trip
 
@@ -30,7 +30,7 @@ class Rows(Task):
     path: str
     """A `.jsonl`, `.json`, `.csv` or `.parquet` file, a folder of `datasets`, or a data set's name on the Hub."""
     test_path: str | None = None
-    """Another table, for the split test; without it 30% of the rows are."""
+    """Another table, for the split test; without it about 30% of the maps are, each with all its questions."""
     images: str | None = None
     """The folder to which pictures and networks are relative; by default the table's own."""
     style: str = "short"
@@ -44,6 +44,12 @@ class Rows(Task):
 
     def __post_init__(self) -> None:
         one_of("style", self.style, STYLES)
+        of_kind("seed", self.seed, int)
+        for option in ("path", "test_path", "images"):
+            if option == "path" or getattr(self, option) is not None:
+                of_kind(option, getattr(self, option), str)
+        if not isinstance(self.kinds, list | tuple):
+            raise UserError(f"kinds = {self.kinds!r:.200} must be a list such as ['TorF1', 'planning']")
         for kind in self.kinds:
             one_of("kinds", kind, ORDER)
         self._tables = {"train": read_rows(self.path), "test": read_rows(self.test_path or self.path, split="test")}
@@ -53,11 +59,19 @@ class Rows(Task):
         table = self._tables[split]
         path = self.test_path or self.path if split == "test" else self.path
         one = self.test_path is None and self._tables["train"].name == self._tables["test"].name
-        chosen = [i for i in range(len(table)) if not one or split_of(str(i), self.seed, SHARES) == split]
+        maps = [_map(table, i) for i in range(len(table))] if one else []
+        chosen = [i for i in range(len(table)) if not one or split_of(maps[i], self.seed, SHARES) == split]
+        if not chosen and len(table):
+            count = len(set(maps))
+            why = f"all {len(table)} rows show one figure" if count == 1 else f"all its {count} figures fall to the other one"
+            raise UserError(
+                f"split {split!r} of {brief(path)} is empty: a table is cut by figure, so that a map has its questions in one "
+                f"split, and {why}: give more maps, another seed or a test_path"
+            )
         if self.kinds:
             chosen = [i for i in chosen if table[i].get("type") in self.kinds]
         if not chosen:
-            raise UserError(f"split {split!r} of {path} is empty: give more rows, or a test_path")
+            raise UserError(f"split {split!r} of {brief(path)} is empty: give more rows, other kinds, or a test_path")
         return Items(table, lambda row, number: self._prompt(f"{split}-{number}", path, row), chosen)
 
     def gold(self, prompt: Prompt) -> str:
@@ -71,7 +85,7 @@ class Rows(Task):
         kind, city = row["type"], row["difficulty_city"]
         one_of("type", kind, ORDER)
         one_of("difficulty_city", city, CITIES)
-        start, end = _text(row, "station_1"), _text(row, "station_2")
+        start, end = _text(row, "station_1", kind), _text(row, "station_2", kind)
         meta: dict[str, Any] = {
             **{"type": kind, "difficulty_city": city, "style": self.style, "station1": start, "station2": end},
             "difficulty": ORDER.index(kind) + CITIES.index(city) / 10,
@@ -91,7 +105,7 @@ class Rows(Task):
             text = row["question"] if self.style == "rewardmap" else f"{row['question']}\n{asked(choices, self.style)}"
             answer = truth if self.style == "rewardmap" else meta["solution"]
         if not isinstance(text, str) or not text.strip():
-            raise ValueError(f"question = {text!r} must be a text")
+            raise ValueError(f"question = {text!r:.60} must be a text")
         return Prompt(id=id, messages=[user(text, beside(path, row["figure"], self.images))], answer=answer, meta=meta)
 
     def _solve(self, meta: dict[str, Any], start: str, end: str) -> None:
@@ -100,15 +114,24 @@ class Rows(Task):
         names = {fold(s): s for stops in lines.values() for s in stops}
         for station in (start, end):
             if fold(station) not in names:
-                raise ValueError(f"station {station!r} is on no line")
+                raise ValueError(f"station {station!r:.60} is on no line")
         start, end = names[fold(start)], names[fold(end)]
         route = best_route(lines, start, end) if start != end else None
         if not route:
-            raise ValueError(f"no route leads from {start!r} to {end!r}")
+            raise ValueError(f"no route leads from {start!r:.60} to {end!r:.60}")
         meta.update(
             station1=start, station2=end, best=cost(lines, route), solution="; ".join(map(str, route)), thought=thought(route)
         )
         meta.setdefault("question_transfer_count", len(route) - 1)
+
+
+def _map(table: Sequence[Mapping[str, Any]], number: int) -> str:
+    """What names a row's map, so that one map's questions are in one split; the row itself where it names none."""
+    try:
+        figure = table[number].get("figure")
+    except UserError:  # told when the row is asked for
+        figure = None
+    return figure if isinstance(figure, str) else f"row {number}"
 
 
 def _truth(kind: str, answer: Any) -> tuple[int, str, tuple[str, ...]]:
@@ -117,11 +140,11 @@ def _truth(kind: str, answer: Any) -> tuple[int, str, tuple[str, ...]]:
         number = int(answer)
     except (TypeError, ValueError):
         raise ValueError(
-            f"answer = {answer!r} must be a whole number: 1 or 0 for yes or no, 0 to 3 for A to D, or a count"
+            f"answer = {answer!r:.60} must be a whole number: 1 or 0 for yes or no, 0 to 3 for A to D, or a count"
         ) from None
     most = {"TorF1": 1, "TorF2": 1, "Counting1": 3}.get(kind, 10_000)
     if (isinstance(answer, float) and number != answer) or not 0 <= number <= most:
-        raise ValueError(f"answer = {answer!r} must be a whole number from 0 to {most} for the type {kind}")
+        raise ValueError(f"answer = {answer!r:.60} must be a whole number from 0 to {most} for the type {kind}")
     if kind.startswith("TorF"):
         return number, "yes" if number else "no", ("yes", "no")
     return (number, "ABCD"[number], tuple("ABCD")) if kind == "Counting1" else (number, str(number), ())
@@ -151,9 +174,9 @@ def _file(path: str) -> Any:
     try:
         return json.loads(Path(path).read_bytes())
     except OSError as error:
-        raise ValueError(f"the network {path} can't be read: {error.strerror}") from None
+        raise ValueError(f"the network {brief(path)} can't be read: {error.strerror}") from None
     except (ValueError, RecursionError):
-        raise ValueError(f"the network {path} is no JSON") from None
+        raise ValueError(f"the network {brief(path)} is no JSON") from None
 
 
 def _unmarked(station: str) -> str:
@@ -162,7 +185,9 @@ def _unmarked(station: str) -> str:
     return station
 
 
-def _text(row: Mapping[str, Any], key: str) -> str:
-    if not isinstance(row[key], str):
-        raise ValueError(f"{key} = {row[key]!r} must be a text")
-    return row[key]
+def _text(row: Mapping[str, Any], key: str, kind: str) -> str:
+    """A station of a row; only plans need theirs, and a question that names none has an empty one."""
+    value = row[key] if kind == "planning" else row.get(key) or ""
+    if not isinstance(value, str):
+        raise ValueError(f"{key} = {value!r:.60} must be a text")
+    return value

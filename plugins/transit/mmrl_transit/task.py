@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from mmrl import Prompt, Task, UserError, user
 from mmrl.pictures import chance
-from mmrl.tasks import Prompts, known_split, one_of, whole
+from mmrl.tasks import Prompts, known_split, of_kind, one_of, whole
 from mmrl_transit import draw
 from mmrl_transit.network import Lines, Ride, best_route, cost
 from mmrl_transit.questions import KINDS, Question, ask, trips
@@ -19,6 +19,8 @@ LEVELS = {"easy": (2, 4, (0, 1)), "middle": (3, 5, (1,)), "hard": (5, 6, (1, 2))
 STYLES = ("short", "tags", "plain", "rewardmap")
 PLAN = "Line: from > to; Line: from > to"
 THINK = "Think in <think> </think> tags, then answer"
+MAPS = 100
+"""Maps that are drawn in search of one whose answer is the one that is wanted."""
 ITEMS = {"warm": 200, "train": 2000, "test": 200}
 
 
@@ -61,6 +63,7 @@ class Drawn(Task):
     def __post_init__(self) -> None:
         one_of("level", self.level, (*LEVELS, "mixed"))
         one_of("style", self.style, STYLES)
+        of_kind("seed", self.seed, int)
         whole("size", self.size, 200, 2048)
         for option, least in (("lines", 2), ("stations", 3)):
             if getattr(self, option) is not None:
@@ -71,7 +74,7 @@ class Drawn(Task):
             or not all(isinstance(k, str) and k and type(n) is int and n > 0 for k, n in self.items.items())
         ):
             raise UserError(
-                f"items = {self.items!r} must name splits and how many items each has, such as {{train = 2000, test = 200}}"
+                f"items = {self.items!r:.200} must name splits and how many items each has, such as {{train = 2000, test = 200}}"
             )
         if (self.lines or 2) * (self.stations or 4) > len(draw.STATIONS):
             raise UserError(f"{self.lines} lines of {self.stations} stations need more names than there are: take fewer")
@@ -94,12 +97,13 @@ class Drawn(Task):
     def _level(self, number: int) -> str:
         return list(LEVELS)[number % len(LEVELS)] if self.level == "mixed" else self.level
 
-    def _map(self, split: str, number: int, attempt: int = 0) -> Map:
-        level = self._level(number)
-        lines, stations, _ = LEVELS[level]
-        plan = draw.layout(self._chance(split, number, f"map {attempt}"), self.lines or lines, self.stations or stations)
+    def _layout(self, split: str, number: int, attempt: int = 0) -> draw.Layout:
+        lines, stations, _ = LEVELS[self._level(number)]
+        return draw.layout(self._chance(split, number, f"map {attempt}"), self.lines or lines, self.stations or stations)
+
+    def _map(self, number: int, plan: draw.Layout) -> Map:
         picture, points = draw.picture(plan, self.size)
-        return Map(plan.lines, picture, points, level)
+        return Map(plan.lines, picture, points, self._level(number))
 
     def _chance(self, split: str, number: int, what: str) -> random.Random:
         return chance(self.seed, split, str(number), what)
@@ -129,15 +133,23 @@ class Questions(Drawn):
         super().__post_init__()
         known = tuple(k for k in KINDS if k != "line") if self.style == "rewardmap" else KINDS
         if self.kinds is not None and (not isinstance(self.kinds, list | tuple) or not self.kinds):
-            raise UserError(f"kinds = {self.kinds!r} must be a list such as ['on', 'stops']: leave it out for all")
+            raise UserError(f"kinds = {self.kinds!r:.200} must be a list such as ['on', 'stops']: leave it out for all")
         for kind in self.kinds or ():
             one_of("kinds", kind, known)
         self._kinds = tuple(self.kinds or known)
 
     def _prompt(self, split: str, number: int) -> Prompt:
-        drawn = self._map(split, number)
         kind = self._kinds[number // len(LEVELS) % len(self._kinds)]  # the levels change faster, so that each meets every kind
-        question = ask(kind, drawn.lines, self._chance(split, number, "question"))
+        wanted = self._chance(split, number, "answer").randint(1, min(3, self.lines or LEVELS[self._level(number)][0]))
+        for attempt in range(MAPS):
+            plan = self._layout(split, number, attempt)
+            question = ask(kind, plan.lines, self._chance(split, number, "question"), wanted)
+            if question is not None:
+                break
+        else:  # maps of few stations have no line that meets as many others
+            question = ask(kind, plan.lines, self._chance(split, number, "question"))
+        assert question is not None
+        drawn = self._map(number, plan)
         meta = self._meta(
             drawn,
             question.stations,
@@ -166,7 +178,9 @@ class Plans(Drawn):
         super().__post_init__()
         if self.transfers is not None:
             if not isinstance(self.transfers, list | tuple) or not self.transfers:
-                raise UserError(f"transfers = {self.transfers!r} must be a list such as [1, 2]: leave it out for the level's")
+                raise UserError(
+                    f"transfers = {self.transfers!r:.200} must be a list such as [1, 2]: leave it out for the level's"
+                )
             for number in self.transfers:
                 whole("transfers", number, 0, 4)
         for number in range(len(LEVELS)):
@@ -183,12 +197,13 @@ class Plans(Drawn):
     def _prompt(self, split: str, number: int) -> Prompt:
         transfers = self._chance(split, number, "transfers").choice(list(self._transfers(number)))
         for attempt in range(1000):
-            drawn = self._map(split, number, attempt)
-            ends = trips(drawn.lines, transfers)
+            plan = self._layout(split, number, attempt)
+            ends = trips(plan.lines, transfers)
             if ends:
                 break
         else:
             raise UserError(f"no map of this size has a trip of {transfers} transfers: set fewer transfers or more lines")
+        drawn = self._map(number, plan)
         start, end = self._chance(split, number, "trip").choice(ends)
         route = best_route(drawn.lines, start, end) or []
         meta = self._meta(

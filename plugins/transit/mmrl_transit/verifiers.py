@@ -26,7 +26,7 @@ def answer(case: Case) -> Score:
     the whole completion is the answer.
 
     Without regard to case, blanks, one full stop at the end and brackets around: `(b).` is `B`. A count is compared as a
-    number: `3.0` is 3.
+    number: `3.0` is 3; `two` and `2 lines` are none, unlike in `vqa/number`, for the prompt asks for the number alone.
     Known exploits: of a yes/no question half is right by guessing, of a letter a quarter; the text around the tag is not read.
     """
     text, why = given(case)
@@ -107,6 +107,13 @@ def given(case: Case) -> tuple[str | None, str]:
     return text, why
 
 
+def told(meta: Mapping[str, Any], *keys: str) -> list[Any]:
+    """What meta holds under some keys. Raises ValueError, which names those that it has not."""
+    if missing := [key for key in keys if key not in meta]:
+        raise ValueError(f"meta has no {', '.join(missing)}: a plan is judged by {', '.join(keys)}")
+    return [meta[key] for key in keys]
+
+
 def wanted(case: Case) -> str:
     """The answer in words: rows of ReasonMap have whole numbers for yes, no and letters."""
     kind, truth = str(case.meta.get("type", "")), case.answer
@@ -154,7 +161,7 @@ class Trip(NamedTuple):
 
     @classmethod
     def of(cls, meta: Mapping[str, Any]) -> Trip:
-        return cls(meta["metro_data"], meta["station1"], meta["station2"], meta.get("best", ()))
+        return cls(*told(meta, "metro_data", "station1", "station2"), meta.get("best", ()))
 
     def best(self) -> tuple[int, int] | None:
         if self.known:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter, deque
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from mmrl_transit import draw, network
@@ -20,7 +21,7 @@ from mmrl_transit.verifiers import route
 from PIL import Image
 
 from mmrl import Case, UserError
-from mmrl.pictures import chance
+from mmrl.pictures import chance, split_of
 from mmrl.testing import check_plugin
 
 LINES = {"Red": ["Oak", "Elm", "Bay", "Fir"], "Blue": ["Bay", "Hay", "Ivy"], "Green": ["Ivy", "Moor", "Elm", "Pier"]}
@@ -124,6 +125,22 @@ def test_questions_are_true():
     assert len([a for k, a in seen if k == "choice"]) == 4
 
 
+def test_no_answer_is_a_good_guess(monkeypatch):
+    """The best constant answer to each kind, and of a choice the best number and letter, found with the answers known."""
+    counts, offered = {kind: Counter() for kind in KINDS}, Counter()
+    blank = Image.new("RGB", (8, 8))
+    monkeypatch.setattr(draw, "picture", lambda plan, size: (blank, dict.fromkeys(plan.places, (0, 0))))  # drawing takes the time
+    for prompt in Questions().prompts("train", 0)[:840]:
+        counts[prompt.meta["kind"]][prompt.answer] += 1
+        if prompt.meta["kind"] == "choice":
+            shown = dict(re.findall(r"([A-D])\) (\d+)", prompt.text))
+            offered[shown[prompt.answer]] += 1
+    best = {kind: max(found.values()) / found.total() for kind, found in counts.items()}
+    assert max(best["on"], best["direct"], best["lines"]) < 0.6 and best["choice"] < 0.35 and best["line"] < 0.25
+    assert max(best["stops"], best["transfers"], offered.most_common(1)[0][1] / offered.total()) < 0.45, (best, offered)
+    assert sum(best.values()) / len(best) < 0.43
+
+
 def test_plans_are_best_routes_of_the_transfers_that_are_asked_for():
     for level, options in (("easy", {0, 1}), ("middle", {1}), ("hard", {1, 2})):
         found = set()
@@ -208,6 +225,8 @@ def test_another_process_with_another_hash_seed_makes_the_same():
         ({"size": None}, "size = None must be a whole number from 200 to 2048"),
         ({"items": {"train": 0}}, "items = .* must name splits"),
         ({"items": 5}, "items = 5 must name splits"),
+        *(({"seed": wrong}, "seed = .* must be a whole number") for wrong in ("3", {}, "\0", 1.5, True)),
+        ({"items": {"train": "x" * 9000}}, "items = .{190,220} must name splits"),
     ],
 )
 def test_bad_options_are_refused_in_one_line(options, message):
@@ -251,7 +270,9 @@ def row(i, kind="planning", **changes):
 @pytest.fixture
 def table(tmp_path):
     def write(rows, name="rows.jsonl"):
-        Image.new("RGB", (64, 64), "white").save(tmp_path / "map.png")
+        for figure in {"map.png", *(r["figure"] for r in rows if isinstance(r, dict) and r.get("figure"))}:
+            if not (tmp_path / figure).exists():
+                Image.new("RGB", (64, 64), "white").save(tmp_path / figure)
         (tmp_path / name).write_text("\n".join(r if isinstance(r, str) else json.dumps(r) for r in rows), encoding="utf-8")
         return str(tmp_path / name)
 
@@ -264,15 +285,17 @@ def everything(task):
 
 def test_rows_of_reasonmap_are_read(table, tmp_path):
     kinds = ["TorF1", "Counting1", "Counting2", "planning"]
-    path = table([row(i, kinds[i % 4]) for i in range(40)])
+    path = table([row(i, kinds[i % 4], figure=f"{i // 4}.png") for i in range(80)])
     task = Rows(path=path)
     prompts = everything(task)
-    assert len(prompts) == 40 and len({p.id for p in prompts}) == 40 and 5 <= len(task.prompts("test", 0)) <= 20
+    assert len(prompts) == 80 and len({p.id for p in prompts}) == 80 and 8 <= len(task.prompts("test", 0)) <= 40
+    maps = [{p.images for p in task.prompts(split, 0)} for split in ("train", "test")]
+    assert not maps[0] & maps[1] and len(maps[0] | maps[1]) == 20, "a map has all its questions in one split"
     by_kind = {p.meta["type"]: p for p in prompts}
     assert [by_kind[k].answer for k in kinds] == ["yes", "B", "1", "Red: Oak > Elm; Green: Elm > Ivy"]
     assert by_kind["planning"].text.startswith("Travel from Oak to Ivy") and by_kind["planning"].meta["best"] == (1, 3)
     assert by_kind["planning"].meta["metro_data"]["Red"] == LINES["Red"]
-    assert by_kind["planning"].images == (str(tmp_path / "map.png"),)
+    assert Path(by_kind["planning"].images[0]).parent == tmp_path
     assert by_kind["TorF1"].text.endswith("Answer in <answer></answer>: yes or no.")
     assert {p.meta["type"] for p in everything(Rows(path=path, kinds=["planning"]))} == {"planning"}
     asked = {p.meta["type"]: p for p in everything(Rows(path=path, style="rewardmap"))}
@@ -286,6 +309,26 @@ def test_networks_may_lie_in_files_and_tests_in_another_table(table, tmp_path):
     task = Rows(path=first, test_path=second)
     assert [p.meta["station2"] for p in everything(task)] == ["Ivy", "Hay"]
     assert [p.id for p in everything(task)] == ["train-0", "test-0"]
+
+
+def test_questions_need_no_stations_and_plans_do(table):
+    bare = [row(i, kind, station_1=..., station_2=None) for i, kind in enumerate(("TorF1", "Counting3", "planning"))]
+    prompts = Rows(path=table(bare), test_path=table([row(9)], "test.jsonl")).prompts("train", 0)
+    assert [prompts[i].answer for i in (0, 1)] == ["yes", "1"]
+    with pytest.raises(UserError, match="line 3 has no key 'station_1'"):
+        prompts[2]
+
+
+def test_a_table_of_one_map_says_that_tables_are_cut_by_figure(table):
+    task = Rows(path=table([row(i) for i in range(9)]))
+    full, empty = sorted(task.splits, key=lambda split: split_of("map.png", 0) != split)
+    assert len(task.prompts(full, 0)) == 9
+    with pytest.raises(
+        UserError, match=f"split '{empty}' of .* is cut by figure, .* and all 9 rows show one figure: give more maps"
+    ):
+        task.prompts(empty, 0)
+    with pytest.raises(UserError, match="seed = '3' must be a whole number"):
+        Rows(path=table([row(0)]), seed="3")
 
 
 @pytest.mark.parametrize(

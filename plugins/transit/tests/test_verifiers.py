@@ -219,7 +219,9 @@ def test_the_table_is_long_enough():
         ("three", "3", 0),
         ("nan", "3", 0),
         ("1e999", "3", 0),
-        ("\u0663", "3", 1),
+        ("\u0663", "3", 0),
+        ("\uff13", "3", 0),
+        ("2 lines", "2", 0),
         ("the Red line", "Red", 0),
         ("red", "Red", 1),
         ("Red, Blue", "Red", 0),
@@ -276,3 +278,11 @@ def test_attacks_on_questions_score_no_more_than_a_wrong_answer(completion, answ
 def test_forms(text, value):
     assert worth(text, verifiers.form) == value
     assert worth("yes", verifiers.form, style="plain") == 1 and worth(text, verifiers.form, style="plain") == 0
+
+
+def test_what_meta_lacks_is_named():
+    for verify in (verifiers.route, verifiers.arrives):
+        with pytest.raises(ValueError, match="meta has no metro_data, station1, station2: a plan is judged by"):
+            verify(Case(completion=tagged("Red: Oak > Elm"), answer="Red: Oak > Elm"))
+        with pytest.raises(ValueError, match="meta has no station2"):
+            verify(Case(completion=tagged("Red: Oak > Elm"), meta={"metro_data": {}, "station1": "Oak"}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mmrl import Prompt, Task, UserError, user
-from mmrl.pictures import chance, split_of
+from mmrl.pictures import chance, rank, split_of
 from mmrl.tasks import Prompts, known_split, one_of, whole
 from mmrl_vqa import cards, generalpoints, points24
 from mmrl_vqa.asking import STYLES, ask, some_of, written
@@ -130,8 +131,8 @@ class Compare(Drawn):
 class Points24(Drawn):
     """The card game: make 24 of the four cards on the picture. Every hand can be solved.
 
-    Its splits share no hand, by the cards' numbers. Those of `ood` are under the other rule for faces, with a face card in each,
-    or in the other colour.
+    Its splits share no hand, by the cards' numbers, and none comes again before all of its split have been shown. Those of `ood`
+    are under the other rule for faces, with a face card in each, or in the other colour.
     """
 
     faces: str = "10"
@@ -167,7 +168,7 @@ class Points24(Drawn):
                 faces, faced = OTHER[faces], True
             else:
                 suits = OTHER[suits]
-        ranks, found = self._hand(draw, split, faces, faced)
+        ranks, found = self._hand(draw, split, faces, faced, (seed, number))
         shown = [(rank, draw.choice(cards.SUITS[suits])) for rank in ranks]
         meta = {
             "cards": ranks,
@@ -206,17 +207,43 @@ class Points24(Drawn):
             return f'{rules}\nAnswer in <answer> </answer> tags with JSON: {{"cards": [...], "number": [...], "formula": "..."}}'
         return ask(rules, "formula", self.style)
 
-    def _hand(self, draw: random.Random, split: str, faces: str, faced: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """(ranks, ways to make 24) of a hand of the split, as easy as asked."""
+    def _hand(
+        self, draw: random.Random, split: str, faces: str, faced: bool, place: tuple[int, int]
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """(ranks, ways to make 24) of a hand of the split, as easy as asked. place: the run's seed and the item's number."""
         fewest, most = LEVELS[self.level]
-        for _ in range(100_000):
+        if self.style != "generalpoints":
+            found = _hands(split, faces, faced, fewest, most, place[0])
+            if found:
+                ranks = found[place[1] % len(found)]
+                return tuple(draw.sample(ranks, 4)), _ways(ranks, faces)
+        for _ in range(100_000 if self.style == "generalpoints" else 0):  # as published, each hand of its own
             ranks = tuple(draw.choice(points24.RANKS) for _ in range(4))
-            if split != _split_of(ranks) or (faced and not {"J", "Q", "K"} & set(ranks)):
-                continue
-            found = points24.solutions(tuple(sorted(points24.points(rank, faces) for rank in ranks)))
-            if fewest <= len(found) <= most:
-                return ranks, found
+            if _belongs(ranks, split, faced) and fewest <= len(ways := _ways(ranks, faces)) <= most:
+                return ranks, ways
         raise UserError(f"no hand is found for faces = {faces!r} and level = {self.level!r}: choose another level")
+
+
+@functools.lru_cache(maxsize=64)
+def _hands(split: str, faces: str, faced: bool, fewest: int, most: int, seed: int) -> tuple[tuple[str, ...], ...]:
+    """All hands of a split, each once: first one of each four numbers, then another of those that have face cards for a ten."""
+    rounds: dict[tuple[int, ...], int] = {}
+    order = []
+    hands = [h for h in itertools.combinations_with_replacement(points24.RANKS, 4) if _belongs(h, split, faced)]
+    for hand in sorted(hands, key=lambda hand: rank(seed, "hand", *hand)):
+        if fewest <= len(_ways(hand, faces)) <= most:
+            numbers = tuple(sorted(points24.points(card, faces) for card in hand))
+            rounds[numbers] = rounds.get(numbers, 0) + 1
+            order.append((rounds[numbers], hand))
+    return tuple(hand for _, hand in sorted(order, key=lambda pair: pair[0]))
+
+
+def _ways(ranks: Sequence[str], faces: str) -> tuple[str, ...]:
+    return points24.solutions(tuple(sorted(points24.points(rank, faces) for rank in ranks)))
+
+
+def _belongs(ranks: Sequence[str], split: str, faced: bool) -> bool:
+    return split == _split_of(ranks) and (not faced or bool({"J", "Q", "K"} & set(ranks)))
 
 
 def _split_of(ranks: Sequence[str]) -> str:

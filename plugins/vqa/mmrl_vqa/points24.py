@@ -75,6 +75,8 @@ def points24(case: Case, recognition: float = 0.0) -> Score:
     Known exploits: adding up the cards earns 0.1 (and the recognition) without any search.
     """
     text, why = given(case)
+    if "cards" not in case.meta:
+        raise ValueError("meta has no cards: the game is judged by them")
     cards, faces = tuple(case.meta["cards"]), case.meta.get("faces", "10")
     if text is None:
         return Score(0.0, detail=why)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from mmrl import Prompt, Task, UserError, user
+from mmrl.media import load_image
 from mmrl.pictures import chance, rank, split_of
-from mmrl.rows import Items, Rows, beside, read_rows
-from mmrl.tasks import known_split, one_of
+from mmrl.rows import Items, Rows, beside, brief, read_rows
+from mmrl.tasks import known_split, of_kind, one_of
 from mmrl_vqa.asking import STYLES, ask, letter_of, written
 from mmrl_vqa.verifiers import KINDS, letter, normalise, said, value
 
@@ -43,7 +45,10 @@ class Table(Task):
     folder: str | None = None
     """Where the pictures are; by default paths in a row start at the table's own folder."""
     image_column: str | Sequence[str] = ""
-    """Path, bytes or a list of such; several columns may be named, and empty ones are left out. By default image or images."""
+    """Path, bytes or a list of such; several columns may be named, and empty ones are left out. By default the first of image,
+    images, image_path and image_paths that is filled in a row."""
+    text_only: bool = False
+    """Rows without a picture are questions too. By default such a row is broken."""
     question_column: str = "question"
     answer_column: str = "answer"
     """The answer, or a list of accepted ones; for text, those of annotators may stand in it too."""
@@ -76,8 +81,19 @@ class Table(Task):
         one_of("kind", self.kind, ("auto", *KINDS))
         one_of("answer_form", self.answer_form, FORMS)
         one_of("cut_by", self.cut_by, ("row", "image"))
-        if self.first_index not in (0, 1):
-            raise UserError(f"first_index = {self.first_index!r} must be 0 or 1")
+        of_kind("shuffle", self.shuffle, bool)
+        of_kind("text_only", self.text_only, bool)
+        for option in ("path", "question_column", "answer_column"):
+            of_kind(option, getattr(self, option), str)
+        for option in ("test_path", "name", "revision", "folder", "id_column", "kind_column", "difficulty_column"):
+            if getattr(self, option) is not None:
+                of_kind(option, getattr(self, option), str)
+        for option in ("image_column", "options_column"):
+            value = getattr(self, option)
+            if not isinstance(value, str | list | tuple) or not all(isinstance(v, str) for v in value) or value in ([], ()):
+                raise UserError(f"{option} = {value!r:.60} must be the name of a column, or a list of names")
+        if type(self.first_index) is not int or self.first_index not in (0, 1):
+            raise UserError(f"first_index = {self.first_index!r:.60} must be 0 or 1")
         for option in ("relative", "absolute", "test_share"):
             share = getattr(self, option)
             if (
@@ -85,7 +101,7 @@ class Table(Task):
                 or not isinstance(share, int | float)
                 or not 0 <= share < (1 if option != "absolute" else 1e12)
             ):
-                raise UserError(f"{option} = {share!r} must be a number from 0{', below 1' if option != 'absolute' else ''}")
+                raise UserError(f"{option} = {share!r:.60} must be a number from 0{', below 1' if option != 'absolute' else ''}")
         self._rows, self._chosen = self._read()
         self.splits = tuple(self._rows)  # type: ignore[misc]  # the data decide which there are
 
@@ -110,6 +126,11 @@ class Table(Task):
         else:
             parts = self._cut(train)
             named: dict[str, Sequence[int]] = {split: numbers for split, numbers in parts.items() if numbers}
+            if "train" not in named:
+                what = "rows" if self.cut_by == "row" else "pictures' rows"
+                raise UserError(
+                    f"all {len(train)} {what} of {brief(train.name)} fall to 'test': add more, or set test_share or test_path"
+                )
             return dict.fromkeys(named, train), named
         return {"train": train, "test": test}, {"train": range(len(train)), "test": range(len(test))}
 
@@ -142,13 +163,15 @@ class Table(Task):
             pictures = self._pictures(rows[number])
         except (UserError, ValueError, KeyError, TypeError):
             return str(number)  # it is told when the row is asked for
-        return " ".join(str(rank(0, p.hex())) if isinstance(p, bytes) else str(p) for p in pictures[:1])
+        return " ".join(str(rank(0, p.hex())) if isinstance(p, bytes) else str(p) for p in pictures[:1]) or str(number)
 
     # -- rows ---------------------------------------------------------------------------------------------------------------
 
     def _prompt(self, row: Mapping[str, Any], place: str, seed: int) -> Prompt:
         id = str(row[self.id_column]) if self.id_column else place
         pictures = self._pictures(row)
+        for n, one in enumerate(pictures, 1):  # so that a broken one is told by its row
+            load_image(one, name=brief(one) if isinstance(one, str) else f"{n} of {len(pictures)}")
         if "conversations" in row and self.question_column not in row:
             question, answer = _turns(row["conversations"])
         else:
@@ -174,13 +197,25 @@ class Table(Task):
         return Prompt(id=id, messages=[user(text, *pictures)], answer=answer, meta=meta)
 
     def _pictures(self, row: Mapping[str, Any]) -> list[Any]:
-        columns = [self.image_column] if isinstance(self.image_column, str) else list(self.image_column)
-        if columns == [""]:
-            columns = [next((c for c in IMAGES if c in row), "image")]
+        """The pictures of a row, undecoded. Raises UserError where it has none and must have one."""
         found: list[Any] = []
-        for column in columns:
-            cell = _listed(row[column])
-            found += [c for c in (cell if isinstance(cell, list | tuple) else [cell]) if c is not None and c != ""]
+        if self.image_column:
+            columns = [self.image_column] if isinstance(self.image_column, str) else list(self.image_column)
+            for column in columns:
+                found += _filled(row[column])
+        else:
+            columns = [c for c in IMAGES if c in row]
+            found += next((cells for c in columns if (cells := _filled(row[c]))), [])
+            if not columns and not self.text_only:
+                raise UserError(
+                    f"it has no column {', '.join(IMAGES[:-1])} or {IMAGES[-1]}, but {', '.join(map(str, row))[:200]}: "
+                    "set image_column, or text_only = true for questions without a picture"
+                )
+        if not found and not self.text_only:
+            raise UserError(
+                f"there is no picture under {', '.join(columns)}: mend or remove it, "
+                "or set text_only = true for questions without one"
+            )
         return [beside(self.path, one, self.folder) for one in found]
 
     def _options(self, row: Mapping[str, Any]) -> list[str]:
@@ -230,7 +265,7 @@ class Table(Task):
         if place is None and form in ("text", "auto"):
             same = [i for i, option in enumerate(options) if option == answer.strip()]
             place = same[0] if same else None
-        if place is None and form in ("index", "auto") and answer.strip().isdecimal():
+        if place is None and form in ("index", "auto") and answer.strip().isascii() and answer.strip().isdecimal():
             place = int(answer) - self.first_index
         if place is None or not 0 <= place < len(options):
             raise ValueError(f"the answer {answer!r:.60} is none of the {len(options)} options")
@@ -248,6 +283,12 @@ class Table(Task):
         if kind == "text" and len(accepted) > 1:
             meta["answers"] = tuple(accepted)
         return one
+
+
+def _filled(cell: Any) -> list[Any]:
+    """The pictures in a cell, one or a list."""
+    cell = _listed(cell)
+    return [c for c in (cell if isinstance(cell, list | tuple) else [cell]) if c is not None and c != ""]
 
 
 def _turns(turns: Any) -> tuple[Any, Any]:
@@ -268,6 +309,8 @@ def _accepted(answer: Any) -> list[str]:
     """The accepted answers, as texts; those of annotators may come as {"answer": ...} each, as in VQA's files."""
     cells = _listed(answer)
     cells = cells if isinstance(cells, list | tuple) else [cells]
+    if any(isinstance(c, float) and not math.isfinite(c) for c in cells):
+        raise ValueError(f"the answer is {answer!r:.60}: there must be one")
     texts = [
         str(c.get("answer", "") if isinstance(c, Mapping) else "yes" if c is True else "no" if c is False else c) for c in cells
     ]

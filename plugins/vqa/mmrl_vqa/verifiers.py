@@ -8,12 +8,11 @@ first.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from mmrl import Case, Score, mathematics
-from mmrl.parse import NUMBER, number, numbers, only_answer
+from mmrl.parse import NUMBER, nfc, number, numbers, only_answer
 from mmrl_vqa.formulas import formula
 
 KINDS = ("choice", "number", "math", "yes-no", "text")
@@ -28,7 +27,7 @@ _LEAD = re.compile(
     r"(?:(?:the |my )?(?:(?:final|correct|best|right) )?(?:answer|option|choice|letter)(?: is)? ?:? ?)?", re.IGNORECASE
 )
 _LETTER = re.compile(r"[(\[*]*([A-Z])[)\]*]*[.:,)]?(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
-_FRACTION = re.compile(r"([-+\u2212]?\d{1,15}) ?/ ?(\d{1,15})")
+_FRACTION = re.compile(r"([-+\u2212]?[0-9]{1,15}) ?/ ?([0-9]{1,15})")
 _SQUARED = re.compile(r"\b(mm|cm|dm|km|m|in|ft|yd|mi)(?:\^\{?[23]\}?|[23\u00b2\u00b3])(?!\w)")
 _WORD = re.compile(r"[^\W\d_]+")
 _ARTICLES = frozenset(("a", "an", "the"))
@@ -79,7 +78,8 @@ def letter(text: str, options: Sequence[str] = ()) -> str | None:
 
 def number_(case: Case, relative: float | None = None, absolute: float | None = None) -> Score:
     """1 for the number, within the tolerance: "12", "1,200 km", "$3.50", "about 7 apples", "3/4", "seven". One number only, and
-    few words around it; units are not compared.
+    few words around it; units are not compared. Unlike in `transit/answer`, which takes the bare number alone,
+    "two" and "2 lines" are 2.
 
     relative: share of the truth by which it may be off; by default `meta["relative"]`, or 0. absolute: the same in its own unit.
     Known exploits: the unit is not read, so "12 m" is right for 12 cm; a small count is right by chance.
@@ -98,7 +98,7 @@ def number_(case: Case, relative: float | None = None, absolute: float | None = 
 
 
 def value(text: str) -> float | None:
-    """The one number of a text; None where there is none, or more than one."""
+    """The one number of a text; None where there is none, or more than one, or a yes or a no beside it."""
     if len(text) > MAX_ANSWER:
         return None
     plain = _SQUARED.sub(r"\1", " ".join(text.split()).replace("\\$", "$").replace("\\%", "%"))
@@ -109,6 +109,8 @@ def value(text: str) -> float | None:
         return float(UNITS.index(plain.casefold().strip(". ")))
     if (whole := number(plain)) is not None:
         return whole
+    if {"yes", "no"} & {w.casefold() for w in _WORD.findall(plain)}:
+        return None
     found = numbers(plain)
     # a number in a word (x1), in brackets, or too large for a float is one too, only it can't be read
     if len(found) != 1 or len(NUMBER.findall(plain)) != 1 or re.search(r"\d", NUMBER.sub(" ", plain)):
@@ -156,13 +158,14 @@ def yes_no(case: Case) -> Score:
 
 
 def said(text: str) -> str | None:
-    """yes or no; None for any other text, and for one that says both."""
+    """yes or no; None for any other text, and for one that says both, or a number too: that would be right of two questions."""
     words = [w.casefold() for w in _WORD.findall(text[: MAX_ANSWER + 1])]
     if (
         len(text) > MAX_ANSWER
         or not words
         or words[0] not in ("yes", "no")
         or {"yes", "no"} <= set(words)
+        or re.search(r"\d", text)
         or len(words) > 2 * MAX_WORDS
     ):
         return None
@@ -230,7 +233,7 @@ def same(first: str, second: str) -> bool:
 
 def normalise(text: str) -> str:
     """The form in which short texts are compared: words of letters, marks and digits, and the signs of numbers."""
-    folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
+    folded = nfc(nfc(text).casefold())
     words = [w.strip("\"'`*.,;:!?()[]") or w for w in re.sub(r"(?<=\w)[-_\u2010-\u2014](?=\w)", " ", folded).split()]
     kept = [w for w in words if w not in _ARTICLES] or words
     return " ".join(str(UNITS.index(w)) if w in UNITS else w for w in kept)

@@ -16,12 +16,17 @@ def picture(folder, name="a.png", colour=(200, 30, 30)):
     return name
 
 
+MISSING = ("gone.png", "cut.png", "wide.png")
+
+
 @pytest.fixture
 def write(tmp_path):
     """Write rows as JSON lines; one may be a text that is put in as it is."""
 
     def written(*rows, name="rows.jsonl"):
-        picture(tmp_path)
+        for file in {"a.png", *(r["image"] for r in rows if isinstance(r, dict) and str(r.get("image")).endswith("png"))}:
+            if file not in MISSING and not (tmp_path / file).exists():
+                picture(tmp_path, file)
         path = tmp_path / name
         path.write_text("\n".join(r if isinstance(r, str) else json.dumps(r) for r in rows) + "\n")
         return str(path)
@@ -180,7 +185,22 @@ BROKEN = [
     ("{broken", "line 2 is no JSON"),
     ("[1, 2]", "line 2 holds a list, not an object"),
     ({"image": "a.png", "answer": "x"}, "line 2 has no key 'question': it has image, answer"),
-    ({"question": "?", "answer": "x"}, "line 2 has no key 'image'"),
+    (
+        {"picture": "a.png", "question": "?", "answer": "x"},
+        "line 2: it has no column image, images, image_path or image_paths, but picture, question, answer: set image_column",
+    ),
+    *(
+        ({**ROW, "image": empty}, "line 2: there is no picture under image: mend or")
+        for empty in (None, "", [], [None], [""], "[]")
+    ),
+    ({**ROW, "image": "gone.png"}, "line 2: image .*gone.png does not exist"),
+    ({**ROW, "image": ["a.png", "cut.png"]}, "line 2: image .*cut.png is broken or cut off"),
+    ({**ROW, "image": "wide.png"}, "line 2: image .*wide.png is too narrow"),
+    ({**ROW, "image": 5}, "line 2: image 1 of 1 is no image"),
+    ({**ROW, "image": "x" * 100_000}, "line 2: the image's path has 100,000 characters, 'xxx"),
+    ({**ROW, "image": "a\nb"}, r"line 2: image .*a\?b does not exist"),
+    ({**ROW, "answer": float("nan")}, "line 2: the answer is nan: there must be one"),
+    ({**ROW, "answer": ["dog", float("inf")]}, r"line 2: the answer is \['dog', inf\]: there must be one"),
     ({**ROW, "image": "  "}, "line 2: the image has an empty path"),
     ({**ROW, "question": ""}, "line 2: the question is '', not a text"),
     ({**ROW, "question": 3}, "line 2: the question is 3, not a text"),
@@ -201,13 +221,52 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("row, message", BROKEN, ids=lambda v: repr(v)[:40])
-def test_a_broken_row_is_named_by_file_and_line_when_it_is_asked_for(write, row, message):
+def test_a_broken_row_is_named_by_file_and_line_when_it_is_asked_for(write, row, message, tmp_path):
+    Image.effect_noise((64, 64), 90).save(tmp_path / "whole.png")
+    (tmp_path / "cut.png").write_bytes((tmp_path / "whole.png").read_bytes()[:900])
+    Image.new("RGB", (500, 2)).save(tmp_path / "wide.png")
     task = Table(path=write(ROW, row, ROW), test_share=0, kind_column="kind")
     prompts = task.prompts("train", 0)
     assert len(prompts) == 3 and prompts[0].answer == prompts[2].answer == "a dog"
     with pytest.raises(UserError, match=f"rows.jsonl {message}") as caught:
         prompts[1]
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 700
+
+
+def test_each_row_has_the_column_that_is_filled(write, tmp_path):
+    picture(tmp_path, "b.png", (0, 0, 255))
+    rows = [
+        {**ROW, "images": None},
+        {**ROW, "image": None, "images": ["b.png", "a.png"]},
+        {**ROW, "image": "", "images": "b.png"},
+    ]
+    header = ["image", "images", "question", "answer"]
+    with open(tmp_path / "rows.csv", "w", newline="") as file:
+        listed = [[json.dumps(r.get(k)) if isinstance(r.get(k), list) else r.get(k) for k in header] for r in rows]
+        csv.writer(file).writerows([header, *listed])
+    tables = {
+        "image": [r["image"] or None for r in rows],
+        "images": [[v] if isinstance(v := r["images"], str) else v for r in rows],
+    }
+    same = {"question": [r["question"] for r in rows], "answer": [r["answer"] for r in rows]}
+    datasets.Dataset.from_dict({**tables, **same}).to_parquet(str(tmp_path / "rows.parquet"))
+    for path in (write(*rows), str(tmp_path / "rows.csv"), str(tmp_path / "rows.parquet")):
+        prompts = Table(path=path, test_share=0).prompts("train", 0)
+        names = [[str(i).rpartition("/")[2] for i in p.images] for p in prompts]
+        assert names == [["a.png"], ["b.png", "a.png"], ["b.png"]], path
+
+
+def test_questions_without_a_picture_are_an_option(write):
+    rows = ({**ROW, "image": None}, {"question": "Two and two?", "answer": 4}, ROW)
+    task = Table(path=write(*rows), test_share=0, text_only=True)
+    assert [len(p.images) for p in task.prompts("train", 0)] == [0, 0, 1]
+    cut = Table(path=write(*({**ROW, "image": None} for _ in range(40))), cut_by="image", text_only=True)
+    assert min(len(cut.prompts(s, 0)) for s in ("train", "test")) > 0
+
+
+def test_a_table_that_falls_to_one_split_says_so(write):
+    with pytest.raises(UserError, match=r"all 1 rows of .*rows\.jsonl fall to 'test': add more, or set test_share"):
+        Table(path=write(ROW), test_share=0.999)
 
 
 @pytest.mark.parametrize(
@@ -218,6 +277,13 @@ def test_a_broken_row_is_named_by_file_and_line_when_it_is_asked_for(write, row,
         ({"answer_form": "number"}, "answer_form = 'number' is unknown"),
         ({"cut_by": "question"}, "cut_by = 'question' is unknown: choose one of row, image"),
         ({"first_index": 2}, "first_index = 2 must be 0 or 1"),
+        ({"first_index": True}, "first_index = True must be 0 or 1"),
+        ({"shuffle": float("nan")}, "shuffle = nan must be true or false"),
+        ({"text_only": 1}, "text_only = 1 must be true or false"),
+        ({"name": float("nan")}, "name = nan must be a text"),
+        ({"image_column": {}}, "image_column = {} must be the name of a column, or a list of names"),
+        ({"options_column": []}, r"options_column = \[\] must be the name of a column"),
+        ({"question_column": None}, "question_column = None must be a text"),
         ({"relative": 2}, "relative = 2 must be a number from 0, below 1"),
         ({"absolute": "1"}, "absolute = '1' must be a number"),
         ({"test_share": -0.1}, "test_share = -0.1 must be a number"),

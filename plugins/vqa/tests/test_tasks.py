@@ -103,6 +103,20 @@ def test_a_scene_shows_each_thing_in_its_colour_where_it_says():
     assert (x2, y2) <= (112, 112)
 
 
+def test_no_hand_comes_again_before_all_have_been_shown():
+    for split, options in (("test", {}), ("ood", {}), ("test", {"level": "hard"}), ("ood", {"suits": "red"})):
+        made = Points24(size=56, items=2000, **options)
+        hands = [tuple(sorted(p.meta["cards"])) for p in first(made, split, n=200)]
+        counts = Counter(hands)
+        whole = len(counts)
+        assert 20 < whole < 200 and len(set(hands[:whole])) == whole, "each once"
+        assert set(counts.values()) <= {200 // whole, 200 // whole + 1}, "and none more often than another"
+        assert [tuple(sorted(p.meta["cards"])) for p in first(made, split, n=9, seed=1)] != hands[:9]
+        numbers = [p.answer for p in first(made, split, n=whole)]
+        assert max(Counter(numbers[: whole // 4]).values()) == 1, "hands of other numbers first"
+    assert len({tuple(sorted(p.meta["cards"])) for p in first(Points24(size=56), n=400)}) == 400
+
+
 def test_kinds_take_turns_and_no_answer_rules():
     for task, kinds in ((Shapes(), ("choice", "number", "yes-no", "text")), (Compare(), ("choice", "number", "yes-no"))):
         prompts = first(task, n=240)

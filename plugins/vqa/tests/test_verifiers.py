@@ -1,5 +1,6 @@
 """Ours: what is right scores 1, what only looks right scores no more than an honest wrong answer, and nothing takes long."""
 
+import itertools
 import time
 
 import pytest
@@ -126,6 +127,11 @@ WRONG = {
         "7 " + "very " * 20 + "many",
         "²7",
         "1,2,3,4,5,6,7",
+        "yes 7",
+        "7, no",
+        "\uff17",
+        "\u0667",
+        "14/\uff12",
     ],
     "math": [
         "\\frac{1}{3}",
@@ -159,6 +165,9 @@ WRONG = {
         "true",
         "yes " * 50,
         "it is yes",
+        "yes 1",
+        "yes, 3 of them",
+        "yes \uff11",
     ],
     "text": [
         "red",
@@ -378,3 +387,12 @@ def test_formulas_that_would_take_hours_are_answered_in_time(text):
         assert score("math", tagged(text), answer=truth) == 0
         mathematics.equal(f"${text}$", truth)
         assert time.monotonic() - start < 4
+
+
+def test_no_answer_is_right_of_two_kinds_of_questions():
+    """What puts a yes or no, a number and a letter side by side is right of one of them at most."""
+    for first, second in itertools.permutations(("yes", "no", "7", "1", "B"), 2):
+        both = f"{first} {second}"
+        assert sum(score(kind, tagged(both)) for kind in ("yes-no", "number", "choice")) <= 1, both
+    for both in ("yes 7", "7 yes", "yes, 7", "yes B 7"):
+        assert [score(kind, tagged(both)) for kind in ("yes-no", "number", "choice")] == [0, 0, 0], both

@@ -1,0 +1,93 @@
+"""What the benchmarks of learning share: runs of `mmrl train` in processes of their own, their held-out figures, and the curve.
+
+Not a benchmark itself. A run has one thread, so that as many runs as there are cores go side by side.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
+STYLE = "svg { font: 11px system-ui, sans-serif; background: #fff } text { fill: #555 } .grid { stroke: #ddd }" + "".join(
+    f" .line.s{n} {{ fill: none; stroke: {c}; stroke-width: 2 }}"
+    f" .band.s{n} {{ fill: {c}; opacity: .12 }} .dot.s{n} {{ fill: {c} }}"
+    for n, c in enumerate(COLOURS, 1)
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one `mmrl train` left: its evaluations in order of their steps, and its seconds."""
+
+    evaluations: list[dict[str, Any]]
+    """Each `{"step", "task", "value", "low", "high", "n"}`."""
+    wall_s: float
+
+    def of(self, task: str) -> list[dict[str, Any]]:
+        return [row for row in self.evaluations if row["task"] == task]
+
+    def last(self, task: str) -> dict[str, Any]:
+        return self.of(task)[-1]
+
+
+def train(runs: Path, name: str, text: str, **env: str) -> Run:
+    """Trains from the run file `text`, whose name must be `name`; ends the program with the run's own words if it fails."""
+    started, path = time.perf_counter(), runs / f"{name}.toml"
+    path.write_text(text)
+    command = [sys.executable, "-m", "mmrl", "train", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1", **env})
+    if done.returncode:
+        raise SystemExit(f"{name} failed:\n{done.stderr[-2000:]}")
+    rows = [json.loads(line) for line in (runs / name / "metrics.jsonl").read_text().splitlines()]
+    evaluations = [{"step": row["step"], **row["eval"]} for row in rows if "eval" in row]
+    return Run(evaluations, round(time.perf_counter() - started, 1))
+
+
+def checkpoint(runs: Path, name: str) -> Path:
+    """The one checkpoint of a run."""
+    (found,) = (runs / name / "checkpoints").glob("step-*/policy")
+    return found
+
+
+def figures(task: str, warm: Run, after: Sequence[Run]) -> dict[str, Any]:
+    """Held-out values, with Student's 95% interval of the gain over the seeds."""
+    from mmrl.intervals import mean_interval
+
+    before, values = warm.last(task)["value"], [run.last(task)["value"] for run in after]
+    low, high = mean_interval([value - before for value in values])
+    return {
+        "n": warm.last(task)["n"],
+        "warm_start": round(before, 4),
+        "after": round(statistics.fmean(values), 4),
+        "seeds": [round(value, 4) for value in values],
+        "gain": round(statistics.fmean(values) - before, 4),
+        "low": round(low, 4),
+        "high": round(high, 4),
+        "warm_s": warm.wall_s,
+        "rl_s": [run.wall_s for run in after],
+    }
+
+
+def draw(path: Path, task: str, after: Sequence[Run]) -> None:
+    """The held-out value over the steps of RL, a line with its 95% interval for each run, as an SVG file."""
+    from mmrl.view.svg import WIDTH, Series, line_chart
+
+    series = []
+    for color, run in enumerate(after, 1):
+        rows = run.of(task)
+        xs, ys, low, high = ([row[key] for row in rows] for key in ("step", "value", "low", "high"))
+        series.append(Series(name=f"seed {color - 1}", xs=xs, ys=ys, low=low, high=high, color=color))
+    height = 200
+    _, _, inside = line_chart(series, height=height).partition(">")  # on a page of its own the chart has neither style nor margin
+    path.parent.mkdir(parents=True, exist_ok=True)
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-6 0 {WIDTH + 18} {height}">'
+    path.write_text(f"{head}<style>{STYLE}</style>{inside}")

@@ -1,0 +1,60 @@
+"""Which collector serves a run: conversations, or simulators. The rest of the engine doesn't ask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from mmrl.collect.steps import StepCollector
+from mmrl.collect.turns import TurnCollector
+from mmrl.generate.local import LocalGenerator, Sampling
+from mmrl.interfaces import Task
+from mmrl.policies.acting import ActingPolicy
+from mmrl.policies.critic import Critic
+from mmrl.policies.policy import Policy
+from mmrl.policies.vlm import VLM
+from mmrl.schema import RunConfig
+from mmrl.types import Prompt, Rollout
+
+
+class Collector(Protocol):
+    """Prompts -> rollouts."""
+
+    critic: Critic | None
+    """Values what is seen while it is collected, where an algorithm has one and the collector can use it."""
+
+    @property
+    def batch_size(self) -> int:
+        """Episodes that are best asked for at once."""
+        ...
+
+    def encode(self, prompts: Sequence[Prompt]) -> list[Any]:
+        """Prompts as the policy reads them, made once for each."""
+        ...
+
+    def collect(
+        self, prompts: Sequence[Prompt], inputs: Sequence[Any], group_size: int, sampling: Sampling, version: int = 0
+    ) -> list[Rollout]:
+        """N = len(prompts) * group_size finished episodes, a group's next to each other."""
+        ...
+
+    def demonstrate(self, prompts: Sequence[Prompt], inputs: Sequence[Any], completions: Sequence[str]) -> list[Rollout]:
+        """Right episodes that nobody sampled: of these completions, or an expert's."""
+        ...
+
+    def figures(self) -> dict[str, float]:
+        """Metrics of its own since they were last asked for."""
+        ...
+
+    def close(self) -> None:
+        """Let go of simulators."""
+        ...
+
+
+def collector_of(config: RunConfig, tasks: Mapping[str, Task], policy: Policy) -> Collector:
+    """tasks: label -> task; all are answered in words or all act, as the policy does (`mmrl.refuse`)."""
+    if isinstance(policy, VLM):
+        return TurnCollector(policy, LocalGenerator(policy, config.generate.batch_size), tasks, config.generate.max_turns)
+    assert isinstance(policy, ActingPolicy)
+    device = str(policy.device) if config.simulate.device == "auto" else config.simulate.device
+    return StepCollector(policy, tasks, config.simulate, device)

@@ -1,0 +1,236 @@
+"""Simulators: episodes in lock-step, many at once. While the policy acts for one lane of environments, the others are stepped."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+from mmrl import plugins
+from mmrl.collect.lane import Job, Lane
+from mmrl.data.seeds import derive
+from mmrl.errors import UserError
+from mmrl.generate.local import Sampling
+from mmrl.interfaces import Expert, Simulator, Task
+from mmrl.policies.acting import ActingPolicy, Chosen
+from mmrl.policies.critic import Critic
+from mmrl.schema import SimulateConfig
+from mmrl.simulation import Observation, Simulation, Track
+from mmrl.targets import calling, check_options
+from mmrl.types import Prompt, Rollout, Status, replace
+
+
+class StepCollector:
+    """Plays the episodes of tasks that act in simulators; the counterpart of `TurnCollector`."""
+
+    def __init__(self, policy: ActingPolicy, tasks: Mapping[str, Task], config: SimulateConfig, device: str = "cpu") -> None:
+        """tasks: label -> task, each with a `simulation`. Simulators are made when they are first needed."""
+        self.policy, self.tasks, self.config, self.device = policy, tasks, config, device
+        self.critic: Critic | None = None
+        """Values what is seen, where an algorithm has one."""
+        self.seconds = {"policy": 0.0, "waiting": 0.0, "stepping": 0.0}
+        """The policy's time, how long it waited for simulators, and the time that those took."""
+        self._lanes: dict[str, list[Lane]] = {}
+        self._shown: dict[tuple[str, str], Track] = {}
+        self._pool = ThreadPoolExecutor(config.lanes, "simulator") if config.lanes > 1 else None
+
+    @property
+    def batch_size(self) -> int:
+        """How many episodes an evaluation should ask for at once."""
+        return 4 * self.config.environments
+
+    def figures(self) -> dict[str, float]:
+        """Metrics since they were last asked for."""
+        lanes = [lane for lanes in self._lanes.values() for lane in lanes]
+        seconds, self.seconds = self.seconds, dict.fromkeys(self.seconds, 0.0)
+        steps, lost = sum(lane.steps for lane in lanes), sum(lane.lost for lane in lanes)
+        for lane in lanes:
+            lane.steps = lane.lost = 0
+        both = seconds["policy"] + seconds["waiting"]
+        found = {"simulator/steps": float(steps), "simulator/lost": float(lost)}
+        if both:
+            found |= {
+                "simulator/steps_per_s": steps / both,
+                "simulator/busy_share": min(1.0, seconds["stepping"] / both / (self.config.lanes if self._pool else 1)),
+                "policy/idle_share": seconds["waiting"] / both,
+            }
+        return found
+
+    def encode(self, prompts: Sequence[Prompt]) -> list[Any]:
+        """Nothing: what is shown is what the simulator shows."""
+        return [None] * len(prompts)
+
+    def collect(
+        self, prompts: Sequence[Prompt], inputs: Sequence[Any], group_size: int, sampling: Sampling, version: int = 0
+    ) -> list[Rollout]:
+        """N = len(prompts) * group_size episodes, a group's next to each other; those of a group begin in the same state."""
+        jobs = [
+            Job(prompt=prompt, seed=derive(sampling.seed, prompt.task, prompt.id, g))
+            for prompt in prompts
+            for g in range(group_size)
+        ]
+        self._play(jobs, lambda lane, envs, seen: self._act(lane, envs, seen, sampling.temperature))
+        self._value_ends(jobs)
+        return [_rollout(job, n // group_size) for n, job in enumerate(jobs)]
+
+    def demonstrate(self, prompts: Sequence[Prompt], inputs: Sequence[Any], completions: Sequence[str]) -> list[Rollout]:
+        """What the simulator's own expert does from the starts of these prompts; nobody sampled it, so logprobs are NaN. A prompt
+        with `meta["call"]` is of one moment of its episode alone, counted round and round."""
+        keys = [(p.task, p.id) if "call" not in p.meta else (p.task, f"{p.seed} {p.meta.get('variant')}") for p in prompts]
+        missing = {key: p for key, p in zip(keys, prompts, strict=True) if key not in self._shown}
+        jobs = [Job(prompt=prompt, seed=derive(prompt.seed, "expert")) for prompt in missing.values()]
+        self._play(jobs, self._show)
+        for key, job in zip(missing, jobs, strict=True):
+            if job.track is None:
+                raise UserError(f"task {job.prompt.task!r}: the expert's episode {job.prompt.id!r} could not be played")
+            self._shown[key] = self.policy.chunked(job.track)
+        tracks = [self._shown[key] for key in keys]
+        return [
+            Rollout(
+                prompt=p,
+                group=n,
+                turns=(),
+                status=Status.FINISHED,
+                track=moment(track, p.meta["call"]) if "call" in p.meta else track,
+            )
+            for n, (p, track) in enumerate(zip(prompts, tracks, strict=True))
+        ]
+
+    def close(self) -> None:
+        for lanes in self._lanes.values():
+            for lane in lanes:
+                lane.simulator.close()
+        self._lanes = {}
+        if self._pool:
+            self._pool.shutdown()
+
+    # -- playing ----------------------------------------------------------------------------------------------------------
+
+    def _play(self, jobs: Sequence[Job], choose: Any) -> None:
+        """Plays all episodes. choose: (lane, its active environments, what they show) -> Chosen."""
+        by_task: dict[str, list[Job]] = {}
+        for job in jobs:
+            by_task.setdefault(job.prompt.task, []).append(job)
+        lanes: deque[tuple[Lane, Future[None] | None]] = deque()
+        for label, own in by_task.items():
+            made = self.lanes(label)
+            for n, lane in enumerate(made):  # dealt out in advance, so that who is quicker changes nothing
+                lanes.append((lane, self._step(lane.begin, own[n :: len(made)])))
+        begun = [lane for lane, _ in lanes]
+        while lanes:
+            lane, stepping = lanes.popleft()
+            started = time.perf_counter()
+            if stepping:
+                stepping.result()
+            self.seconds["waiting"] += time.perf_counter() - started
+            if envs := lane.active:
+                started = time.perf_counter()
+                chosen = choose(lane, envs, lane.observation.rows(_ids(envs, lane.observation)))
+                self.seconds["policy"] += time.perf_counter() - started
+                lanes.append((lane, self._step(lane.play, chosen, envs)))
+        for lane in begun:
+            lane.tracks()
+
+    def _step(self, work: Any, *arguments: Any) -> Future[None] | None:
+        """Lets a simulator work: beside what follows where there are several lanes, else at once."""
+
+        def timed() -> None:
+            started = time.perf_counter()
+            with calling("a simulator"):
+                work(*arguments)
+            self.seconds["stepping"] += time.perf_counter() - started
+            if not self._pool:
+                self.seconds["waiting"] += time.perf_counter() - started
+
+        if self._pool:
+            return self._pool.submit(timed)
+        timed()
+        return None
+
+    def _act(self, lane: Lane, envs: Sequence[int], seen: Observation, temperature: float) -> Chosen:
+        jobs = [lane.jobs[env] for env in envs]
+        seeds_n = torch.tensor([job.seed for job in jobs if job], dtype=torch.int64)
+        calls_n = torch.tensor([len(lane.calls) - job.start for job in jobs if job], dtype=torch.int64)
+        return self.policy.act(seen, seeds_n, calls_n, temperature, self.critic)
+
+    def _show(self, lane: Lane, envs: Sequence[int], seen: Observation) -> Chosen:
+        if not isinstance(lane.simulator, Expert):
+            raise UserError(f"simulator {lane.spec.id!r} has no expert that could demonstrate: give demonstrations of your own")
+        actions_nA = lane.simulator.expert()[torch.tensor(envs)]
+        return Chosen(
+            actions_nKA=actions_nA[:, None], choices=actions_nA[:, None], logprobs_nKC=torch.full((len(envs), 1, 1), torch.nan)
+        )
+
+    def _value_ends(self, jobs: Sequence[Job]) -> None:
+        """What the critic says of the states in which episodes were cut off."""
+        cut = [job for job in jobs if job.status.is_truncated and job.last is not None and job.track is not None]
+        if self.critic is None or not cut:
+            return
+        for start in range(0, len(cut), self.config.environments):
+            some = cut[start : start + self.config.environments]
+            values_n = self.policy.values(_together([job.last for job in some if job.last]), self.critic)[:, 0]
+            for job, value in zip(some, values_n.tolist(), strict=True):
+                assert job.track is not None
+                job.track = replace(job.track, bootstrap=value)
+
+    # -- simulators -------------------------------------------------------------------------------------------------------
+
+    def lanes(self, label: str) -> list[Lane]:
+        """The lanes of a task, made now if they aren't there."""
+        if label not in self._lanes:
+            simulation, count = self.tasks[label].simulation, self.config.lanes
+            assert simulation is not None
+            sizes = [self.config.environments // count + (i < self.config.environments % count) for i in range(count)]
+            self._lanes[label] = [made_lane(simulation, size, self.device) for size in sizes if size]
+            first = self._lanes[label][0]
+            self.policy.fits(label, first.simulator, first.spec)
+        return self._lanes[label]
+
+
+def made_lane(simulation: Simulation, num_envs: int, device: str) -> Lane:
+    """A lane with a simulator of its own. Raises UserError for options that it doesn't take."""
+    registry = plugins.registry()
+    spec = registry.get("simulators", simulation.simulator)
+    kind, options = registry.target(spec), {**spec.options, **simulation.options}
+    check_options(f"simulator {spec.id!r}", kind, {**options, "num_envs": num_envs, "device": device})
+    with calling(f"simulator {spec.id!r}, made with {options},"):
+        simulator = kind(num_envs=num_envs, device=device, **options)
+    if not isinstance(simulator, Simulator):
+        raise UserError(f"simulator {spec.id!r}: its target gave a {type(simulator).__name__}, which is no mmrl.Simulator")
+    return Lane(simulator, spec, simulation, num_envs)
+
+
+def moment(track: Track, call: int) -> Track:
+    """One call of an episode, with what was seen then."""
+    at = call % len(track.choices)
+    return replace(
+        track,
+        images={camera: shown[at : at + 2] for camera, shown in track.images.items()},
+        state=None if track.state is None else track.state[at : at + 2],
+        choices=track.choices[at : at + 1],
+        logprobs_TKC=track.logprobs_TKC[at : at + 1],
+        valid_TK=track.valid_TK[at : at + 1],
+        rewards_TK=track.rewards_TK[at : at + 1],
+    )
+
+
+def _rollout(job: Job, group: int) -> Rollout:
+    return Rollout(prompt=job.prompt, group=group, turns=(), status=job.status, track=job.track, outcome=job.outcome)
+
+
+def _ids(envs: Sequence[int], shown: Observation) -> torch.Tensor:
+    tensors = [*shown.images.values(), *([] if shown.state is None else [shown.state])]
+    return torch.tensor(envs, device=tensors[0].device)
+
+
+def _together(rows: Sequence[Observation]) -> Observation:
+    states = [row.state for row in rows if row.state is not None]
+    return Observation(
+        images={camera: torch.cat([row.images[camera] for row in rows]) for camera in rows[0].images},
+        state=torch.cat(states) if states else None,
+        instructions=[text for row in rows for text in row.instructions],
+    )

@@ -1,0 +1,132 @@
+"""Rollouts and their credit -> batches: of words (`mmrl.pack`) or of calls (`mmrl.pack_tracks`), as the policy is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import torch
+
+from mmrl.pack import pack
+from mmrl.pack_tracks import pack_tracks
+from mmrl.policies.acting import ActingPolicy
+from mmrl.policies.policy import Policy
+from mmrl.policies.vlm import VLM
+from mmrl.schema import RunConfig, Training
+from mmrl.tracks import Ratio, size, values_of
+from mmrl.types import Batch, Credit, Rollout
+
+Forward = Callable[[frozenset[str]], Mapping[str, torch.Tensor]]
+
+
+class Packer(Protocol):
+    """What an update is made of."""
+
+    def pack(
+        self,
+        rollouts: Sequence[Rollout],
+        credit: Credit,
+        stage: Training,
+        *,
+        keep_zero: bool,
+        parts: int = 1,
+        seed: int = 0,
+        groups: Sequence[int] = (),
+    ) -> list[Batch]:
+        """`parts` batches, one for each optimiser step of a pass. groups: those that were sampled, where the rollouts' own are
+        others by now."""
+        ...
+
+    def measured(
+        self, rollouts: Sequence[Rollout], stage: Training, names: frozenset[str], forward: Forward
+    ) -> Mapping[str, torch.Tensor]:
+        """See `mmrl.algorithms.signals.Measure`. forward: measures in a forward pass."""
+        ...
+
+
+class WordPacker:
+    """Conversations. Mini-batches are whole groups, dealt out in turn."""
+
+    def __init__(self, config: RunConfig, policy: VLM) -> None:
+        self.config, self.policy = config.train, policy
+
+    def pack(
+        self,
+        rollouts: Sequence[Rollout],
+        credit: Credit,
+        stage: Training,
+        *,
+        keep_zero: bool,
+        parts: int = 1,
+        seed: int = 0,
+        groups: Sequence[int] = (),
+    ) -> list[Batch]:
+        shared = self.config.packing != "per-completion" and self.policy.family.shares_prefix
+        groups = groups or [r.group for r in rollouts]
+        parts = min(parts, len(set(groups))) or 1
+        found = []
+        for k in range(parts):
+            mine = credit
+            if parts > 1:
+                out = torch.tensor([group % parts != k for group in groups])
+                kept = credit.advantages.masked_fill(out if credit.advantages.ndim == 1 else out[:, None], torch.nan)
+                mine = Credit(advantages=kept, values_NT=credit.values_NT, returns_NT=credit.returns_NT)
+            budget = self.config.micro_batch_tokens
+            found.append(pack(rollouts, mine, self.policy, shared_prefix=shared, budget=budget, keep_zero=keep_zero))
+        return found
+
+    def measured(
+        self, rollouts: Sequence[Rollout], stage: Training, names: frozenset[str], forward: Forward
+    ) -> Mapping[str, torch.Tensor]:
+        return forward(names)
+
+
+class TrackPacker:
+    """Episodes in simulators. Mini-batches are calls, dealt out at random."""
+
+    def __init__(self, config: RunConfig, policy: ActingPolicy) -> None:
+        self.config, self.policy = config.train, policy
+
+    def pack(
+        self,
+        rollouts: Sequence[Rollout],
+        credit: Credit,
+        stage: Training,
+        *,
+        keep_zero: bool,
+        parts: int = 1,
+        seed: int = 0,
+        groups: Sequence[int] = (),
+    ) -> list[Batch]:
+        budget = max(1, self.config.micro_batch_tokens // self.policy.tokens_per_call)
+        ratio = _ratio(stage)
+        return pack_tracks(rollouts, credit, ratio=ratio, budget=budget, keep_zero=keep_zero, parts=parts, seed=seed)
+
+    def measured(
+        self, rollouts: Sequence[Rollout], stage: Training, names: frozenset[str], forward: Forward
+    ) -> Mapping[str, torch.Tensor]:
+        """Values were given while the episodes went on."""
+        ratio, found = _ratio(stage), dict(forward(names - {"values"})) if names - {"values"} else {}
+        if "values" not in names:
+            return found
+        tracks = [r.track for r in rollouts]
+        longest = max(size(t, ratio) if t else 0 for t in tracks)
+        found["values"] = torch.zeros(len(tracks), longest)
+        for n, track in enumerate(tracks):
+            if track is not None and track.values_TU is not None:
+                values_L = values_of(track.values_TU, track.valid_TK, track.logprobs_TKC.shape[-1], ratio)
+                found["values"][n, : len(values_L)] = values_L.cpu()
+        found["bootstrap"] = torch.tensor([track.bootstrap if track else 0.0 for track in tracks])
+        return found
+
+
+def packer_of(config: RunConfig, policy: Policy) -> Packer:
+    """The packer that belongs to a policy."""
+    if isinstance(policy, ActingPolicy):
+        return TrackPacker(config, policy)
+    assert isinstance(policy, VLM)
+    return WordPacker(config, policy)
+
+
+def _ratio(stage: Training) -> Ratio:
+    return getattr(stage, "ratio", "token")

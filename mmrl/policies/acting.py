@@ -1,0 +1,255 @@
+"""A policy that acts: what is seen -> hidden states -> a head -> a chunk of actions. It learns like a policy that writes."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from mmrl.errors import UserError
+from mmrl.policies.heads import Draw, Head
+from mmrl.simulation import Observation, Track
+from mmrl.specs import SimulatorSpec
+from mmrl.tracks import Ratio, targets, values_of
+from mmrl.types import Eyes, replace
+
+if TYPE_CHECKING:
+    from mmrl.interfaces import Simulator
+    from mmrl.policies.critic import Critic
+
+SETTINGS, WEIGHTS = "acting.json", "acting.safetensors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outputs:
+    """What one forward pass says of a micro-batch's targets."""
+
+    logprobs_L: torch.Tensor
+    """float32, with gradient."""
+    entropy_L: torch.Tensor
+    """float32, of the distribution each target was taken from, in nats."""
+    states_QH: torch.Tensor | None = None
+    """Hidden states that a critic reads, if they were asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
+    """One forward pass of a policy that acts: S calls of it, and the L targets in them. The counterpart of `MicroBatch`.
+
+    A target is a token, an action or a whole chunk, as the stage's `ratio` says: its log-probability is the sum of its choices'.
+    """
+
+    observation: Observation
+    """S rows."""
+    choices: torch.Tensor
+    """[S, ...], in the policy's own terms."""
+    valid_SK: torch.Tensor
+    """bool: actions that were carried out."""
+    ratio: Ratio
+    sampler_logprobs_L: torch.Tensor
+    advantages_L: torch.Tensor
+    rollout_L: torch.Tensor
+    place_L: torch.Tensor
+    off_policy_L: torch.Tensor
+    values_L: torch.Tensor | None = None
+    returns_L: torch.Tensor | None = None
+
+    def targets(self, x_SKC: torch.Tensor) -> torch.Tensor:
+        """Figures of all choices -> [L]: summed over each target, and only of what was carried out."""
+        return targets(x_SKC, self.valid_SK, self.ratio)
+
+    def critic_values(self, values_SU: torch.Tensor, choices: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """A critic's values, of each action (U = K) or of the whole (U = 1) -> ([L], none: the collector knows the ends)."""
+        return values_of(values_SU, self.valid_SK, choices, self.ratio), values_SU.new_zeros(0)
+
+    @property
+    def final_rollout_R(self) -> torch.Tensor:
+        return self.rollout_L.new_zeros(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """What a policy chose for n environments."""
+
+    actions_nKA: torch.Tensor
+    """float32, in [-1, 1]."""
+    choices: torch.Tensor
+    """[n, ...], in the policy's own terms."""
+    logprobs_nKC: torch.Tensor
+    values_nU: torch.Tensor | None = None
+    """What the critic says, of each action or of the whole."""
+
+
+class ActingPolicy:
+    """What all policies that act share. A subclass sees; the head decides.
+
+    The network stays in evaluation mode, so that log-probabilities in updates are those of the sampler.
+    """
+
+    exact_sampler: ClassVar[bool] = True
+    """Samples come from this very forward pass: before the first update they need not be computed again."""
+    device: torch.device
+    model: nn.Module
+    """All weights that may be trained."""
+    head: Head
+    chunk: int
+    """Actions that are chosen in a call."""
+    dims: int
+    """Numbers of an action."""
+    width: int
+    """Of the states that a critic reads."""
+    lora: Any = None
+
+    @property
+    def tokens_per_call(self) -> int:
+        """What a call counts in `train.micro_batch_tokens`."""
+        return 1
+
+    @property
+    def choices(self) -> int:
+        """C: choices in an action."""
+        return self.head.slots
+
+    # -- what a subclass says ---------------------------------------------------------------------------------------------
+
+    def features(self, seen: Observation) -> tuple[torch.Tensor, torch.Tensor]:
+        """(what the head reads [n, K, ...], the states that a critic reads [n, width])."""
+        raise NotImplementedError
+
+    def settings(self) -> Mapping[str, Any]:
+        """What a checkpoint must be read with: plain data."""
+        raise NotImplementedError
+
+    @property
+    def eyes(self) -> Eyes:
+        return Eyes()
+
+    # -- acting -----------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def act(
+        self, seen: Observation, seeds_n: torch.Tensor, calls_n: torch.Tensor, temperature: float, critic: Critic | None = None
+    ) -> Chosen:
+        """A chunk for each row. What is drawn depends on seeds_n and calls_n alone; temperature 0 takes the likeliest."""
+        draw = Draw(seeds_n=seeds_n, calls_n=calls_n).to(self.device)
+        actions, choices, logprobs, states = self.choose(seen, draw, temperature)
+        if not torch.isfinite(actions).all():
+            raise UserError("the policy's actions are not finite: most likely a learning rate was too high; lower it")
+        values = None if critic is None else critic.of(states)
+        return Chosen(actions_nKA=actions, choices=choices, logprobs_nKC=logprobs, values_nU=values)
+
+    def choose(self, seen: Observation, draw: Draw, temperature: float) -> tuple[torch.Tensor, ...]:
+        """(actions_nKA, choices, logprobs_nKC, states [n, width])."""
+        features, states = self.features(seen)
+        return (*self.head.sample(features, draw, temperature), states)
+
+    @torch.no_grad()
+    def values(self, seen: Observation, critic: Critic) -> torch.Tensor:
+        """What the critic says of what is seen, float32 [n, U]."""
+        return critic.of(self.states_of(seen))
+
+    def states_of(self, seen: Observation) -> torch.Tensor:
+        """The states that a critic reads, [n, width]."""
+        return self.features(seen)[1]
+
+    def chunked(self, track: Track) -> Track:
+        """A demonstration, one action a call, as chunks in the policy's terms: at each moment the next K actions."""
+        actions_TA = track.choices[:, 0].to(self.device)
+        count = len(actions_TA)
+        later = torch.arange(count)[:, None] + torch.arange(self.chunk)
+        valid_TK = (later < count).to(self.device)
+        actions_TKA = actions_TA[later.clamp_max(count - 1).to(self.device)]
+        choices = self.head.choices_of(actions_TKA)
+        per_action = self.dims if self.head.slots > 1 else 1
+        return replace(
+            track,
+            choices=choices,
+            logprobs_TKC=torch.full((count, self.chunk, per_action), torch.nan, device=self.device),
+            valid_TK=valid_TK,
+            rewards_TK=torch.zeros(count, self.chunk, device=self.device),
+        )
+
+    def fits(self, task: str, simulator: Simulator, spec: SimulatorSpec) -> None:
+        """UserError where the policy doesn't fit the simulator of a task."""
+        action = getattr(simulator, "action", None) or spec.action
+        if action is None:
+            raise UserError(f"simulator {spec.id!r} doesn't say what an action is: its spec needs action=ActionSpec(...)")
+        if action.dims != self.dims:
+            raise UserError(
+                f"task {task!r}: simulator {spec.id!r} takes actions of {action.dims} numbers, and policy.options.dims = "
+                f"{self.dims}: make them equal"
+            )
+
+    # -- learning ---------------------------------------------------------------------------------------------------------
+
+    def outputs(self, calls: Calls, temperature: float, *, states: bool = False, entropy_gradient: bool = False) -> Outputs:
+        """One forward pass; see `VLM.outputs`."""
+        logprobs_SKC, entropy_SKC, states_SH = self.scored(calls, temperature)
+        if not entropy_gradient:
+            entropy_SKC = entropy_SKC.detach()
+        return Outputs(
+            logprobs_L=calls.targets(logprobs_SKC), entropy_L=calls.targets(entropy_SKC), states_QH=states_SH if states else None
+        )
+
+    def scored(self, calls: Calls, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(logprobs_SKC, entropy_SKC, states [S, width])."""
+        features, states = self.features(calls.observation)
+        return (*self.head.score(features, calls.choices, temperature), states)
+
+    def logprobs(self, calls: Calls, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        found = self.outputs(calls, temperature)
+        return found.logprobs_L, found.entropy_L
+
+    def states(self, calls: Calls) -> torch.Tensor:
+        """What a critic reads, [S, width]."""
+        return self.states_of(calls.observation)
+
+    def parameters(self) -> Iterable[tuple[str, nn.Parameter]]:
+        """What may be trained, by name."""
+        return self.model.named_parameters()
+
+    def twin(self, frozen: bool = False) -> ActingPolicy:
+        """A second policy with a copy of the weights as they are now."""
+        other = copy.deepcopy(self)
+        if frozen:
+            other.model.requires_grad_(False)
+        return other
+
+    # -- checkpoints ------------------------------------------------------------------------------------------------------
+
+    def save(self, folder: Path) -> None:
+        """All weights and settings, so that `load` gives the same policy."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / SETTINGS).write_text(json.dumps(dict(self.settings()), indent=2))
+        save_file({name: p.detach().contiguous() for name, p in self._own()}, folder / WEIGHTS)
+
+    def load(self, folder: Path) -> None:
+        """What `save` wrote. Raises UserError where it is of a policy of another shape."""
+        saved = json.loads((folder / SETTINGS).read_text())
+        for name, value in self.settings().items():
+            if saved.get(name) != value:
+                raise UserError(
+                    f"{folder} holds a policy with {name} = {saved.get(name)!r}, and the run file says {value!r}: "
+                    f"set policy.options.{name} = {saved.get(name)!r}, or begin from another model"
+                )
+        tensors, own = load_file(folder / WEIGHTS), dict(self._own())
+        if tensors.keys() != own.keys():
+            odd = sorted(tensors.keys() ^ own.keys())
+            raise UserError(f"{folder / WEIGHTS} doesn't fit this policy: {odd[0]!r} is only in one of them")
+        with torch.no_grad():
+            for name, parameter in own.items():
+                if tensors[name].shape != parameter.shape:
+                    there, here = list(tensors[name].shape), list(parameter.shape)
+                    raise UserError(f"{folder / WEIGHTS}: {name!r} is {there}, and {here} in this policy")
+                parameter.copy_(tensors[name])
+
+    def _own(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The weights that this class keeps itself."""
+        yield from self.model.named_parameters()

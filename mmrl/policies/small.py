@@ -1,0 +1,126 @@
+"""Small policies that act, from scratch: a convolutional network on a camera, or a perceptron on the state alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from mmrl.errors import UserError
+from mmrl.policies.acting import SETTINGS, ActingPolicy
+from mmrl.policies.heads import Flow, Normal
+from mmrl.schema import PolicyConfig
+from mmrl.simulation import Observation
+
+HEADS = ("normal", "flow")
+
+
+class Small(ActingPolicy):
+    """`model` is `cnn` (Mnih et al., Human-level control, its three convolutions) or `mlp`, or a folder with one of them."""
+
+    def __init__(
+        self,
+        config: PolicyConfig,
+        *,
+        device: str | torch.device = "cpu",
+        seed: int = 0,
+        source: Path | None = None,
+        dims: int = 7,
+        chunk: int = 1,
+        state: int = 0,
+        size: int = 64,
+        camera: str = "",
+        hidden: Sequence[int] = (256, 256, 256),
+        head: str = "normal",
+        spread: float = 0.6,
+    ) -> None:
+        """dims: numbers of an action. state: of the state that is read, 0 for none. size: pixels of the camera's sides. camera:
+        the first one when empty. hidden: widths of the perceptron, or of what follows the convolutions. head: normal, flow.
+        spread: the standard deviation that a normal head begins with."""
+        self.device, self.dims, self.chunk, self.camera = torch.device(device), dims, chunk, camera
+        given = source or (Path(config.model) if Path(config.model).is_dir() else None)
+        self.kind = _kind(config.model, given)
+        self.state, self.size, self.hidden = state, size, list(hidden)
+        if head not in HEADS:
+            raise UserError(f"policy.options.head = {head!r} is unknown: choose one of {', '.join(HEADS)}")
+        if self.kind == "mlp" and not state:
+            raise UserError("policy.options.state = 0: a perceptron reads the state alone: say how many numbers it has")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            eye, width = _convolutions(size) if self.kind == "cnn" else (nn.Sequential(), 0)
+            layers: list[nn.Module] = []
+            for inner in self.hidden:
+                linear = nn.Linear(width + (state if not layers else 0), inner)
+                nn.init.orthogonal_(linear.weight, gain=2**0.5)
+                nn.init.zeros_(linear.bias)
+                layers += [linear, nn.Tanh() if self.kind == "mlp" else nn.ReLU()]
+                width = inner
+            self.width = width or state
+            self.head = Flow(self.width, dims) if head == "flow" else Normal(self.width, dims, spread)
+            places = nn.Embedding(chunk, self.width)
+            nn.init.normal_(places.weight, std=0.02)
+        self.head_kind = head
+        self.eye, self.body, self.places = eye, nn.Sequential(*layers), places
+        parts = {"eye": eye, "body": self.body, "places": places, "head": self.head}
+        self.model = nn.ModuleDict(parts).to(self.device)
+        if given:
+            self.load(given)
+
+    def settings(self) -> Mapping[str, Any]:
+        found = {"model": self.kind, "dims": self.dims, "chunk": self.chunk, "state": self.state, "hidden": self.hidden}
+        return found | {"head": self.head_kind} | ({"size": self.size} if self.kind == "cnn" else {})
+
+    def features(self, seen: Observation) -> tuple[torch.Tensor, torch.Tensor]:
+        known: list[torch.Tensor] = []
+        if self.kind == "cnn":
+            known.append(self.eye(self._picture(seen)))
+        if self.state:
+            if seen.state is None or seen.state.shape[1] != self.state:
+                there = "no state" if seen.state is None else f"a state of {seen.state.shape[1]}"
+                raise UserError(f"policy.options.state = {self.state}, and the simulator shows {there}: make them equal")
+            known.append(seen.state.to(self.device))
+        states = self.body(torch.cat(known, 1))
+        return states[:, None] + self.places.weight, states
+
+    def _picture(self, seen: Observation) -> torch.Tensor:
+        picture = picture_of(seen, self.camera).to(self.device)
+        if picture.shape[1:3] != (self.size, self.size):
+            height, width = picture.shape[1:3]
+            raise UserError(f"policy.options.size = {self.size}, and the camera shows {width} x {height} pixels: make them equal")
+        return picture.permute(0, 3, 1, 2).float() / 255 - 0.5
+
+
+def picture_of(seen: Observation, camera: str) -> torch.Tensor:
+    """uint8 [n, H, W, 3] of a camera, the first one where none is named. Raises UserError where there is no such camera."""
+    if not seen.images:
+        raise UserError("the simulator shows no picture: give it a camera, or take a policy that reads the state alone")
+    name = camera or next(iter(seen.images))
+    if name not in seen.images:
+        raise UserError(f"policy.options.camera = {camera!r} is none of the simulator's: it has {', '.join(seen.images)}")
+    return seen.images[name]
+
+
+def _kind(model: str, folder: Path | None) -> str:
+    if folder is not None:
+        import json
+
+        if not (folder / SETTINGS).is_file():
+            raise UserError(f"policy.model {str(folder)!r} has no {SETTINGS}: it is no policy that acts")
+        return str(json.loads((folder / SETTINGS).read_text()).get("model"))
+    if model not in ("cnn", "mlp"):
+        raise UserError(f"policy.model {model!r} is no small policy: write cnn, mlp, or a folder with one")
+    return model
+
+
+def _convolutions(size: int) -> tuple[nn.Sequential, int]:
+    """(the network, its width) for pictures of size x size."""
+    layers = nn.Sequential(
+        *(nn.Conv2d(3, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU(), nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten())
+    )
+    side = ((size - 8) // 4 + 1 - 4) // 2 + 1 - 2
+    if side < 1:
+        raise UserError(f"policy.options.size = {size} is too small for three convolutions: give at least 36 pixels")
+    return layers, 64 * side * side

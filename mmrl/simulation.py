@@ -1,0 +1,123 @@
+"""What flows between a simulator, a task and the engine: Observation, Transition, ActionSpec, Simulation.
+
+N environments, n of them chosen, A action dims, H and W pixels, S numbers of state. Tensors are on the simulator's device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What n environments show: the rows that were asked for, in that order. What was given out is not changed later."""
+
+    images: Mapping[str, torch.Tensor]
+    """Camera -> uint8 [n, H, W, 3]; empty for a simulator that doesn't render."""
+    state: torch.Tensor | None
+    """float32 [n, S]: what is known besides pictures, such as the pose of the arm; None where there is none."""
+    instructions: Sequence[str]
+    """n texts: what is to be done."""
+
+    def __len__(self) -> int:
+        return len(self.instructions)
+
+    def rows(self, rows: torch.Tensor) -> Observation:
+        """Some of them. rows: int64 [k], on the device of the tensors."""
+        chosen = rows.tolist()
+        return Observation(
+            images={camera: images[rows] for camera, images in self.images.items()},
+            state=None if self.state is None else self.state[rows],
+            instructions=[self.instructions[i] for i in chosen],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """What a step did in all N environments. Rows of environments that were not active mean nothing."""
+
+    observation: Observation
+    """N rows; of an environment whose episode just ended the state that ended it, never that of a next one."""
+    reward_N: torch.Tensor
+    """float32: the simulator's own reward of this step."""
+    terminated_N: torch.Tensor
+    """bool: the episode is over by itself, so that nothing more can be earned. Success alone doesn't end an episode."""
+    truncated_N: torch.Tensor
+    """bool: the simulator itself cut it off. The time limit is the engine's."""
+    success_N: torch.Tensor
+    """bool: the task is solved in the state that was reached."""
+    lost_N: torch.Tensor | None = None
+    """bool: the environment broke in this step (its process died or hung); its episode is void, and a reset mends it."""
+    parts: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Name -> float32 [N], 0 to 1: how much of a part of the task holds in that state, such as `grasped`; for rewards by stages
+    and for figures. The same names in every step; `success` is always known besides."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionSpec:
+    """What the numbers of an action mean. Each is in [-1, 1]; a simulator clips what is beyond and refuses NaN."""
+
+    dims: int
+    """A."""
+    frame: Literal["end-effector-delta", "joint-delta", "joint", "other"] = "other"
+    """`end-effector-delta`: x, y, z, then rotations, then the gripper, as differences from the pose of now."""
+    gripper: int | None = None
+    """Which dim opens (below 0) and closes (above 0) a gripper, if one does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """How a task's episodes are simulated and paid: what `Task.simulation` says."""
+
+    simulator: str
+    """Id of the simulator."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the simulator, besides `num_envs` and `device`."""
+    max_steps: int | None = None
+    """Steps after which an episode is cut off; the simulator's own limit when None."""
+    stages: Mapping[str, float] = field(default_factory=lambda: {"success": 1.0})
+    """Part -> what it is worth: the potential of a state is their weighted sum."""
+    reward: Literal["stages", "own", "none"] = "stages"
+    """`stages`: the potential (of the state that each step reached); `own`: the simulator's; `none`: only verifiers pay."""
+    difference: bool = True
+    """Pay the difference of the potential and not the potential itself (RL4VLA); it is 0 where an episode starts."""
+    until_success: bool = True
+    """An episode ends with its first success; otherwise it goes on to its limit, and success may be lost again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """What happened in one episode: T calls of the policy, a chunk of K actions each, C choices in an action (tokens, or 1)."""
+
+    instruction: str
+    images: Mapping[str, torch.Tensor]
+    """Camera -> uint8 [T + 1, H, W, 3]: what was seen before each call, and the state in which the episode was left."""
+    state: torch.Tensor | None
+    """float32 [T + 1, S], of the same moments."""
+    choices: torch.Tensor
+    """[T, ...]: what the policy chose, in its own terms; it knows how to say how likely that was."""
+    logprobs_TKC: torch.Tensor
+    """float32: natural log-probability of each choice when it was made; NaN where nobody sampled, as in a demonstration."""
+    valid_TK: torch.Tensor
+    """bool: the action was carried out; those of a chunk that follow the end of the episode were not."""
+    rewards_TK: torch.Tensor
+    """float32: what each action was paid; 0 where it was not carried out."""
+    values_TU: torch.Tensor | None = None
+    """float32: what a critic said before each call, of each action (U = K) or of the whole (U = 1)."""
+    bootstrap: float = 0.0
+    """What it said of the state in which the episode was left; 0 where the episode ended by itself."""
+
+    @property
+    def length(self) -> int:
+        """Choices that were carried out."""
+        return int(self.valid_TK.sum()) * self.logprobs_TKC.shape[-1]
+
+    @property
+    def reward(self) -> float:
+        """The sum of all rewards."""
+        return float(self.rewards_TK.sum())

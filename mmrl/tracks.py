@@ -1,0 +1,63 @@
+"""How an episode in a simulator is laid out as targets of learning: a token, an action or a chunk each, as `ratio` says.
+
+T calls, K actions in a chunk, C choices in an action, L targets.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from mmrl.simulation import Track
+
+Ratio = Literal["token", "action", "chunk"]
+
+
+def targets(x_SKC: torch.Tensor, valid_SK: torch.Tensor, ratio: Ratio) -> torch.Tensor:
+    """Figures of choices [S, K, C] -> [L]: summed over each target, of what was carried out, in the order of calls, actions and
+    choices."""
+    if ratio == "token":
+        return x_SKC[valid_SK].flatten()
+    x_SK = x_SKC.sum(-1)
+    return x_SK[valid_SK] if ratio == "action" else x_SK.where(valid_SK, 0.0).sum(-1)
+
+
+def size(track: Track, ratio: Ratio) -> int:
+    """L of an episode."""
+    if ratio == "chunk":
+        return len(track.valid_TK)
+    return int(track.valid_TK.sum()) * (track.logprobs_TKC.shape[-1] if ratio == "token" else 1)
+
+
+def rewards_of(track: Track, ratio: Ratio) -> torch.Tensor:
+    """float32 [L]: each action's reward at its last target; of a chunk the sum."""
+    if ratio != "token":
+        return targets(track.rewards_TK[..., None], track.valid_TK, ratio)
+    paid_TKC = torch.zeros_like(track.logprobs_TKC)
+    paid_TKC[..., -1] = track.rewards_TK
+    return targets(paid_TKC, track.valid_TK, ratio)
+
+
+def units_of(track: Track, ratio: Ratio, credit: str) -> torch.Tensor:
+    """int64 [L]: the number of the unit of credit that each target belongs to: itself, its action, or its call."""
+    if credit == "token":
+        return torch.arange(size(track, ratio))
+    calls, count = track.valid_TK.shape
+    if ratio == "chunk":
+        return torch.arange(calls)
+    action_TK = (track.valid_TK.flatten().cumsum(0) - 1).view(calls, count)
+    of_TK = action_TK if credit == "action" else torch.arange(calls, device=action_TK.device)[:, None].expand(-1, count)
+    return (
+        targets(of_TK[..., None].expand(track.logprobs_TKC.shape), track.valid_TK, "token").cpu()
+        if ratio == "token"
+        else (of_TK[track.valid_TK].cpu())
+    )
+
+
+def values_of(values_SU: torch.Tensor, valid_SK: torch.Tensor, choices: int, ratio: Ratio) -> torch.Tensor:
+    """A critic's values, of each action (U = K) or of the whole call (U = 1), -> [L]."""
+    if ratio == "chunk":
+        return values_SU[:, 0]
+    values_SK = values_SU.expand(-1, valid_SK.shape[1])
+    return values_SK[..., None].expand(-1, -1, choices if ratio == "token" else 1)[valid_SK].flatten()

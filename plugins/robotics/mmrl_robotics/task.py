@@ -1,0 +1,76 @@
+"""Episodes of a simulator as a task: which starts are trained on and which are held out, and what is paid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from mmrl import Prompt, Task, UserError
+from mmrl.simulation import Simulation
+from mmrl.tasks import Prompts, known_split, one_of, whole
+
+APART = 100_000_000
+"""Seeds of different splits are so far from each other."""
+SPLITS = ("demo", "train", "test")
+CALLS = 64
+"""A demonstration is imitated at so many moments, counted round and round."""
+
+
+class Episodes(Task):
+    """Episodes that begin as their seeds draw them.
+
+    The split `demo` has moments of the expert's episodes, for imitation: one prompt for each of `demos` episodes and each of its
+    moments. `train` and `test` have starts; no seed is in two splits.
+    """
+
+    splits = SPLITS
+
+    def __init__(
+        self,
+        *,
+        simulator: str,
+        variant: str | None = None,
+        demos: int = 1000,
+        starts: int = 100_000,
+        held_out: int = 2000,
+        stages: Mapping[str, float] | None = None,
+        reward: Literal["stages", "own", "none"] = "stages",
+        difference: bool = True,
+        until_success: bool = True,
+        max_steps: int | None = None,
+        **options: Any,
+    ) -> None:
+        """simulator: its id. variant: a change of the world, in every split but `demo`. demos, starts, held_out: episodes of the
+        splits. stages, reward, difference, until_success, max_steps: see `mmrl.simulation.Simulation`. options: the
+        simulator's own."""
+        for name, value in (("demos", demos), ("starts", starts), ("held_out", held_out)):
+            whole(name, value, 1, APART)
+        if max_steps is not None:
+            whole("max_steps", max_steps, 1, 1_000_000)
+        one_of("reward", reward, ("stages", "own", "none"))
+        for name, worth in (stages or {}).items():
+            if isinstance(worth, bool) or not isinstance(worth, int | float) or not abs(worth) < 1e6:
+                raise UserError(f"stages.{name} = {worth!r} must be a number: what that part is worth")
+        self.variant = variant
+        self.sizes = {"demo": demos * CALLS, "train": starts, "test": held_out}
+        self.simulation = Simulation(
+            simulator=simulator,
+            options=options,
+            max_steps=max_steps,
+            reward=reward,
+            difference=difference,
+            until_success=until_success,
+            **({"stages": dict(stages)} if stages else {}),
+        )
+
+    def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
+        known_split(split, self.splits)
+        return Prompts(range(self.sizes[split]), lambda number: self._prompt(split, number))
+
+    def _prompt(self, split: str, number: int) -> Prompt:
+        first = APART * SPLITS.index(split)
+        if split == "demo":
+            episode, call = divmod(number, CALLS)
+            return Prompt(id=f"demo-{episode}-{call}", messages=[], seed=first + episode, meta={"call": call})
+        meta = {} if self.variant is None else {"variant": self.variant}
+        return Prompt(id=f"{split}-{number}", messages=[], seed=first + number, meta=meta)

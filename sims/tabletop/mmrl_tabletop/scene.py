@@ -1,0 +1,108 @@
+"""The state of N environments: tensors that are copied whole, so that a snapshot forgets nothing.
+
+N environments, K places for objects, P places for receptacles. Metres and radians; the table is the square of +-0.4 at z = 0, x
+to the right of the front camera, y away from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+import torch
+
+TABLE = 0.4
+"""Half the table's side."""
+REACH = 0.44
+"""How far the gripper goes from the middle, along x and y."""
+CEILING = 0.5
+"""How high it goes."""
+TIP = 0.018
+"""How far the fingers reach below the gripper's point."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Scene:
+    """Every field has a row for each environment. A row is never changed in place: new tensors replace old ones."""
+
+    seed: torch.Tensor
+    """int64 [N]."""
+    steps: torch.Tensor
+    """int64 [N]: of the environment's own episode."""
+    moves_at: torch.Tensor
+    """int64 [N]: the step after which the target is moved; -1 for never."""
+    gripper: torch.Tensor
+    """float32 [N, 6]: x, y, z, roll, pitch, yaw of the point between the fingers' ends."""
+    closed: torch.Tensor
+    """bool [N]."""
+    held: torch.Tensor
+    """int64 [N]: the place of the object in the gripper, or -1."""
+    grasp: torch.Tensor
+    """float32 [N, 3]: where the held object is from the gripper: along its y, along z, and by how much it is turned."""
+    held_steps: torch.Tensor
+    """int64 [N]: steps in a row in which the target was held."""
+    objects: torch.Tensor
+    """float32 [N, K, 4]: x, y, z, yaw; the target comes first, then what it is stacked on."""
+    shape: torch.Tensor
+    """int64 [N, K], of `SHAPES`."""
+    colour: torch.Tensor
+    """int64 [N, K], of `COLOURS`."""
+    present: torch.Tensor
+    """bool [N, K]: not where nothing was put, nor for what fell off the table."""
+    support: torch.Tensor
+    """int64 [N, K]: the object that it stands on, or -1."""
+    plates: torch.Tensor
+    """float32 [N, P, 2]: x, y of receptacles; the goal comes first."""
+    plate_kind: torch.Tensor
+    """int64 [N, P], of `RECEPTACLES`."""
+    plate_colour: torch.Tensor
+    """int64 [N, P], of `COLOURS`."""
+    plate_present: torch.Tensor
+    """bool [N, P]."""
+    template: torch.Tensor
+    """int64 [N]: the words of the instruction."""
+    texture: torch.Tensor
+    """int64 [N]: the table's picture."""
+    light: torch.Tensor
+    """float32 [N]: how bright it is, 1 for the usual."""
+    overlay: torch.Tensor
+    """int64 [N]: a texture that is blended in, or -1."""
+    overlay_share: torch.Tensor
+    """float32 [N]: by how much."""
+    overlay_whole: torch.Tensor
+    """bool [N]: over the whole picture, and not only over the arm and the things."""
+    potential: torch.Tensor
+    """float32 [N]: what the state was worth, for the simulator's own reward."""
+
+    def rows(self, ids_n: torch.Tensor) -> Scene:
+        """A copy of some environments."""
+        return Scene(**{name: value.index_select(0, ids_n) for name, value in self.as_mapping().items()})
+
+    def put(self, ids_n: torch.Tensor, other: Scene) -> None:
+        """Environments become the rows of another scene."""
+        theirs = other.as_mapping()
+        for name, value in self.as_mapping().items():
+            setattr(self, name, value.index_copy(0, ids_n, theirs[name]))
+
+    def merged(self, active_N: torch.Tensor, later: Scene) -> Scene:
+        """`later` where active, this elsewhere."""
+        theirs = later.as_mapping()
+        return Scene(
+            **{
+                name: torch.where(active_N.view(-1, *[1] * (value.dim() - 1)), theirs[name], value)
+                for name, value in self.as_mapping().items()
+            }
+        )
+
+    def as_mapping(self) -> dict[str, torch.Tensor]:
+        """Field -> tensor."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, torch.Tensor]) -> Scene:
+        return cls(**mapping)
+
+
+def pick(values_NK: torch.Tensor, place_N: torch.Tensor) -> torch.Tensor:
+    """[N]: of each row the value at its place; at place 0 where the place is -1."""
+    return values_NK.gather(1, place_N.clamp(min=0)[:, None])[:, 0]

@@ -1,0 +1,221 @@
+"""`tabletop/table`: N tables in lock-step."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from mmrl import UserError
+from mmrl.simulation import ActionSpec, Observation, Transition
+from mmrl_tabletop import VARIANTS, expert, language
+from mmrl_tabletop.physics import TURN, Contact
+from mmrl_tabletop.render import Renderer
+from mmrl_tabletop.scene import Scene
+from mmrl_tabletop.settings import checked
+from mmrl_tabletop.spawn import elsewhere, spawn
+from mmrl_tabletop.tasks import judge
+
+PEOPLE = 256
+"""Pixels of a side of the pictures for people."""
+
+
+class Table:
+    """Objects on a table and a gripper above it; see `Scene` for the state. Lengths are metres.
+
+    Example::
+
+        table = Table(num_envs=64, device="cpu", task="pick", size=64)
+        table.reset(torch.arange(64))
+        transition = table.step(table.expert(), torch.ones(64, dtype=torch.bool))
+    """
+
+    def __init__(
+        self,
+        *,
+        num_envs: int,
+        device: str | torch.device,
+        task: str = "pick",
+        size: int = 64,
+        cameras: Sequence[str] = ("front",),
+        dims: int = 7,
+        distractors: int = 1,
+        shapes: Sequence[str] = ("cube", "ball", "cylinder"),
+        colours: Sequence[str] = ("red", "green", "blue", "yellow"),
+        alike: bool = False,
+        templates: int = 4,
+        textures: int = 1,
+        horizon: int | None = None,
+        step: float = 0.1,
+        radius: float = 0.07,
+        light: float = 0.0,
+        noise: float = 0.0,
+        samples: int = 1,
+        expert_slop: float = 0.0,
+    ) -> None:
+        """task: reach, push, pick, put-on or stack. size: pixels of a side. cameras: of front, wrist, top.
+        dims: 7, or 4 (x, y, z, gripper). distractors: objects that are not named. alike: they may share the target's colour or
+        shape, so that both words count. templates: wordings in training. textures: pictures of the table in training.
+        horizon: steps of an episode, by default as many as fit the task. step: metres that an action of 1 moves. radius: of the
+        objects, metres. light: how much the brightness varies, 0 to 0.8. noise: of the pixels, standard deviation in 255ths.
+        samples: rays along each side of a pixel. expert_slop: 0 to 1, how clumsy `expert` is on purpose.
+        """
+        if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
+            raise UserError(f"num_envs = {num_envs!r} must be a whole number of 1 or more")
+        self.device = torch.device(device)
+        self.num_envs = num_envs
+        self.settings = checked(
+            task=task,
+            size=size,
+            cameras=cameras,
+            dims=dims,
+            distractors=distractors,
+            shapes=shapes,
+            colours=colours,
+            alike=alike,
+            templates=templates,
+            textures=textures,
+            horizon=horizon,
+            step=step,
+            radius=radius,
+            light=light,
+            noise=noise,
+            samples=samples,
+            expert_slop=expert_slop,
+        )
+        self.action = ActionSpec(dims=dims, frame="end-effector-delta", gripper=dims - 1)
+        """What an action of this instance is."""
+        self.max_steps = self.settings.horizon
+        """Steps after which an episode of this task should be cut off."""
+        self._contact = Contact(radius, step, self.device)
+        self._renderer: Renderer | None = Renderer(self.settings.cameras, size, self._contact, noise, samples, self.device)
+        self._people: Renderer | None = None
+        self._all_N = torch.arange(num_envs, device=self.device)
+        self._scene = spawn(self.settings, self._all_N, None)
+        self._texts = language.instructions(self._scene, task)
+
+    def reset(self, seeds_n: torch.Tensor, env_ids_n: torch.Tensor | None = None, variant: str | None = None) -> Observation:
+        """See `mmrl.Simulator.reset`. variant: of `mmrl_tabletop.VARIANTS`."""
+        ids_n = self._ids(env_ids_n)
+        if variant is not None and variant not in VARIANTS:
+            raise UserError(f"tabletop/table has no variant {variant!r}: it has {', '.join(VARIANTS)}")
+        seeds_n = torch.as_tensor(seeds_n, device=self.device)
+        if seeds_n.shape != ids_n.shape or seeds_n.dtype != torch.int64:
+            raise UserError(
+                f"{len(ids_n)} environments need as many seeds, int64, and not {tuple(seeds_n.shape)} of {seeds_n.dtype}"
+            )
+        return self._put(ids_n, spawn(self.settings, seeds_n, variant))
+
+    def step(self, actions_NA: torch.Tensor, active_N: torch.Tensor) -> Transition:
+        """See `mmrl.Simulator.step`. x, y, z; with 7 dims roll, pitch, yaw; the gripper, which closes above 0, after the move."""
+        settings, before = self.settings, self._scene
+        active_N = torch.as_tensor(active_N, device=self.device)
+        actions_NA = torch.as_tensor(actions_NA, device=self.device)
+        if actions_NA.shape != (self.num_envs, settings.dims) or not actions_NA.is_floating_point():
+            raise UserError(
+                f"actions must be float32 [{self.num_envs}, {settings.dims}], and not {actions_NA.dtype} {list(actions_NA.shape)}"
+            )
+        if active_N.shape != (self.num_envs,) or active_N.dtype != torch.bool:
+            raise UserError(f"active must be bool [{self.num_envs}], and not {active_N.dtype} {list(active_N.shape)}")
+        wrong_N = actions_NA.isnan().any(1) & active_N
+        if wrong_N.any():
+            raise UserError(f"the action of environment {int(wrong_N.nonzero()[0])} has NaN: look at what the policy gave")
+        actions_NA = torch.where(active_N[:, None], actions_NA.float().clamp(-1, 1), 0.0)
+        turn_N3 = actions_NA[:, 3:6] * TURN if settings.dims == 7 else torch.zeros_like(before.gripper[:, 3:])
+        after = self._contact.move(before, actions_NA[:, :3] * settings.step, turn_N3, actions_NA[:, -1] > 0)
+        after = self._moved(dataclasses.replace(after, steps=after.steps + 1))
+        after.held_steps = torch.where(after.held == 0, after.held_steps + 1, 0)
+        judgement = judge(after, settings, self._contact)
+        after.potential = judgement.potential_N
+        self._scene = before.merged(active_N, after)
+        return Transition(
+            observation=self._observe(self._all_N, active_N),
+            reward_N=after.potential - before.potential,
+            terminated_N=judgement.lost_N,
+            truncated_N=torch.zeros_like(active_N),
+            success_N=judgement.success_N,
+            parts=judgement.parts,
+        )
+
+    def expert(self) -> torch.Tensor:
+        """See `mmrl.Expert.expert`."""
+        judgement = judge(self._scene, self.settings, self._contact)
+        return expert.act(self._scene, judgement, self.settings, self._contact)
+
+    def snapshot(self, env_ids_n: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Field of `Scene` -> a copy of its rows."""
+        return self._scene.rows(self._ids(env_ids_n)).as_mapping()
+
+    def restore(self, env_ids_n: torch.Tensor, state: Mapping[str, torch.Tensor]) -> Observation:
+        """See `mmrl.Simulator.restore`. Raises UserError for a state of a table with other options."""
+        ids_n = self._ids(env_ids_n)
+        mine = self._scene.as_mapping()
+        if set(state) != set(mine) or any(
+            state[name].shape != (len(ids_n), *value.shape[1:]) or state[name].dtype != value.dtype
+            for name, value in mine.items()
+        ):
+            raise UserError(
+                f"the state doesn't fit {len(ids_n)} environments of this table: was it taken from one with another task, "
+                "or with other distractors?"
+            )
+        return self._put(ids_n, Scene.from_mapping({name: value.to(self.device) for name, value in state.items()}))
+
+    def render(self, env_ids_n: torch.Tensor) -> torch.Tensor:
+        """uint8 [n, 256, 256, 3], from the front, with smooth edges and without noise."""
+        if self._people is None:
+            self._people = Renderer(("front",), PEOPLE, self._contact, 0.0, 2, self.device)
+        return self._people(self._scene.rows(self._ids(env_ids_n)))["front"]
+
+    def close(self) -> None:
+        self._renderer = self._people = None
+
+    def _put(self, ids_n: torch.Tensor, rows: Scene) -> Observation:
+        self._scene.put(ids_n, rows)
+        for place, text in zip(ids_n.tolist(), language.instructions(rows, self.settings.task), strict=True):
+            self._texts[place] = text
+        return self._observe(ids_n, torch.ones_like(ids_n, dtype=torch.bool))
+
+    def _moved(self, scene: Scene) -> Scene:
+        """`execution.moved`: the target is elsewhere, and in nobody's hand."""
+        if not (scene.moves_at >= 0).any():
+            return scene
+        now_N = scene.steps == scene.moves_at
+        objects = scene.objects.clone()
+        objects[:, 0, :2] = elsewhere(scene, self.settings)
+        objects[:, 0, 2] = self._contact.body(scene).half[:, 0]
+        return scene.merged(
+            now_N,
+            dataclasses.replace(
+                scene,
+                objects=objects,
+                held=torch.where(scene.held == 0, -1, scene.held),
+                support=torch.full_like(scene.support, -1),
+            ),
+        )
+
+    def _observe(self, ids_n: torch.Tensor, drawn_n: torch.Tensor) -> Observation:
+        """What these environments show; pictures of those that are not drawn are black."""
+        if self._renderer is None:
+            raise UserError("this table was closed: make another one")
+        scene = self._scene.rows(ids_n)
+        if drawn_n.all():
+            images = self._renderer(scene)
+        else:
+            which = drawn_n.nonzero()[:, 0]
+            some = self._renderer(scene.rows(which))
+            images = {name: torch.zeros(len(ids_n), *v.shape[1:], dtype=v.dtype, device=v.device) for name, v in some.items()}
+            for name, pixels in some.items():
+                images[name][which] = pixels
+        state = torch.cat([scene.gripper, self._contact.gap(scene)[:, None], scene.closed.float()[:, None]], 1)
+        return Observation(images=images, state=state, instructions=[self._texts[i] for i in ids_n.tolist()])
+
+    def _ids(self, env_ids_n: torch.Tensor | None) -> torch.Tensor:
+        if env_ids_n is None:
+            return self._all_N
+        ids_n = torch.as_tensor(env_ids_n, device=self.device)
+        if ids_n.dim() != 1 or ids_n.dtype != torch.int64 or len(ids_n.unique()) < len(ids_n):
+            raise UserError(f"environments are different int64 numbers, and not {ids_n.dtype} {list(ids_n.shape)}")
+        if len(ids_n) and not 0 <= int(ids_n.min()) <= int(ids_n.max()) < self.num_envs:
+            raise UserError(f"there are {self.num_envs} environments, numbered from 0, and not {ids_n.tolist()}")
+        return ids_n

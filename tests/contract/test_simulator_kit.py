@@ -1,0 +1,476 @@
+"""Every check of simulators against a planted fault: the fault is found, by that check, with cause and cure."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from mmrl import SimulatorSpec, UserError
+from mmrl.noise import uniform
+from mmrl.simulation import ActionSpec, Observation, Transition
+from mmrl.testing import check_id, check_plugin
+from mmrl.testing import simulators as checks
+from mmrl.testing.simulators import check_simulator
+
+SPEC = SimulatorSpec(
+    id="walk/line",
+    target="-:-",
+    cameras=("front",),
+    action=ActionSpec(dims=2),
+    max_steps=6,
+    parts=("near",),
+    variants=("far",),
+    capabilities=frozenset(("partial-reset", "per-env-seed", "snapshot", "expert", "render-cpu")),
+)
+
+
+class Walk:
+    """A point on a line that is pushed about; a simulator without faults."""
+
+    size = 8
+
+    def __init__(self, *, num_envs: int, device: str = "cpu") -> None:
+        self.n = num_envs
+        self.every = torch.arange(num_envs)
+        self.place = torch.zeros(num_envs)
+        self.steps = torch.zeros(num_envs, dtype=torch.int64)
+        self.seed = self.every.clone()
+        self.made()
+
+    def made(self) -> None:
+        """A place for faults."""
+
+    def start(self, seeds_n: torch.Tensor, variant: str | None) -> torch.Tensor:
+        return uniform(seeds_n, 1) * (3 if variant == "far" else 1)
+
+    def known(self, variant: str | None) -> None:
+        if variant not in (None, "far"):
+            raise UserError(f"no variant {variant!r}")
+
+    def reset(self, seeds_n: torch.Tensor, env_ids_n: torch.Tensor | None = None, variant: str | None = None) -> Observation:
+        ids = self.every if env_ids_n is None else env_ids_n
+        self.known(variant)
+        self.put(ids, self.start(seeds_n, variant), torch.zeros(len(ids), dtype=torch.int64), seeds_n)
+        return self.see(ids)
+
+    def put(self, ids: torch.Tensor, place: torch.Tensor, steps: torch.Tensor, seed: torch.Tensor) -> None:
+        self.place, self.steps, self.seed = self.place.clone(), self.steps.clone(), self.seed.clone()
+        self.place[ids], self.steps[ids], self.seed[ids] = place, steps, seed
+
+    def see(self, ids: torch.Tensor) -> Observation:
+        return Observation(images=self.pictures(ids), state=self.place[ids][:, None], instructions=self.words(ids))
+
+    def pictures(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {
+            "front": (self.place[ids].abs() * 50)
+            .clamp(0, 255)
+            .to(torch.uint8)
+            .view(-1, 1, 1, 1)
+            .expand(-1, self.size, self.size, 3)
+        }
+
+    def words(self, ids: torch.Tensor) -> list[str]:
+        return ["go left" if seed % 2 else "go right" for seed in self.seed[ids].tolist()]
+
+    def refuse(self, actions_NA: torch.Tensor, active_N: torch.Tensor) -> None:
+        if actions_NA.shape != (self.n, 2) or actions_NA[active_N].isnan().any():
+            raise UserError("actions must be finite [N, 2]")
+
+    def clip(self, actions_NA: torch.Tensor) -> torch.Tensor:
+        return actions_NA.clamp(-1, 1)
+
+    def drift(self) -> torch.Tensor:
+        return uniform(self.seed, 2, self.steps) * 0.1
+
+    def step(self, actions_NA: torch.Tensor, active_N: torch.Tensor) -> Transition:
+        self.refuse(actions_NA, active_N)
+        moved = self.place + self.clip(actions_NA).nan_to_num()[:, 0] + self.drift()
+        before, self.place = self.place, torch.where(active_N, moved, self.place)
+        self.steps = self.steps + active_N.long()
+        return self.transition(before)
+
+    def transition(self, before: torch.Tensor, **changes: Any) -> Transition:
+        none = torch.zeros(self.n, dtype=torch.bool)
+        fields = dict(
+            observation=self.see(self.every),
+            reward_N=self.place - before,
+            terminated_N=none,
+            truncated_N=none,
+            success_N=self.place > 1,
+            parts={"near": (self.place > 0.5).float()},
+        )
+        return Transition(**fields | changes)
+
+    def expert(self) -> torch.Tensor:
+        return torch.ones(self.n, 2) * 0.5
+
+    def snapshot(self, env_ids_n: torch.Tensor) -> Any:
+        return self.place[env_ids_n], self.steps[env_ids_n], self.seed[env_ids_n]
+
+    def restore(self, env_ids_n: torch.Tensor, state: Any) -> Observation:
+        self.put(env_ids_n, *state)
+        return self.see(env_ids_n)
+
+    def render(self, env_ids_n: torch.Tensor) -> torch.Tensor:
+        return self.pictures(env_ids_n)["front"]
+
+    def close(self) -> None:
+        pass
+
+
+def with_(**members: Any) -> type[Walk]:
+    return type("Faulty", (Walk,), members)
+
+
+def changed(**changes: Callable[[Walk], Any]) -> type[Walk]:
+    """A transition with other fields."""
+
+    class Faulty(Walk):
+        def transition(self, before: torch.Tensor, **_: Any) -> Transition:
+            return super().transition(before, **{name: value(self) for name, value in changes.items()})
+
+    return Faulty
+
+
+def seen(**changes: Callable[[Walk, torch.Tensor], Any]) -> type[Walk]:
+    """An observation with other fields."""
+
+    class Faulty(Walk):
+        def see(self, ids: torch.Tensor) -> Observation:
+            good = super().see(ids)
+            fields = {name: getattr(good, name) for name in ("images", "state", "instructions")}
+            return Observation(**fields | {name: value(self, ids) for name, value in changes.items()})
+
+    return Faulty
+
+
+class InPlace(Walk):
+    """Snapshots are views, and steps write into them."""
+
+    def snapshot(self, env_ids_n: torch.Tensor) -> Any:
+        return (self.place, self.steps, self.seed) if len(env_ids_n) == self.n else super().snapshot(env_ids_n)
+
+    def step(self, actions_NA: torch.Tensor, active_N: torch.Tensor) -> Transition:
+        mine = self.place
+        moved = super().step(actions_NA, active_N)
+        self.place = mine.copy_(self.place)
+        return moved
+
+
+class Closed(Walk):
+    open = True
+
+    def close(self) -> None:
+        if not self.open:
+            raise RuntimeError("closed already")
+        self.open = False
+
+
+class Asked(Walk):
+    def expert(self) -> torch.Tensor:
+        self.steps = self.steps + 1
+        return super().expert()
+
+
+class Cut(Walk):
+    def transition(self, before: torch.Tensor, **_: Any) -> Transition:
+        return super().transition(before, truncated_N=self.steps >= 6)
+
+
+class Ticking(Walk):
+    def step(self, actions_NA: torch.Tensor, active_N: torch.Tensor) -> Transition:
+        moved = super().step(actions_NA, active_N)
+        self.steps = self.steps + (~active_N).long()
+        return moved
+
+
+def mean_drift(self: Walk) -> torch.Tensor:
+    return Walk.drift(self) + self.place.mean() * 0.01
+
+
+def all_start(self: Walk, ids: torch.Tensor, place: torch.Tensor, steps: torch.Tensor, seed: torch.Tensor) -> None:
+    Walk.put(self, ids, place, steps, seed)
+    self.steps = torch.zeros_like(self.steps) if len(ids) < self.n and int(seed[0]) == 97 else self.steps
+
+
+FAULTS = {
+    "no Observation": (
+        "observations_are_as_declared",
+        with_(see=lambda self, ids: {"front": 1}),
+        "return a mmrl.simulation.Observation",
+    ),
+    "an undeclared camera": (
+        "observations_are_as_declared",
+        seen(images=lambda self, ids: {"back": self.pictures(ids)["front"]}),
+        "shows the camera 'back', which is not in the spec's cameras",
+    ),
+    "no picture": ("observations_are_as_declared", seen(images=lambda self, ids: {}), "shows no picture"),
+    "channels first": (
+        "observations_are_as_declared",
+        seen(images=lambda self, ids: {"front": self.pictures(ids)["front"].permute(0, 3, 1, 2)}),
+        "it must be torch.uint8 [4, 3, 8, 3]",
+    ),
+    "pictures of floats": (
+        "observations_are_as_declared",
+        seen(images=lambda self, ids: {"front": self.pictures(ids)["front"].float()}),
+        "camera 'front' of reset is torch.float32",
+    ),
+    "a flat state": (
+        "observations_are_as_declared",
+        seen(state=lambda self, ids: self.place[ids]),
+        "state of reset is torch.float32 [4]",
+    ),
+    "a state of doubles": (
+        "observations_are_as_declared",
+        seen(state=lambda self, ids: self.place[ids][:, None].double()),
+        "it must be torch.float32 [4, 1]",
+    ),
+    "an infinite state": (
+        "observations_are_as_declared",
+        seen(state=lambda self, ids: self.place[ids][:, None] / 0),
+        "state of reset is not finite",
+    ),
+    "one text for all": ("observations_are_as_declared", seen(instructions=lambda self, ids: ["go"]), "give 4 texts"),
+    "all rows for some": (
+        "reset_leaves_the_others",
+        with_(see=lambda self, ids: Walk.see(self, self.every)),
+        "a reset of one environment of 4 shows 4 rows",
+    ),
+    "no Transition": (
+        "transitions_are_as_declared",
+        with_(transition=lambda self, before: None),
+        "return a mmrl.simulation.Transition",
+    ),
+    "a double reward": (
+        "transitions_are_as_declared",
+        changed(reward_N=lambda self: self.place.double()),
+        "reward_N is torch.float64 [4]: it must be torch.float32 [4]",
+    ),
+    "an infinite reward": (
+        "transitions_are_as_declared",
+        changed(reward_N=lambda self: self.place / 0),
+        "reward_N is not finite",
+    ),
+    "flags of numbers": ("transitions_are_as_declared", changed(success_N=lambda self: self.place), "success_N is torch.float32"),
+    "a part too few": (
+        "transitions_are_as_declared",
+        changed(parts=lambda self: {}),
+        "the parts of a step are [] and the spec's ['near']",
+    ),
+    "a part of 2": (
+        "transitions_are_as_declared",
+        changed(parts=lambda self: {"near": torch.full((self.n,), 2.0)}),
+        "part 'near' is 2 or 2: parts are within 0 and 1",
+    ),
+    "growing pictures": (
+        "frames_keep_their_size",
+        with_(pictures=lambda self, ids: {"front": torch.zeros(len(ids), 8 + int(self.steps.max()), 8, 3, dtype=torch.uint8)}),
+        "one camera, one size",
+    ),
+    "the seed is ignored": (
+        "seeds_make_a_difference",
+        with_(start=lambda self, seeds, variant: seeds * 0.0, words=lambda self, ids: ["go"] * len(ids), drift=lambda self: 0.0),
+        "4 seeds gave 4 equal starts",
+    ),
+    "torch's generator": (
+        "same_seed_gives_same_future",
+        with_(start=lambda self, seeds, variant: torch.rand(len(seeds))),
+        "is another one at moment 0 when the same instance, reset again: draw from mmrl.noise",
+    ),
+    "a counter": (
+        "same_seed_gives_same_future",
+        with_(
+            made=lambda self: setattr(self, "count", 0),
+            drift=lambda self: setattr(self, "count", self.count + 1) or self.count * 0.1,
+        ),
+        "is another one at moment 1 when the same instance, reset again",
+    ),
+    "a global seed": (
+        "global_random_state_is_untouched",
+        with_(made=lambda self: torch.manual_seed(4)),
+        "the global generator of torch",
+    ),
+    "random's seed": (
+        "global_random_state_is_untouched",
+        with_(made=lambda self: random.seed(4)),
+        "the global generator of random",
+    ),
+    "the mean of all": (
+        "same_in_any_batch",
+        with_(drift=mean_drift),
+        "when a batch of one: draw from mmrl.noise with the seed of each",
+    ),
+    "numbered by place": (
+        "same_in_any_batch",
+        with_(drift=lambda self: uniform(self.every, 2, self.steps)),
+        "is another one at moment 1 when the places turned round",
+    ),
+    "a reset of all counters": (
+        "reset_leaves_the_others",
+        with_(put=all_start),
+        "when another environment was reset: write only the rows of env_ids_n",
+    ),
+    "clocks that run on": ("inactive_stay_as_they_are", Ticking, "when it was not active for two steps: keep the old state"),
+    "NaN of the inactive refused": (
+        "inactive_stay_as_they_are",
+        with_(refuse=lambda self, actions, active: Walk.refuse(self, actions, torch.ones_like(active))),
+        "the NaN of an environment that isn't active was refused",
+    ),
+    "a forgotten counter": (
+        "snapshots_come_back",
+        with_(restore=lambda self, ids, state: Walk.restore(self, ids, (state[0], state[1] * 0, state[2]))),
+        "when the state was restored: copy every tensor",
+    ),
+    "a view for a snapshot": ("snapshots_come_back", InPlace, "when the state was restored: copy every tensor"),
+    "NaN taken": (
+        "nan_is_refused",
+        with_(refuse=lambda self, actions, active: Walk.refuse(self, actions.nan_to_num(), active)),
+        "an action with NaN was taken: raise mmrl.UserError",
+    ),
+    "a bare ValueError": (
+        "wrong_shapes_are_refused",
+        with_(refuse=lambda self, actions, active: Walk.refuse(self, actions, active) if actions.shape == (self.n, 2) else [][1]),
+        "an action with one dim too few raised IndexError",
+    ),
+    "any action goes": (
+        "wrong_shapes_are_refused",
+        with_(
+            refuse=lambda self, a, active: (
+                Walk.refuse(self, a, active) if a.dim() == 2 and len(a) == self.n and a.shape[1] == 2 else None
+            )
+        ),
+        "an action with one dim too few was taken",
+    ),
+    "no clip": (
+        "actions_are_clipped",
+        with_(clip=lambda self, actions: actions),
+        "when actions were 7 times too large: clip them",
+    ),
+    "a time limit": ("the_time_limit_is_the_engines", Cut, "truncated_N is True after 6 steps, the limit of an episode"),
+    "any variant": ("variants_reset", with_(known=lambda self, variant: None), "a variant that the spec doesn't have was taken"),
+    "a missing variant": (
+        "variants_reset",
+        with_(known=lambda self, variant: {}[variant] if variant else None),
+        "raised KeyError",
+    ),
+    "a strong expert": ("expert_is_in_range", with_(expert=lambda self: torch.full((self.n, 2), 3.0)), "beyond -1 and 1"),
+    "an expert of another arm": (
+        "expert_is_in_range",
+        with_(expert=lambda self: torch.zeros(self.n, 7)),
+        "expert() is torch.float32 [4, 7]: it must be torch.float32 [4, 2]",
+    ),
+    "an expert that acts": ("expert_is_in_range", Asked, "when the expert was asked: it must not change the state"),
+    "a rendering of floats": (
+        "render_gives_pictures",
+        with_(render=lambda self, ids: self.pictures(ids)["front"].float()),
+        "render() is torch.float32",
+    ),
+    "a rendering in another order": (
+        "render_gives_pictures",
+        with_(render=lambda self, ids: self.pictures(ids.sort().values)["front"]),
+        "keep to the order of env_ids_n",
+    ),
+    "closed for good": ("close_may_come_twice", Closed, "the second close() raised RuntimeError: closed already"),
+}
+
+
+def failed(report: Any) -> dict[str, str]:
+    return {r.name: r.message for r in report.results if not r.ok}
+
+
+def test_a_simulator_without_faults_passes() -> None:
+    report = check_simulator(SPEC, Walk)
+    assert failed(report) == {} and len(report.results) == len(checks.GATES) + len(checks.CHECKS)
+    assert not any(r.note for r in report.results)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(fault: str) -> None:
+    name, cls, message = FAULTS[fault]
+    found = failed(check_simulator(SPEC, cls))
+    assert message in found.get(name, f"nothing by {name} but {found}")
+    if name in {gate.__name__ for gate in checks.GATES}:
+        assert set(found) == {name}, "what follows a gate would only repeat it"
+
+
+def test_every_check_has_a_planted_fault() -> None:
+    assert {name for name, _, _ in FAULTS.values()} == {c.__name__ for c in (*checks.GATES, *checks.CHECKS)}
+
+
+class Bare(Walk):
+    """It can do nothing besides stepping: no picture, no snapshot, one seed for all."""
+
+    def see(self, ids: torch.Tensor) -> Observation:
+        return Observation(images={}, state=self.place[ids][:, None], instructions=["go"] * len(ids))
+
+    def drift(self) -> torch.Tensor:
+        return uniform(self.every, 2, self.steps)
+
+    def snapshot(self, env_ids_n: torch.Tensor) -> Any:
+        raise NotImplementedError
+
+    expert = render = restore = snapshot
+
+
+def test_only_what_is_promised_is_asked_for() -> None:
+    spec = SimulatorSpec(id="walk/bare", target="-:-", action=ActionSpec(dims=2), parts=("near",))
+    report = check_simulator(spec, Bare)
+    assert failed(report) == {}
+    skipped = {r.name for r in report.results if r.note.startswith("skipped: ")}
+    assert skipped == {
+        *("seeds_make_a_difference", "same_in_any_batch", "reset_leaves_the_others", "snapshots_come_back"),
+        *("the_time_limit_is_the_engines", "expert_is_in_range", "render_gives_pictures"),
+    }
+    promised = SimulatorSpec(
+        id="walk/bare", target="-:-", action=ActionSpec(dims=2), parts=("near",), capabilities=frozenset(("snapshot",))
+    )
+    assert "raised NotImplementedError" in failed(check_simulator(promised, Bare))["snapshots_come_back"]
+
+
+def test_options_that_do_not_fit_are_the_callers(site: Callable[..., Any]) -> None:
+    with pytest.raises(UserError, match="simulator 'walk/line' has no option 'colour'"):
+        check_simulator(SPEC, Walk, options={"colour": 1})
+
+
+def test_an_action_that_nobody_declares_is_a_fault() -> None:
+    spec = SimulatorSpec(id="walk/dumb", target="-:-", parts=("near",))
+    assert (
+        "neither the instance nor the spec says what an action is"
+        in failed(check_simulator(spec, Bare))["transitions_are_as_declared"]
+    )
+
+
+PLUGIN = """
+    from mmrl import SimulatorSpec, hookimpl
+    from mmrl.simulation import ActionSpec
+    from test_simulator_kit_walk import Walk
+
+    @hookimpl
+    def mmrl_simulators():
+        action = ActionSpec(dims=2)
+        return [SimulatorSpec(id="walk/line", target="mmrl_walk:Walk", action=action, cameras=("front",), parts=("near",)),
+                SimulatorSpec(id="walk/lost", target="mmrl_walk:Walk", action=action, cameras=("front",))]
+"""
+
+
+def test_ids_and_plugins_lead_to_the_checks(site: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "test_simulator_kit_walk", sys.modules[__name__])
+    site("mmrl-walk", {"mmrl_walk.py": PLUGIN}, {"walk": "mmrl_walk"})
+    (report,) = check_id("walk/line")
+    assert (report.id, report.kind, failed(report)) == ("walk/line", "simulator", {})
+    (report,) = check_id("walk/lost")
+    assert "the parts of a step are ['near'] and the spec's []" in failed(report)["transitions_are_as_declared"]
+    with pytest.raises(UserError, match="simulator 'walk/line' has no option 'hue'"):
+        check_id("walk/line", options={"hue": 1})
+    with pytest.raises(UserError, match=r"no simulator 'walk/lin'\. Did you mean 'walk/line'"):
+        check_id("walk/lin")
+    with pytest.raises(AssertionError, match="simulator 'walk/lost' fails transitions_are_as_declared: the parts of a step"):
+        check_plugin("walk")
+    assert [r.id for r in check_plugin("walk", skip=["walk/lost"])] == ["walk/line"]
+    with pytest.raises(AssertionError, match="simulator 'walk/line' can't be built: simulator 'walk/line' has no option 'hue'"):
+        check_plugin("walk", options={"walk/line": {"hue": 1}})

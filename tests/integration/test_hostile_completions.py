@@ -1,0 +1,84 @@
+"""No completion makes a verifier slower than its deadline or larger than a judge's worker may grow, whatever it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from mmrl import plugins
+from mmrl.config import load_config
+from mmrl.errors import UserError
+from mmrl.judge import Judge
+from mmrl.testing.verifiers import case_of
+from mmrl.types import Prompt, replace
+
+ROOT = Path(__file__).parents[2]
+FAMILIES = {"classification", "grounding", "jigsaw", "ssl", "vqa", "rendering", "transit"}
+RECIPES = sorted((ROOT / "configs" / "recipes").glob("*.toml"))
+HOSTILE = {
+    "a list of two million numbers": "[" + "0," * 2_000_000 + "0]",
+    "boxes without end": "[" + '{"bbox_2d": [1, 2, 30, 40], "label": "a"},' * 100_000,
+    "a million boxes": "[" + "[1, 2, 30, 40]," * 300_000 + "[1, 2, 30, 40]]",
+    "lists in lists": "[" * 10_000 + "]" * 10_000,
+    "objects in objects": '{"a":' * 10_000 + "1" + "}" * 10_000,
+    "tags that open": "<answer>" * 200_000,
+    "tags that close": "<think>" + "</think><answer>" * 100_000 + "</answer>",
+    "a number of a million digits": "9" * 1_000_000,
+    "a power": "9**9**9**9**9",
+    "exponents": "1e999999999 -1e999999999 nan inf",
+    "a fraction of fractions": "\\boxed{" + "\\frac{1}{" * 5_000 + "2" + "}" * 5_000 + "}",
+    "boxed without end": "\\boxed{" * 200_000,
+    "words": "red square " * 300_000,
+    "fences": "```json\n" * 100_000,
+    "paths": '<svg xmlns="http://www.w3.org/2000/svg">' + '<path d="M0 0L9 9z"/>' * 200_000 + "</svg>",
+    "an entity that grows": '<!DOCTYPE svg [<!ENTITY a "aaaaaaaaaa">'
+    + "".join(f'<!ENTITY a{i} "{f"&a{i - 1};" * 10 if i else "&a;" * 10}">' for i in range(12))
+    + ']><svg xmlns="http://www.w3.org/2000/svg"><text>&a11;</text></svg>',
+    "arcs of a hundred thousand pixels": '<svg viewBox="0 0 56 56"><path stroke="red" stroke-width="2" fill="none" d="M0 0'
+    + "a1e5 1e5 0 1 1 1 1" * 570
+    + '"/></svg>',
+    "a picture on which the renderer panics": '<svg viewBox="-1 1 100 100"><path d="M0 .5S3 .5 3 1e-7zA.5 1e5 .5 1 1 1e5 1H1A-1 '
+    '0 1e5 0 1 1e-7 -0Z" fill="none" stroke="red" stroke-linejoin="round" stroke-linecap="square" stroke-miterlimit="3"/></svg>',
+    "a bar that is hardly there": '{"type": "bar", "title": "", "x": "", "y": "", "labels": ["a"], "series": [{"name": "", '
+    '"values": [5e-324]}]}',
+    "marks to be sorted": "e" + "".join(chr(c) * 24_950 for c in (0x345, 0x334)),
+    "an enormous canvas": '<svg xmlns="http://www.w3.org/2000/svg" width="9999999" height="9999999"><circle r="9"/></svg>',
+    "a chart of a million bars": '{"type": "bar", "values": [' + "1," * 500_000 + "1]}",
+}
+NOTHING = ("arcs of a hundred thousand pixels", "a picture on which the renderer panics", "a bar that is hardly there")
+"""What draws nothing, and is worth nothing."""
+WRAPS = {"bare": "{}", "tagged": "<think>x</think><answer>{}</answer>", "fenced": "```json\n{}\n```"}
+
+
+def used() -> Iterator[tuple[str, Prompt]]:
+    """(a verifier, a prompt that it scores) for each of the bundled tasks' and the recipes' verifiers."""
+    registry, seen = plugins.registry(), set[str]()
+    asked = [(t.id, t.options, t.verifiers) for path in RECIPES for t in load_config(path).tasks]
+    asked += [(id, {}, {}) for id, spec in registry.specs("tasks").items() if id.partition("/")[0] in FAMILIES]
+    for id, options, verifiers in asked:
+        new = set(verifiers or registry.get("tasks", id).verifiers) - seen
+        if not new:
+            continue
+        try:
+            prompt = next(iter(registry.make_task(id, options).prompts("train", 0)))
+        except UserError as error:
+            assert "path" in str(error), error  # it reads people's own data
+            continue
+        for verifier in sorted(new):
+            seen.add(verifier)
+            yield verifier, prompt
+
+
+def test_no_completion_is_too_much_for_a_verifier(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    found = dict(used())
+    assert len(found) >= 40 and {v.partition("/")[0] for v in found} >= FAMILIES
+    names = [(name, wrap) for name in HOSTILE for wrap in WRAPS]
+    with Judge({verifier: {} for verifier in found}, processes=2) as judge:  # of 512 MB each
+        for verifier, prompt in found.items():
+            honest = case_of(plugins.registry().get("verifiers", verifier), prompt)
+            scores = judge.run(verifier, [replace(honest, completion=WRAPS[w].format(HOSTILE[n])) for n, w in names])
+            for name, score in zip(names, scores, strict=True):
+                assert score.value is not None, f"{verifier}, {' '.join(name)}: {score.detail}"
+                if verifier.startswith("rendering/") and name[0] in NOTHING:
+                    assert score.value <= 0, f"{verifier}, {' '.join(name)}: {score}"

@@ -1,0 +1,280 @@
+"""Episodes in simulators: what is played, paid, cut off, refilled, lost and demonstrated, against a slow reference."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from mmrl import plugins
+from mmrl.collect import steps
+from mmrl.collect.steps import StepCollector
+from mmrl.errors import UserError
+from mmrl.generate.local import Sampling
+from mmrl.policies.critic import Critic
+from mmrl.policies.small import Small
+from mmrl.schema import CriticConfig, PolicyConfig, SimulateConfig
+from mmrl.types import Status, replace
+
+DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
+SAMPLING = Sampling(max_tokens=1, temperature=1.0, seed=5)
+
+
+@pytest.fixture(autouse=True)
+def loaded(monkeypatch):
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", os.pathsep.join([DIAL]))
+
+
+def policy(chunk=1, **options):
+    config = PolicyConfig(model="mlp", kind="small")
+    return Small(config, dims=2, state=2, hidden=[8], chunk=chunk, seed=3, **options)
+
+
+def collector(chunk=1, environments=4, lanes=1, policy_=None, **options):
+    task = plugins.registry().make_task("dial/turn", options)
+    config = SimulateConfig(environments=environments, lanes=lanes)
+    return StepCollector(policy_ or policy(chunk), {"dial/turn": task}, config)
+
+
+def prompts(n, split="train", **meta):
+    made = plugins.registry().make_task("dial/turn", {"n": n}).prompts(split, 0)
+    return [replace(p, task="dial/turn", meta={**p.meta, **meta}) for p in made]
+
+
+def collected(made, asked, group_size=1, sampling=SAMPLING):
+    found = made.collect(asked, made.encode(asked), group_size, sampling)
+    made.close()
+    return found
+
+
+def replayed(rollout, **options):
+    """The same actions in an environment of its own, step by step: (observations, rewards of parts, success, how it ended)."""
+    from dial import Dial
+
+    simulator = Dial(num_envs=1)
+    seen = [simulator.reset(torch.tensor([rollout.prompt.seed]), None, rollout.prompt.meta.get("variant"))]
+    track = rollout.track
+    gaps, successes, ended = [], [], False
+    for call in range(len(track.choices)):
+        for k in range(track.valid_TK.shape[1]):
+            if ended:
+                assert not track.valid_TK[call, k], "nothing is carried out after the end"
+                continue
+            assert track.valid_TK[call, k]
+            found = simulator.step(track.choices[call, k][None].clamp(-1, 1), torch.tensor([True]))
+            gaps.append(-float(found.reward_N[0]))
+            successes.append(bool(found.success_N[0]))
+            ended = bool(found.terminated_N[0]) or successes[-1] or len(gaps) == options.get("limit", 6)
+            last = found.observation
+        seen.append(last)
+    assert ended, "an episode that is over was cut off or ended"
+    return seen, gaps, successes, bool(found.terminated_N[0])
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 4])
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_an_episode_is_what_its_actions_make_of_its_start(chunk, lanes):
+    """Whatever else went on in its lane: 20 episodes in 5 environments."""
+    found = collected(collector(chunk, environments=5, lanes=lanes, reward="own"), prompts(20))
+    assert [r.prompt.id for r in found] == [f"train-{i}" for i in range(20)] and [r.group for r in found] == list(range(20))
+    statuses = set()
+    for rollout in found:
+        track = rollout.track
+        seen, gaps, successes, thrown = replayed(rollout)
+        assert torch.equal(track.state, torch.cat([s.state for s in seen]))
+        assert torch.equal(track.images["front"], torch.cat([s.images["front"] for s in seen]))
+        assert track.rewards_TK[track.valid_TK].tolist() == pytest.approx([-g for g in gaps])
+        assert not track.rewards_TK[~track.valid_TK].any()
+        status = Status.FINISHED if thrown or successes[-1] else Status.TRUNCATED_TIME
+        assert rollout.status is status
+        assert rollout.outcome == pytest.approx(
+            {
+                "success": float(any(successes)),
+                "success_at_end": float(successes[-1]),
+                "return": -sum(gaps),
+                "steps": len(gaps),
+                "near": max(max(0.0, 1 - g) for g in gaps),
+            },
+            abs=1e-5,
+        )
+        assert rollout.length == len(gaps) and rollout.world_reward == pytest.approx(-sum(gaps))
+        statuses.add(status)
+    assert statuses == {Status.FINISHED, Status.TRUNCATED_TIME}, "both were seen"
+
+
+def test_what_is_sampled_depends_on_neither_company_nor_place():
+    alone = collected(collector(environments=1), prompts(6))
+    many = collected(collector(environments=7, lanes=2), prompts(6))
+    for a, b in zip(alone, many, strict=True):
+        torch.testing.assert_close(a.track.choices, b.track.choices)
+        torch.testing.assert_close(a.track.logprobs_TKC, b.track.logprobs_TKC)
+    other = collected(collector(environments=7), prompts(6), sampling=replace(SAMPLING, seed=6))
+    assert not torch.allclose(other[0].track.choices[0], many[0].track.choices[0])
+    again = collected(collector(environments=7, lanes=2), prompts(6))
+    assert all(torch.equal(a.track.choices, b.track.choices) for a, b in zip(again, many, strict=True)), "bit for bit"
+
+
+def test_a_group_begins_in_one_state_and_goes_different_ways():
+    found = collected(collector(environments=6), prompts(3), group_size=4)
+    for g in range(3):
+        group = found[4 * g : 4 * g + 4]
+        assert {r.group for r in group} == {g}
+        assert all(torch.equal(r.track.state[0], group[0].track.state[0]) for r in group)
+        assert len({tuple(r.track.choices[0].flatten().tolist()) for r in group}) == 4
+
+
+def test_a_group_begins_in_one_state_where_seeds_are_not_each_environments_own(monkeypatch):
+    """Then the first one's start is kept and restored."""
+    import dial
+
+    spec = replace(dial.SPEC, capabilities=frozenset({"partial-reset", "snapshot"}))
+    reset = dial.Dial.reset
+
+    def drawn_for_all(self, seeds_n, env_ids_n=None, variant=None):
+        return reset(self, seeds_n + 1000 * len(self.resets), env_ids_n, variant)
+
+    monkeypatch.setattr(dial.Dial, "reset", drawn_for_all)
+    made = collector(environments=3)
+    lanes = made.lanes("dial/turn")
+    lanes[0].spec = spec
+    found = collected(made, prompts(2), group_size=4)
+    starts = [tuple(r.track.state[0].tolist()) for r in found]
+    assert len(set(starts[:4])) == 1 and len(set(starts[4:])) == 1 and starts[0] != starts[4]
+
+
+def test_without_partial_resets_all_wait_for_the_last(monkeypatch):
+    import dial
+
+    made = collector(environments=4)
+    lane = made.lanes("dial/turn")[0]
+    lane.spec = replace(dial.SPEC, capabilities=frozenset({"per-env-seed"}))
+    found = collected(made, prompts(10))
+    assert len(found) == 10 and all(replayed(r) for r in found)
+    assert lane.simulator.resets == [[0, 1, 2, 3]] * 3
+
+
+@pytest.mark.parametrize("difference", [True, False])
+def test_stages_are_paid_by_their_difference_or_as_they_are(difference):
+    made = collector(environments=3, reward="stages", stages={"near": 0.5, "success": 2.0}, difference=difference)
+    for rollout in collected(made, prompts(8)):
+        _, gaps, successes, _ = replayed(rollout)
+        potential = [0.5 * max(0.0, 1 - g) + 2.0 * s for g, s in zip(gaps, successes, strict=True)]
+        before = [0.0, *potential[:-1]]
+        wanted = [p - b for p, b in zip(potential, before, strict=True)] if difference else potential
+        assert rollout.track.rewards_TK[rollout.track.valid_TK].tolist() == pytest.approx(wanted, abs=1e-5)
+        if difference:
+            assert rollout.world_reward == pytest.approx(potential[-1], abs=1e-5)
+
+
+def test_success_ends_an_episode_or_may_be_lost_again():
+    go_on = collected(collector(environments=3, until_success=False), prompts(30))
+    ends = collected(collector(environments=3), prompts(30))
+    assert all(r.outcome["steps"] == 6 or r.status is Status.FINISHED for r in go_on)
+    lost = [r for r in go_on if r.outcome["success"] and not r.outcome["success_at_end"]]
+    assert lost and not [r for r in ends if r.outcome["success"] and not r.outcome["success_at_end"]]
+    assert [r.outcome["success"] for r in go_on] == [r.outcome["success"] for r in ends], "until then they are the same"
+
+
+def test_the_time_limit_is_the_tasks():
+    found = collected(collector(max_steps=2, never=True), prompts(12))
+    assert {r.outcome["steps"] for r in found if r.status is Status.TRUNCATED_TIME} == {2}
+
+
+def test_a_variant_is_that_of_the_prompt():
+    far, plain = prompts(40, variant="far"), prompts(40)
+    found = collected(collector(environments=8), [p for pair in zip(far, plain, strict=True) for p in pair])
+    marks = torch.stack([r.track.state[0, 1] for r in found])
+    torch.testing.assert_close(marks[::2] * 0.8, marks[1::2])
+
+
+def test_an_environment_that_breaks_has_its_episode_begun_again_and_counted():
+    broken = prompts(5)[2].seed
+    made = collector(environments=2, breaks=broken, never=True)
+    found = made.collect(prompts(5), [None] * 5, 1, SAMPLING)
+    assert [r.status is Status.WORLD_ERROR for r in found] == [False, False, True, False, False]
+    assert found[2].track is None and not found[2].outcome and found[2].length == 0
+    assert made.figures()["simulator/lost"] == 3, "it was tried three times"
+    assert made.figures()["simulator/lost"] == 0
+    made.close()
+
+
+def test_the_critic_values_what_is_seen_and_the_states_that_were_cut_off():
+    acting = policy(chunk=2)
+    made = collector(environments=4, policy_=acting, never=True)
+    made.critic = Critic(acting, CriticConfig(hidden=[4]), 0, outputs=2)
+    with torch.no_grad():
+        for p in made.critic.head.parameters():
+            p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
+    found = collected(made, prompts(12))
+    from mmrl.simulation import Observation
+
+    for rollout in found:
+        track = rollout.track
+        shown = Observation(images=track.images, state=track.state, instructions=[track.instruction] * len(track.state))
+        with torch.no_grad():
+            values = made.critic.of(acting.states_of(shown))
+        torch.testing.assert_close(track.values_TU, values[:-1])
+        cut = rollout.status is Status.TRUNCATED_TIME
+        assert track.bootstrap == pytest.approx(float(values[-1, 0]) if cut else 0.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_demonstrations_are_the_experts_and_chunks_look_ahead(chunk):
+    made = collector(chunk, environments=4)
+    asked = prompts(6, "warm")
+    for rollout in made.demonstrate(asked, [None] * 6, [""] * 6):
+        track = rollout.track
+        assert rollout.demonstrated and track.logprobs_TKC.isnan().all()
+        pointer, mark = track.state[:-1].unbind(1)
+        wanted = ((mark - pointer) / 0.5).clamp(-1, 1)
+        for t in range(len(track.choices)):
+            ahead = wanted[t : t + chunk]
+            assert track.valid_TK[t].tolist() == [k < len(ahead) for k in range(chunk)]
+            torch.testing.assert_close(track.choices[t, : len(ahead), 0], ahead)
+    made.close()
+
+
+def test_a_moment_of_a_demonstration_is_one_call_of_it():
+    made = collector(environments=4)
+    whole = made.demonstrate(prompts(1, "warm"), [None], [""])[0].track
+    steps_ = made.lanes("dial/turn")[0].steps
+    first = prompts(1, "warm")[0]
+    asked = [replace(first, id=f"m{call}", meta={"call": call}) for call in range(5)]
+    for call, rollout in enumerate(made.demonstrate(asked, [None] * 5, [""] * 5)):
+        at = call % len(whole.choices)
+        assert torch.equal(rollout.track.choices, whole.choices[at : at + 1]) and len(rollout.track.state) == 2
+        assert torch.equal(rollout.track.state[0], whole.state[at])
+    assert made.lanes("dial/turn")[0].steps == 2 * steps_, "the episode was played once for all its moments"
+    made.close()
+
+
+# -- what is refused ------------------------------------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_is_refused():
+    task = plugins.registry().make_task("dial/turn", {})
+    wide = Small(PolicyConfig(model="mlp", kind="small"), dims=3, state=2)
+    with pytest.raises(UserError, match=r"takes actions of 2 numbers, and policy.options.dims = 3: make them equal"):
+        collected(StepCollector(wide, {"dial/turn": task}, SimulateConfig(environments=2)), prompts(1))
+    blind = Small(PolicyConfig(model="mlp", kind="small"), dims=2, state=5)
+    with pytest.raises(UserError, match=r"policy.options.state = 5, and the simulator shows a state of 2"):
+        collected(StepCollector(blind, {"dial/turn": task}, SimulateConfig(environments=2)), prompts(1))
+    other = Small(PolicyConfig(model="cnn", kind="small"), dims=2, size=36, camera="wrist")
+    with pytest.raises(UserError, match=r"camera = 'wrist' is none of the simulator's: it has front"):
+        collected(StepCollector(other, {"dial/turn": task}, SimulateConfig(environments=2)), prompts(1))
+    with pytest.raises(UserError, match=r"has no part 'nearer' that a stage could pay for: it has success, near"):
+        collected(collector(stages={"nearer": 1.0}), prompts(1))
+    with pytest.raises(UserError, match=r"simulator 'dial/dial' has no option 'colour'"):
+        steps.made_lane(replace(task.simulation, options={"colour": 1}), 2, "cpu")
+    with pytest.raises(UserError, match="no simulator 'dial/none'"):
+        steps.made_lane(replace(task.simulation, simulator="dial/none"), 2, "cpu")
+
+
+def test_a_policy_that_gives_nan_is_told():
+    acting = policy()
+    with torch.no_grad():
+        acting.head.mean[0].bias.fill_(torch.nan)
+    with pytest.raises(UserError, match="the policy's actions are not finite"):
+        collected(collector(policy_=acting), prompts(1))

@@ -1,0 +1,267 @@
+"""A vision-language model that acts: what is sampled is what is learned, whatever the decoding, the head and the company."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mmrl.errors import UserError
+from mmrl.policies.acting import Calls
+from mmrl.policies.critic import Critic
+from mmrl.policies.vla import VLA
+from mmrl.schema import CriticConfig, LoraConfig, PolicyConfig
+from mmrl.simulation import Observation
+from mmrl.types import Prompt, user
+
+FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+SEEDS, CALLS = torch.arange(50, 56), torch.arange(6)
+TEXTS = ["pick up the red cube", "push it", "pick up the red cube", "stack the ball on the yellow box", "push it", "x"]
+
+
+def seen(size=64, n=6, seed=0):
+    images = torch.randint(0, 256, (n, size, size, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+    return Observation(images={"front": images}, state=None, instructions=TEXTS[:n])
+
+
+def vla(family="qwen2_5_vl", lora=None, **options):
+    options = {"dims": 3, "bins": 16, **options}
+    return VLA(PolicyConfig(model=f"tiny:{family}:hidden=32,layers=2", kind="vla", lora=lora), seed=1, **options)
+
+
+def calls(policy, shown, choices, logprobs, ratio="token"):
+    valid = torch.ones(choices.shape[:2], dtype=torch.bool)
+    length = logprobs.numel() if ratio == "token" else choices.shape[0] * (choices.shape[1] if ratio == "action" else 1)
+    some = torch.zeros(length)
+    return Calls(
+        observation=shown,
+        choices=choices,
+        valid_SK=valid,
+        ratio=ratio,
+        sampler_logprobs_L=logprobs.flatten() if ratio == "token" else some,
+        advantages_L=some,
+        rollout_L=some.long(),
+        place_L=some.long(),
+        off_policy_L=some.bool(),
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"decoding": "parallel"},
+        {"decoding": "one-by-one"},
+        {"decoding": "parallel", "chunk": 2},
+        {"decoding": "one-by-one", "chunk": 2},
+        {"head": "normal", "chunk": 2},
+        {"head": "flow"},
+    ],
+    ids=lambda o: "-".join(map(str, o.values())),
+)
+def test_what_is_sampled_is_what_is_learned(family, options):
+    policy = vla(family, **options)
+    shown = seen()
+    for temperature in (1.0, 0.7):
+        found = policy.act(shown, SEEDS, CALLS, temperature)
+        outputs = policy.outputs(calls(policy, shown, found.choices, found.logprobs_nKC), temperature)
+        torch.testing.assert_close(outputs.logprobs_L, found.logprobs_nKC.flatten(), atol=3e-5, rtol=1e-4)
+        assert outputs.logprobs_L.requires_grad and found.actions_nKA.shape == (6, options.get("chunk", 1), 3)
+    some = torch.tensor([4, 1])
+    alone = policy.act(shown.rows(some), SEEDS[some], CALLS[some], 1.0)
+    whole = policy.act(shown, SEEDS, CALLS, 1.0)
+    torch.testing.assert_close(alone.actions_nKA, whole.actions_nKA[some], atol=1e-5, rtol=1e-5)
+    calm = policy.act(shown, SEEDS, CALLS, 0.0).actions_nKA
+    assert torch.equal(calm, policy.act(shown, SEEDS + 9, CALLS, 0.0).actions_nKA) or options.get("head") == "flow"
+
+
+@pytest.mark.parametrize("decoding", ["parallel", "one-by-one"])
+def test_it_sees_the_picture_and_reads_the_instruction(decoding):
+    policy = vla(decoding=decoding)
+    shown = seen()
+    first = policy.act(shown, SEEDS, CALLS, 1.0).logprobs_nKC
+    other = Observation(images={"front": 255 - shown.images["front"]}, state=None, instructions=shown.instructions)
+    assert (policy.act(other, SEEDS, CALLS, 1.0).logprobs_nKC - first).abs().max() > 1e-3
+    said = Observation(images=shown.images, state=None, instructions=["push it"] * 6)
+    changed = (policy.act(said, SEEDS, CALLS, 1.0).logprobs_nKC - first).abs().amax((1, 2))
+    assert (changed[[1, 4]] < 1e-5).all() and (changed[[0, 2, 3, 5]] > 1e-4).all()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_pictures_and_prompts_are_those_of_the_processor(family):
+    """What stands before the actions is what transformers' own chat layout and image processor give."""
+    policy = vla(family, prompt="Do this: {instruction}.")
+    shown = seen()
+    ids, segment, positions, media, last = policy._inputs(shown, None)
+    from PIL import Image
+
+    for n in range(6):
+        picture = Image.fromarray(shown.images["front"][n].numpy())
+        wanted = policy.vlm.encode(Prompt(messages=[user(f"Do this: {TEXTS[n]}.", picture)]))
+        end = len(wanted.ids)
+        assert int(last[n]) + 1 == end and torch.equal(ids[n, :end], wanted.ids)
+        assert (
+            torch.equal(positions[:, n, :end], wanted.positions)
+            and (segment[n, :end] == 0).all()
+            and (segment[n, end:] == -1).all()
+        )
+        own = wanted.media["pixel_values"]
+        torch.testing.assert_close(media["pixel_values"][n * len(own) : (n + 1) * len(own)], own, atol=1e-6, rtol=0)
+
+
+def test_one_by_one_is_the_models_own_next_token_over_the_action_ids():
+    """Against transformers' forward of prompt and actions, the logits cut to the bins."""
+    policy = vla(decoding="one-by-one", chunk=2)
+    shown = seen()
+    found = policy.act(shown, SEEDS, CALLS, 0.8)
+    from PIL import Image
+
+    for n in range(6):
+        picture = Image.fromarray(shown.images["front"][n].numpy())
+        encoded = policy.vlm.processor.apply_chat_template(
+            [
+                [
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "image", "image": picture},
+                            {"type": "text", "text": policy.text.replace("{instruction}", TEXTS[n])},
+                        ],
+                    }
+                ]
+            ],
+            tokenize=True,
+            return_dict=True,
+            return_tensors="pt",
+            add_generation_prompt=True,
+        )
+        tokens = policy.action_ids[found.choices[n].flatten()][None]
+        own = dict(encoded)
+        own["input_ids"] = torch.cat([own["input_ids"], tokens], 1)
+        own["attention_mask"] = torch.ones_like(own["input_ids"])
+        own["mm_token_type_ids"] = torch.nn.functional.pad(own["mm_token_type_ids"], (0, tokens.shape[1]))
+        logits = policy.vlm.model(**own).logits[0, -tokens.shape[1] - 1 : -1]
+        wanted = (logits[:, policy.action_ids] / 0.8).log_softmax(-1).gather(1, found.choices[n].flatten()[:, None])[:, 0]
+        torch.testing.assert_close(found.logprobs_nKC[n].flatten(), wanted, atol=3e-5, rtol=1e-4)
+
+
+def test_slots_see_each_other_and_the_whole_prompt():
+    """Each number of a chunk depends on the slots of the others: a mask that hid later ones would show."""
+    policy = vla(chunk=2)
+    shown = seen(n=1)
+    before = policy.features(shown)[0]
+    with torch.no_grad():
+        weight = policy.vlm.model.get_input_embeddings().weight
+        weight[policy.slot_ids[-1]] += 1.0
+    after = policy.features(shown)[0]
+    assert ((after - before).abs().amax(-1) > 1e-5).all()
+
+
+def test_ratios_are_sums_and_dropped_actions_are_left_out():
+    policy = vla(chunk=3)
+    shown = seen()
+    found = policy.act(shown, SEEDS, CALLS, 1.0)
+    valid = torch.tensor([[1, 1, 1], [1, 0, 0], [1, 1, 0], [1, 1, 1], [1, 0, 0], [1, 1, 1]], dtype=torch.bool)
+    each = found.logprobs_nKC
+    from mmrl.tracks import targets
+
+    assert torch.equal(targets(each, valid, "token"), each[valid].flatten())
+    wanted = [float(each[n, k].sum()) for n in range(6) for k in range(3) if valid[n, k]]
+    assert targets(each, valid, "action").tolist() == pytest.approx(wanted, abs=1e-5)
+    wanted = [sum(float(each[n, k].sum()) for k in range(3) if valid[n, k]) for n in range(6)]
+    assert targets(each, valid, "chunk").tolist() == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"decoding": "parallel"}, {"decoding": "one-by-one"}, {"head": "normal"}, {"head": "flow"}])
+def test_a_checkpoint_is_the_same_policy(options, tmp_path):
+    policy = vla(**options)
+    with torch.no_grad():
+        for _, p in policy.parameters():
+            p.add_(0.05 * torch.randn(p.shape, generator=torch.Generator().manual_seed(3)))
+    policy.save(tmp_path / "saved")
+    for again in (
+        VLA(PolicyConfig(model=str(tmp_path / "saved"), kind="vla"), seed=9, dims=3, bins=16, **options),
+        VLA(
+            PolicyConfig(model="tiny:qwen2_5_vl:hidden=32,layers=2"),
+            seed=9,
+            source=tmp_path / "saved",
+            dims=3,
+            bins=16,
+            **options,
+        ),
+    ):
+        one, two = (p.act(seen(), SEEDS, CALLS, 1.0) for p in (policy, again))
+        assert torch.equal(one.choices, two.choices) and torch.equal(one.logprobs_nKC, two.logprobs_nKC)
+    with pytest.raises(UserError, match=r"holds a policy with dims = 3, and the run file says 4: set policy.options.dims = 3"):
+        VLA(PolicyConfig(model=str(tmp_path / "saved"), kind="vla"), **{"dims": 4, "bins": 16, **options})
+
+
+def test_adapters_train_alone_and_are_saved(tmp_path):
+    policy = vla(lora=LoraConfig(rank=2), head="normal")
+    names = [name for name, _ in policy.parameters()]
+    assert all("lora_" in n or n.startswith("own.head") for n in names) and any("lora_" in n for n in names)
+    with torch.no_grad():
+        for _, p in policy.parameters():
+            p.add_(0.1)
+    policy.save(tmp_path / "saved")
+    config = PolicyConfig(model="tiny:qwen2_5_vl:hidden=32,layers=2", kind="vla", lora=LoraConfig(rank=2))
+    again = VLA(config, seed=1, source=tmp_path / "saved", dims=3, head="normal")
+    one, two = (p.act(seen(), SEEDS, CALLS, 1.0).choices for p in (again, policy))
+    torch.testing.assert_close(one, two, atol=1e-4, rtol=1e-4)
+
+
+def test_a_critic_reads_the_hidden_states_before_the_actions():
+    for options in ({"decoding": "parallel"}, {"decoding": "one-by-one"}, {"head": "normal"}):
+        policy = vla(**options)
+        critic = Critic(policy, CriticConfig(hidden=[4]), 0)
+        with torch.no_grad():
+            for p in critic.head.parameters():
+                p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
+        found = policy.act(seen(), SEEDS, CALLS, 1.0, critic)
+        torch.testing.assert_close(policy.values(seen(), critic), found.values_nU, atol=2e-5, rtol=1e-4)
+        assert found.values_nU.std() > 0
+
+
+def test_a_twin_has_weights_of_its_own():
+    policy = vla(head="normal")
+    other = policy.twin(frozen=True)
+    before = other.act(seen(), SEEDS, CALLS, 1.0).choices
+    with torch.no_grad():
+        for _, p in policy.parameters():
+            p.add_(0.3)
+    assert torch.equal(other.act(seen(), SEEDS, CALLS, 1.0).choices, before)
+    assert not any(p.requires_grad for _, p in other.parameters())
+
+
+def test_cropping_and_scaling():
+    shown = seen(size=80)
+    policy = vla(size=56, crop=0.81)
+    pictures = policy._pictures(shown)
+    assert {tuple(p.shape) for p in pictures} == {(3, 56, 56)} and pictures[0].dtype == torch.uint8
+    inner = shown.images["front"][:, 4:76, 4:76]
+    from PIL import Image
+
+    wanted = Image.fromarray(inner[0].numpy()).resize((56, 56), Image.Resampling.BICUBIC)
+    import numpy as np
+
+    gap = np.abs(pictures[0].permute(1, 2, 0).numpy().astype(int) - np.asarray(wanted).astype(int))
+    assert gap.mean() < 0.6, "Pillow rounds between its two passes"
+    same = vla(crop=0.81)._pictures(shown)
+    assert {tuple(p.shape) for p in same} == {(3, 80, 80)}
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"head": "rnn"}, "policy.options.head = 'rnn' is unknown: choose one of tokens, normal, flow"),
+        ({"decoding": "beam"}, "policy.options.decoding = 'beam' is unknown"),
+        ({"binning": "log"}, "policy.options.binning = 'log' is unknown"),
+        ({"prompt": "go"}, r"policy.options.prompt = 'go' must hold \{instruction\}"),
+        ({"crop": 0.0}, "policy.options.crop = 0.0 must be a share"),
+        ({"dims": 0}, "policy.options.dims = 0 must be a whole number from 1 to 256"),
+        ({"chunk": "two"}, "policy.options.chunk = 'two' must be a whole number"),
+        ({"bins": 1000}, "policy.options.bins = 1000: the vocabulary has 512 ids: give fewer bins"),
+    ],
+)
+def test_options_that_cannot_be(options, message):
+    with pytest.raises(UserError, match=message):
+        vla(**options)
