@@ -7,7 +7,7 @@ PYTEST := OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2
 STAMP := .venv/setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system demo test test-slow test-all lint bench clean
+.PHONY: help setup system demo demo-robot test test-slow test-all lint bench clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1 \2/p' Makefile | while read -r make name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -19,6 +19,9 @@ system:  ## install what some tests need from Debian: Chromium, a Vulkan driver 
 
 demo: $(STAMP)  ## teach a tiny model to read handwritten digits: a warm start, then GRPO
 	.venv/bin/python -m mmrl train configs/demo/digits.toml --overwrite
+
+demo-robot: $(STAMP)  ## teach a tiny model to pick up what is named, in the embedded simulator: PPO
+	.venv/bin/python -m mmrl train configs/demo/robot.toml --overwrite
 
 test: $(STAMP)  ## the everyday tests
 	$(PYTEST) -m "not slow and not gpu"

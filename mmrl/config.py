@@ -164,7 +164,7 @@ SMOKE = "-smoke"
 def smoke(config: RunConfig) -> RunConfig:
     """The same run in seconds: a tiny model, two steps a stage, few prompts. It shows that it works, not that it learns."""
     data = config.model_dump(mode="json", exclude_unset=True)  # an algorithm's own defaults may still fill in
-    if not config.policy.model.startswith("tiny:"):
+    if config.policy.kind != "small" and not config.policy.model.startswith("tiny:"):
         data["policy"] |= {"model": "tiny:qwen2_5_vl", "dtype": "float32", "trust_remote_code": False}
         for stage in data["stages"]:  # patterns of names are about layers that the tiny model hasn't
             stage["parts"] = [part for part in stage.get("parts", []) if part["match"] in PARTS]
@@ -174,7 +174,7 @@ def smoke(config: RunConfig) -> RunConfig:
     data["policy"] |= {"device": "cpu", "max_pixels": largest, "min_pixels": min(config.policy.min_pixels or 3136, 3136, largest)}
     smaller = {"steps": 2, "batch_size": 4, "prompts_per_step": 2, "minibatches": 2, "group_size": 4, "epochs": 2}
     for stage, full in zip(data["stages"], config.stages, strict=True):
-        if "teacher" in stage and not stage["teacher"].startswith("tiny:"):
+        if "teacher" in stage and not stage["teacher"].startswith(("tiny:", "expert")):
             stage["teacher"] = data["policy"]["model"]
         if stage.get("critic", {}).get("warmup_steps"):
             stage["critic"]["warmup_steps"] = 1
@@ -182,6 +182,8 @@ def smoke(config: RunConfig) -> RunConfig:
     for task in data["tasks"]:
         task.update({k: min(task[k], most) for k, most in (("group_size", 4), ("max_tokens", 16)) if task.get(k)})
     data.setdefault("generate", {})["max_tokens"] = min(config.generate.max_tokens, 16)
+    data.setdefault("simulate", {})["environments"] = min(config.simulate.environments, 4)
+    data["simulate"]["device"] = "cpu"
     data.setdefault("evaluate", {})["n"] = min(config.evaluate.n, 4)
     local = [t for t in config.record.trackers if t == "tensorboard"]
     data.setdefault("record", {})["trackers"] = local  # nothing leaves this machine

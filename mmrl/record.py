@@ -25,7 +25,7 @@ from mmrl.targets import is_finite
 from mmrl.types import Message, Rollout, Score, user
 
 STRIP = 8
-"""Pictures that are kept of an episode in a simulator."""
+"""Moments of an episode in a simulator that are kept, as one picture."""
 VIEW_PIXELS = 512
 """Longest side of the pictures that are kept for viewing; larger ones are scaled down."""
 MAY_CHANGE = ("runs", "judge", "train", "checkpoint", "record", "limits")
@@ -366,18 +366,22 @@ def rollout_row(rollout: Rollout, score: Score, advantage: float, shows: Any = N
         "tokens": rollout.length,
         "status": rollout.status,
         "score": score.as_json(),
+        "reward": None if score.value is None else score.value + rollout.world_reward,
         "advantage": advantage,
         **({} if shows is None else {"shows": shows}),
     }
 
 
 def _shown(rollout: Rollout) -> list[Message]:
-    """An episode in a simulator: the instruction, and what was seen at up to eight moments of it."""
+    """An episode in a simulator: the instruction, and what was seen at up to eight moments of it, side by side."""
     track = rollout.track
     assert track is not None
     views = next(iter(track.images.values()), None)
-    moments = [] if views is None else sorted({round(i * (len(views) - 1) / (STRIP - 1)) for i in range(STRIP)})
-    return [user(track.instruction, *(views[m].cpu().numpy() for m in moments if views is not None))]
+    if views is None:
+        return [user(track.instruction)]
+    moments = sorted({round(i * (len(views) - 1) / (STRIP - 1)) for i in range(STRIP)})
+    strip = views[moments].cpu().transpose(0, 1).flatten(1, 2)  # [H, moments * W, 3]
+    return [user(track.instruction, strip.contiguous().numpy())]
 
 
 def _told(rollout: Rollout) -> str:

@@ -81,13 +81,26 @@ class Simulation:
     max_steps: int | None = None
     """Steps after which an episode is cut off; the simulator's own limit when None."""
     stages: Mapping[str, float] = field(default_factory=lambda: {"success": 1.0})
-    """Part -> what it is worth: the potential of a state is their weighted sum."""
+    """Part -> what it is worth: the potential of a state is their weighted sum. `grasped & success` is the product of two."""
     reward: Literal["stages", "own", "none"] = "stages"
     """`stages`: the potential (of the state that each step reached); `own`: the simulator's; `none`: only verifiers pay."""
     difference: bool = True
     """Pay the difference of the potential and not the potential itself (RL4VLA); it is 0 where an episode starts."""
     until_success: bool = True
     """An episode ends with its first success; otherwise it goes on to its limit, and success may be lost again."""
+    deadline: bool = False
+    """The time limit is part of the task: what isn't done by then has failed, and nothing more is to come. Otherwise an episode
+    that reaches it was merely cut off, and a critic's value of its last state still counts."""
+
+
+def potential(stages: Mapping[str, float], parts: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """float32 [N]: what states are worth, see `Simulation.stages`. parts: name -> float32 [N], `success` among them."""
+    import math
+
+    import torch
+
+    worth = [weight * math.prod(parts[name.strip()] for name in key.split("&")) for key, weight in stages.items()]
+    return torch.stack([torch.as_tensor(w) for w in worth]).sum(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,10 @@ def command(task: str, count: int, split: str, seed: int, settings: tuple[str, .
         click.echo(f"mmrl: left out {len(broken)} of {count} prompts; the first: {broken[0]}", err=True)
     if not prompts:
         raise UserError(f"task {task!r} has no prompts in split {split!r}: check its options and data")
+    if made.simulation is not None:
+        from mmrl.collect.starts import starts
+
+        prompts = starts(made, prompts)
     every = made.prompts(split, seed)
     shown = f"{len(prompts)} of {len(every):,} prompts" if isinstance(every, Sized) else f"the first {len(prompts)} prompts"
     options = ", ".join([*settings, *([f"as {model} sees it"] if model else [])])
@@ -78,6 +82,8 @@ def _with_gold(task: Task, prompt: Prompt) -> Prompt:
     own."""
     from mmrl.types import replace
 
+    if task.simulation is not None:  # it is to act, and not to write
+        return prompt
     gold = task.gold(prompt)
     drawn = task.shows(prompt, gold)
     prompt = replace(prompt, answer=gold)

@@ -13,7 +13,7 @@ import torch
 from mmrl.errors import UserError
 from mmrl.interfaces import Simulator
 from mmrl.policies.acting import Chosen
-from mmrl.simulation import Observation, Simulation, Track
+from mmrl.simulation import Observation, Simulation, Track, potential
 from mmrl.specs import SimulatorSpec
 from mmrl.targets import PluginError
 from mmrl.types import Prompt, Status
@@ -60,7 +60,8 @@ class Lane:
         self.max_steps = simulation.max_steps or getattr(simulator, "max_steps", 0) or spec.max_steps
         if self.max_steps < 1:
             raise UserError(f"simulator {spec.id!r} says no max_steps: give the task's simulation one")
-        if unknown := [name for name in simulation.stages if name not in ("success", *spec.parts)]:
+        named = [name.strip() for key in simulation.stages for name in key.split("&")]
+        if unknown := [name for name in named if name not in ("success", *spec.parts)]:
             known = ", ".join(("success", *spec.parts))
             raise UserError(f"simulator {spec.id!r} has no part {unknown[0]!r} that a stage could pay for: it has {known}")
         self.queue: deque[Job] = deque()
@@ -199,8 +200,11 @@ class Lane:
         for name, value in parts.items():
             best = self._best.setdefault(name, torch.zeros(self.num_envs))
             best.copy_(torch.where(active_N, torch.maximum(best, value), best))
-        terminated_N = found.terminated_N.cpu() | (success_N & self.simulation.until_success)
-        truncated_N = found.truncated_N.cpu() | (self._elapsed_N >= self.max_steps)
+        late_N = self._elapsed_N >= self.max_steps
+        terminated_N = (
+            found.terminated_N.cpu() | (success_N & self.simulation.until_success) | (late_N & self.simulation.deadline)
+        )
+        truncated_N = found.truncated_N.cpu() | late_N
         lost_N = torch.zeros_like(active_N) if found.lost_N is None else found.lost_N.cpu()
         ended_N = active_N & (terminated_N | truncated_N | lost_N)
         for env in ended_N.nonzero()[:, 0].tolist():
@@ -218,7 +222,7 @@ class Lane:
         if rule.reward == "own":
             paid_N = own_N
         else:
-            potential_N = torch.stack([weight * parts[name] for name, weight in rule.stages.items()]).sum(0)
+            potential_N = potential(rule.stages, parts)
             paid_N = potential_N - self._potential_N if rule.difference else potential_N
             self._potential_N = torch.where(active_N, potential_N, self._potential_N)
         if not torch.isfinite(paid_N[active_N]).all():

@@ -87,6 +87,12 @@ class Chosen:
     """What the critic says, of each action or of the whole."""
 
 
+def saved_options(folder: Path) -> dict[str, Any]:
+    """The options with which a policy that acts was saved in this folder; nothing where there is none."""
+    path = folder / SETTINGS
+    return {k: v for k, v in json.loads(path.read_text()).items() if k != "model"} if path.is_file() else {}
+
+
 class ActingPolicy:
     """What all policies that act share. A subclass sees; the head decides.
 

@@ -27,7 +27,7 @@ def part_of(name: str) -> str:
     steps = name.split(".")
     if steps[0] in ("value", "critic"):
         return "value"
-    if "lm_head" in steps:
+    if "lm_head" in steps or steps[0] == "own":  # the head of a policy that acts
         return "head"
     for step in steps:
         if _LANGUAGE.fullmatch(step):

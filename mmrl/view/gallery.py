@@ -105,7 +105,7 @@ def _group(members: Sequence[Mapping[str, Any]], folder: Path, budget: int) -> s
     prompt = _messages((first.get("messages") or [])[:asked], folder, budget)
     return (
         f'<article class="card group{wide}"><div class="prompt">{prompt}'
-        f'<p class="answer"><span>Answer</span> <b>{esc(first.get("answer"), 400)}</b></p>'
+        f"{_answer(first.get('answer'))}"
         f'<p class="id">{esc(first.get("task", ""), 80)} {esc(first.get("prompt_id", ""), 80)}</p></div>'
         f'<div class="answers"><ol>{"".join(lines)}</ol>{lesson}</div></article>'
     )
@@ -297,8 +297,13 @@ def _jpeg(png: bytes) -> bytes:
     return out.getvalue()
 
 
+def _answer(answer: Any) -> str:
+    """The truth, where there is one in words."""
+    return "" if answer is None else f'<p class="answer"><span>Answer</span> <b>{esc(answer, 400)}</b></p>'
+
+
 def _value(row: Mapping[str, Any]) -> float | None:
-    value = (row.get("score") or {}).get("value")
+    value = row["reward"] if "reward" in row else (row.get("score") or {}).get("value")
     return float(value) if isinstance(value, int | float) else None
 
 

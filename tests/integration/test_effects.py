@@ -23,6 +23,7 @@ from pydantic import BaseModel
 from safetensors.torch import load_file
 
 import mmrl.collect.steps
+import mmrl.evaluate
 import mmrl.facts
 import mmrl.judge
 import mmrl.packer
@@ -909,12 +910,17 @@ OF_DISTILL = {
 }
 
 
-def alarm(name, warn, text, **also):
+def certain(m):
+    """Intervals without a width, so that every fall leaves them."""
+    m.setattr(mmrl.evaluate, "Z", 0.0)
+
+
+def alarm(name, warn, text, patch=None, **also):
     """The two keys of an alarm: one speaks, the other stops."""
     also = {**WATCHED, **also}
     return {
-        f"limits.{name}.warn": Effect(to=warn, also=also, seen=told(text), why="a person is told"),
-        f"limits.{name}.stop": Effect(to=warn, also=also, seen=refused(text), why="the run stops"),
+        f"limits.{name}.warn": Effect(to=warn, also=also, patch=patch, seen=told(text), why="a person is told"),
+        f"limits.{name}.stop": Effect(to=warn, also=also, patch=patch, seen=refused(text), why="the run stops"),
     }
 
 
@@ -1153,6 +1159,7 @@ ENTRIES = {
         "reward_hacking",
         0.0,
         "the held-out figure fell",
+        certain,
         **{
             "tasks": [{"id": "extras/ranked", "verifiers": {"toy/letters": 0.0, "extras/opposite": 1.0}}],
             "evaluate.n": 8,

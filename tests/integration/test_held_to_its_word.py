@@ -7,6 +7,7 @@ import signal
 import pytest
 from click.testing import CliRunner
 
+import mmrl.collect.turns
 import mmrl.evaluate
 import mmrl.run
 import mmrl.start
@@ -205,8 +206,13 @@ def test_a_checkpoint_that_is_no_number_is_unknown(tmp_path, which):
 def test_tasks_know_how_the_policy_sees_before_they_are_asked(tmp_path, monkeypatch, family, frame):
     """In a run and in an evaluation: the prompt names the policy's frame, and the gold answer, in it, is right."""
     asked = []
-    real = mmrl.run.TurnCollector.encode
-    monkeypatch.setattr(mmrl.run.TurnCollector, "encode", lambda self, prompts: asked.extend(prompts) or real(self, prompts))
+    real = mmrl.collect.turns.TurnCollector.encode
+
+    def watched(self, prompts):
+        asked.extend(prompts)
+        return real(self, prompts)
+
+    monkeypatch.setattr(mmrl.collect.turns.TurnCollector, "encode", watched)
     policy = {"model": f"tiny:{family}:hidden=32,layers=1"}
     tasks = [{"id": "grounding/refer", "options": {"size": 100, "objects": 1}}]
     config = runs.toy_config(tmp_path, stages=[RL], tasks=tasks, policy=policy)

@@ -8,6 +8,8 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+import mmrl.collect.turns
+import mmrl.packer
 import mmrl.run
 import mmrl.start
 import mmrl.steps
@@ -91,13 +93,13 @@ def learners(monkeypatch):
 @pytest.fixture
 def packed(monkeypatch):
     """The arguments with which each step was packed."""
-    calls, pack = [], mmrl.steps.pack
+    calls, pack = [], mmrl.packer.pack
 
     def keep(rollouts, credit, policy, **options):
         calls.append(SimpleNamespace(rollouts=rollouts, advantages=credit.advantages.tolist(), **options))
         return pack(rollouts, credit, policy, **options)
 
-    monkeypatch.setattr(mmrl.steps, "pack", keep)
+    monkeypatch.setattr(mmrl.packer, "pack", keep)
     return calls
 
 
@@ -464,14 +466,14 @@ def test_an_interrupt_in_the_middle_of_an_update_keeps_nothing(tmp_path, monkeyp
 
 
 def test_any_failure_beside_an_update_keeps_the_last_finished_step(tmp_path, monkeypatch):
-    collect = mmrl.run.TurnCollector.collect
+    collect = mmrl.collect.turns.TurnCollector.collect
 
     def bug(self, *args, version):
         if version == 2:
             raise RuntimeError("a bug")
         return collect(self, *args, version=version)
 
-    monkeypatch.setattr(mmrl.run.TurnCollector, "collect", bug)
+    monkeypatch.setattr(mmrl.collect.turns.TurnCollector, "collect", bug)
     with pytest.raises(RuntimeError, match="a bug"):
         runs.run(runs.toy_config(tmp_path, stages=[{**RL, "steps": 4}], evaluate=NOTHING))
     assert [p.name for p in (tmp_path / "toy" / "checkpoints").iterdir()] == ["step-000002"]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from mmrl import Prompt, Task, UserError
 from mmrl.simulation import Simulation
-from mmrl.tasks import Prompts, known_split, one_of, whole
+from mmrl.tasks import Prompts, known_split, of_kind, one_of, whole
 
 APART = 100_000_000
 """Seeds of different splits are so far from each other."""
@@ -37,16 +37,19 @@ class Episodes(Task):
         reward: Literal["stages", "own", "none"] = "stages",
         difference: bool = True,
         until_success: bool = True,
+        deadline: bool = False,
         max_steps: int | None = None,
         **options: Any,
     ) -> None:
         """simulator: its id. variant: a change of the world, in every split but `demo`. demos, starts, held_out: episodes of the
-        splits. stages, reward, difference, until_success, max_steps: see `mmrl.simulation.Simulation`. options: the
+        splits. stages, reward, difference, until_success, deadline, max_steps: see `mmrl.simulation.Simulation`. options: the
         simulator's own."""
         for name, value in (("demos", demos), ("starts", starts), ("held_out", held_out)):
             whole(name, value, 1, APART)
         if max_steps is not None:
             whole("max_steps", max_steps, 1, 1_000_000)
+        for name, flag in (("difference", difference), ("until_success", until_success), ("deadline", deadline)):
+            of_kind(name, flag, bool)
         one_of("reward", reward, ("stages", "own", "none"))
         for name, worth in (stages or {}).items():
             if isinstance(worth, bool) or not isinstance(worth, int | float) or not abs(worth) < 1e6:
@@ -60,6 +63,7 @@ class Episodes(Task):
             reward=reward,
             difference=difference,
             until_success=until_success,
+            deadline=deadline,
             **({"stages": dict(stages)} if stages else {}),
         )
 

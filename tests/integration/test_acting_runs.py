@@ -1,0 +1,207 @@
+"""Whole runs of policies that act: they learn, repeat themselves, resume bit for bit, evaluate, and say what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+import runs
+from mmrl.config import parse_config, smoke
+from mmrl.errors import UserError
+from mmrl.start import check_config, evaluate_only, resolved
+
+DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
+SMALL = {"kind": "small", "model": "mlp", "options": {"dims": 2, "state": 2, "hidden": [64, 64]}}
+PPO = {
+    "kind": "rl",
+    "algorithm": "ppo",
+    "steps": 20,
+    "prompts_per_step": 128,
+    "group_size": 1,
+    "ratio": "action",
+    "credit": "action",
+}
+PPO |= {"minibatches": 4, "epochs": 2, "learning_rate": 1e-3, "critic": {"learning_rate": 3e-3, "hidden": [64]}}
+PPO |= {"settings": {"gamma": 0.9}}
+GRPO = {"kind": "rl", "algorithm": "trajectory-grpo", "steps": 20, "prompts_per_step": 16, "group_size": 8, "ratio": "action"}
+GRPO |= {"minibatches": 4, "learning_rate": 1e-3}
+
+
+@pytest.fixture(autouse=True)
+def loaded(monkeypatch):
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", os.pathsep.join([runs.TOY, DIAL]))
+
+
+def config(folder, stages, policy=SMALL, options=None, **sections):
+    data = {
+        "name": "dial",
+        "runs": str(folder),
+        "policy": policy,
+        "tasks": [{"id": "dial/turn", "options": {"n": 2000, **(options or {})}}],
+        "stages": stages,
+        "simulate": {"environments": 64},
+        "evaluate": {"n": 200},
+        "record": {"trackers": [], "rollouts": 8},
+        "train": {"threads": 1},
+    }
+    return parse_config({**data, **sections})
+
+
+def figures(folder):
+    summary = json.loads((folder.path / "summary.json").read_text())
+    return {name: summary[name]["dial/turn"]["value"] for name in ("before", "best", "last")}
+
+
+@pytest.mark.parametrize(
+    ("stage", "policy", "options"),
+    [
+        (PPO, SMALL, {"reward": "stages"}),
+        (GRPO, SMALL, {}),
+        (PPO, {**SMALL, "options": {**SMALL["options"], "head": "flow"}}, {"reward": "stages"}),
+        (PPO, {"kind": "small", "model": "cnn", "options": {"dims": 2, "size": 36, "hidden": [64]}}, {"reward": "stages"}),
+        (
+            {**PPO, "credit": "chunk", "ratio": "chunk"},
+            {**SMALL, "options": {**SMALL["options"], "chunk": 2}},
+            {"reward": "stages"},
+        ),
+    ],
+    ids=["ppo", "grpo", "flow", "cnn", "chunks"],
+)
+def test_it_learns_to_turn_to_the_mark(tmp_path, stage, policy, options):
+    if options:
+        stage = {**stage}
+    sections = {
+        "tasks": [{"id": "dial/turn", "options": {"n": 2000, **options}, "verifiers": {"dial/success": float(not options)}}]
+    }
+    folder = runs.run(config(tmp_path, [stage], policy, **sections))
+    found = figures(folder)
+    assert found["before"] < 0.45 and found["last"] > 0.8, found
+    rows = [r["metrics"] for r in runs.rows(folder) if "metrics" in r]
+    assert all(m["logprob_gap"] < 1e-4 and m["simulator/lost"] == 0 for m in rows)
+    assert rows[-1]["episode/success"] > rows[0]["episode/success"] + 0.2
+
+
+def test_imitation_of_the_expert(tmp_path):
+    stage = {"kind": "sft", "split": "warm", "steps": 60, "batch_size": 16, "learning_rate": 3e-3}
+    assert figures(runs.run(config(tmp_path, [stage])))["last"] > 0.9
+
+
+@pytest.mark.parametrize("stage", [PPO, GRPO], ids=["ppo", "grpo"])
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, stage, lanes):
+    stage = {**stage, "steps": 4, "prompts_per_step": 12, "minibatches": 2}
+    if stage["algorithm"] != "ppo":
+        stage["group_size"] = 4
+    simulate, keep = {"environments": 8, "lanes": lanes}, {"every": 2, "keep": 9}
+    options = {"reward": "own"}
+    whole = runs.run(config(tmp_path / "whole", [stage], options=options, simulate=simulate, checkpoint=keep))
+    again = config(tmp_path / "again", [stage], options=options, simulate=simulate, checkpoint=keep)
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(again, progress=runs.Silent(3))
+    folder = runs.run(again, resume=True)
+
+    def comparable(found):
+        timed = ("simulator/steps_per_s", "simulator/busy_share", "policy/idle_share")
+        steps, sampled = runs.trajectory(found)
+        return [(step, {k: v for k, v in row.items() if k not in timed}) for step, row in steps], sampled
+
+    assert comparable(folder) == comparable(whole)
+
+
+def test_episodes_are_recorded_with_what_came_of_them(tmp_path):
+    folder = runs.run(config(tmp_path, [{**GRPO, "steps": 1, "prompts_per_step": 2, "group_size": 4}], options={"reward": "own"}))
+    rows = [json.loads(line) for line in (folder.path / "rollouts" / "step-000001.jsonl").read_text().splitlines()]
+    assert len(rows) == 8
+    for row in rows:
+        (message,) = row["messages"]
+        picture, text = message["content"]
+        assert text["text"] == "turn to the mark" and (folder.path / "rollouts" / picture["path"]).is_file()
+        word, steps = row["completion"].split(" after ")
+        assert word == ("succeeded" if row["score"]["parts"]["dial/success"] else "failed") and " steps, return -" in steps
+        assert row["reward"] != row["score"]["value"] and row["source"] == "policy"
+
+
+def test_a_checkpoint_is_evaluated_again_and_under_a_variant(tmp_path):
+    folder = runs.run(config(tmp_path, [GRPO]))
+    plain, far = (config(tmp_path, [GRPO], options=options, evaluate={"n": 300}) for options in ({}, {"never": True}))
+    (figure,) = evaluate_only(plain, folder.path, "last")
+    assert figure.value == pytest.approx(figures(folder)["last"], abs=0.06) and figure.n == 300
+    (figure,) = evaluate_only(far, folder.path, "last")
+    assert figure.value == 0.0
+
+
+def test_smoke_keeps_the_policy_and_plays_few(tmp_path):
+    found = smoke(config(tmp_path, [PPO]))
+    assert found.policy.model == "mlp" and found.simulate.environments == 4 and found.stages[0].steps == 2
+    runs.run(found)
+
+
+def test_a_simulator_that_breaks_costs_its_episode_and_no_more(tmp_path):
+    """The prompt whose environment always breaks is left out and counted; the run goes on."""
+    breaks = 10_000 + 3
+    stage = {**GRPO, "steps": 2, "prompts_per_step": 8, "group_size": 4}
+    made = config(tmp_path, [stage], options={"breaks": breaks, "n": 8}, judge={"failure_limit": 0.5}, evaluate={"n": 0})
+    folder = runs.run(made)
+    rows = [r["metrics"] for r in runs.rows(folder) if "metrics" in r]
+    assert all(m["simulator/lost"] > 0 and m["judge/failed_share"] == 1 / 8 for m in rows)
+    errors = (folder.path / "errors.jsonl").read_text()
+    assert "its simulator broke" in errors and "train-3" in errors
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"policy": {"model": "tiny:qwen2_5_vl"}},
+            "task 'dial/turn' acts, and policy.kind = 'vlm' writes|acts in a simulator, and policy.kind = 'vlm' writes",
+        ),
+        ({"tasks": [{"id": "toy/colour"}]}, "policy.kind = 'small' acts"),
+        ({"tasks": [{"id": "toy/colour"}, {"id": "dial/turn"}]}, "answered in words: train them in two runs"),
+        ({"stages": [{**GRPO, "hints": "ghpo"}]}, "stages.0.hints is about words|hints is about words"),
+        ({"stages": [{**GRPO, "overlong": "mask"}]}, "overlong is about words"),
+        ({"stages": [{"kind": "distill", "steps": 1, "teacher": "x"}]}, 'divergence = "reverse" is for words'),
+        ({"stages": [{"kind": "sft", "steps": 1, "split": "demo"}]}, "has no split 'demo': choose one of warm, train, test"),
+        ({"simulate": {"device": "cuda:77"}}, "simulate.device = 'cuda:77'"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_anything_is_loaded(tmp_path, change, message):
+    made = (
+        config(tmp_path, [GRPO])
+        if not change
+        else config(tmp_path, change.get("stages", [GRPO]), **{k: v for k, v in change.items() if k != "stages"})
+    )
+    with pytest.raises(UserError, match=message):
+        check_config(resolved(made))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dims": 3, "state": 2}, "takes actions of 2 numbers, and policy.options.dims = 3"),
+        ({"dims": 2, "state": 9}, "policy.options.state = 9, and the simulator shows a state of 2"),
+        ({"dims": 2, "state": 2, "colour": 1}, "policy 'small' has no option 'colour'"),
+        (
+            {"dims": 2, "state": 2, "seed": 1},
+            "policy.options: .*seed have keys of their own|device and seed have keys of their own",
+        ),
+    ],
+)
+def test_a_policy_that_does_not_fit_is_told_in_one_line(tmp_path, options, message):
+    with pytest.raises(UserError, match=message) as error:
+        runs.run(config(tmp_path, [GRPO], {**SMALL, "options": options}))
+    assert "\n" not in str(error.value)
+
+
+def test_a_checkpoint_of_another_shape_is_refused(tmp_path):
+    folder = runs.run(config(tmp_path, [{**GRPO, "steps": 1, "prompts_per_step": 2}]))
+    (checkpoint,) = (folder.path / "checkpoints").glob("step-*/policy")
+    kept = tmp_path / "kept"
+    shutil.copytree(checkpoint, kept)
+    with pytest.raises(UserError, match=r"hidden = \[64, 64\], and the run file says \[8\]"):
+        runs.run(config(tmp_path / "other", [GRPO], {"kind": "small", "model": str(kept), "options": {"hidden": [8]}}))
+    going_on = config(tmp_path / "on", [{**GRPO, "steps": 1, "prompts_per_step": 2}], {"kind": "small", "model": str(kept)})
+    assert runs.run(going_on).path.exists(), "what a folder was saved with need not be said again"
