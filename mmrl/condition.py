@@ -7,14 +7,18 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from mmrl.collect.lane import SAID
 from mmrl.gather import Gathered, Group, moved, with_text
 from mmrl.policies.reading import PromptInputs
 from mmrl.schema import ConditionConfig
+from mmrl.simulation import Track
 from mmrl.types import Credit, Prompt, Rollout, replace
 
 
 def shown_as(prompt: Prompt, condition: str) -> Prompt:
-    """The prompt with a condition at its end; without one, as it is."""
+    """The prompt with a condition at its end; without one, as it is. Where a simulator gives the instruction, it follows that."""
+    if not prompt.messages:
+        return replace(prompt, meta={**prompt.meta, SAID: condition}) if condition else prompt
     return with_text(prompt, f"\n{condition}") if condition else prompt
 
 
@@ -39,6 +43,9 @@ def relabelled(
     shown: dict[tuple[int, str], tuple[int, Prompt, PromptInputs]] = {}
     for rollout, label in zip(gathered.rollouts, labels, strict=True):
         key, group = (rollout.group, label), gathered.groups[rollout.group]
+        if rollout.track is not None:
+            answers.append(replace(rollout, track=told(rollout.track, config.positive, label)))
+            continue
         if key not in shown:
             prompt = group.prompt if label == config.positive else shown_as(plain(group), label)
             shown[key] = (len(shown), prompt, group.inputs if label == config.positive else encode(prompt))
@@ -46,6 +53,12 @@ def relabelled(
         answers.append(replace(rollout if label == config.positive else moved(rollout, prompt, inputs), group=number))
     credit = Credit(advantages=torch.ones(len(labels)).where(~advantages_N.isnan(), torch.nan))
     return answers, credit, labels.count(config.positive) / len(labels)
+
+
+def told(track: Track, before: str, label: str) -> Track:
+    """The episode under another condition than the one that it was sampled under."""
+    plain = track.instruction.removesuffix(f" {before}")
+    return replace(track, instruction=f"{plain} {label}".strip())
 
 
 def labels_of(advantages: Sequence[float], config: ConditionConfig, seed: int) -> list[str]:

@@ -124,6 +124,7 @@ class Evaluator:
         extra = self._summarise(label, [(p, i.value) for p, i in zip(prompts, items, strict=True) if i.value is not None])
         extra["truncated_share"] = sum(c.status.is_truncated for c in cases) / len(cases)
         extra["failed"] = float(sum(s.failed for s in scores))
+        extra |= _episodes(cases)
         if self.config.evaluate.samples > 1:
             extra |= several(items, spec)
         if self.config.evaluate.blank and any(p.images for p in prompts):
@@ -241,6 +242,12 @@ def _blanked(message: Message) -> Message:
         for part in message["content"]
     ]
     return {**message, "content": parts}
+
+
+def _episodes(cases: Sequence[Case]) -> dict[str, float]:
+    """Means of what came of episodes in simulators, as `episode/NAME`."""
+    names = sorted({name for case in cases for name in case.outcome})
+    return {f"episode/{n}": statistics.fmean(c.outcome[n] for c in cases if n in c.outcome) for n in names}
 
 
 def _light(rollout: Rollout | None, spec: VerifierSpec) -> Rollout | None:

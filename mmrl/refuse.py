@@ -19,7 +19,7 @@ from mmrl.interfaces import Task
 from mmrl.policies.parts import check_parts
 from mmrl.policies.vocabulary import check_teacher
 from mmrl.run import task_weights
-from mmrl.schema import DistillStage, RlStage, RunConfig
+from mmrl.schema import EXPERT, DistillStage, RlStage, RunConfig
 from mmrl.trackers import check_trackers
 
 
@@ -75,16 +75,14 @@ def check_acting(config: RunConfig, tasks: Mapping[str, Task], acts: bool) -> No
     if acts and not acted:
         raise UserError(f"policy.kind = {config.policy.kind!r} acts in simulators, and task {spoken[0]!r} is answered in words")
     for number, stage in enumerate(config.stages):
-        if isinstance(stage, DistillStage) and acts and stage.divergence != "sampled":
-            raise UserError(f'stages.{number}.divergence = "{stage.divergence}" is for words: a policy that acts takes "sampled"')
+        if isinstance(stage, DistillStage):
+            check_distilled(config, number, stage, tasks if acts else {})
         if not isinstance(stage, RlStage):
             continue
         if stage.ratio != "token" and not acts:
             raise UserError(f'stages.{number}.ratio = "{stage.ratio}" is for policies that act: words are tokens; leave it out')
         odd = [
-            key
-            for key, off in (("hints", "none"), ("labels", "task"), ("ground_truth", "never"), ("condition", None))
-            if getattr(stage, key) != off
+            key for key, off in (("hints", "none"), ("labels", "task"), ("ground_truth", "never")) if getattr(stage, key) != off
         ]
         if acts and (odd or stage.overlong != "keep" or stage.overlong_buffer):
             raise UserError(
@@ -96,6 +94,23 @@ def check_acting(config: RunConfig, tasks: Mapping[str, Task], acts: bool) -> No
         simulation = tasks[label].simulation
         assert simulation is not None
         plugins.registry().get("simulators", simulation.simulator)
+
+
+def check_distilled(config: RunConfig, number: int, stage: DistillStage, acted: Mapping[str, Task]) -> None:
+    """Refuse a teacher that can't teach. acted: the tasks that act; none for a policy that writes."""
+    where, expert = f"stages.{number}", stage.teacher == EXPERT
+    if expert and not acted:
+        raise UserError(f'{where}.teacher = "expert" is a simulator\'s, and these tasks are answered in words: name a model')
+    if acted and stage.divergence != ("hard" if expert else "sampled"):
+        wanted = '"hard": its actions are imitated' if expert else '"sampled": the others are for words'
+        raise UserError(f'{where}.divergence = "{stage.divergence}": with this teacher a policy that acts takes {wanted}')
+    for label in config.weights(stage) if expert else ():
+        simulation = acted[label].simulation
+        assert simulation is not None
+        if "expert" not in plugins.registry().get("simulators", simulation.simulator).capabilities:
+            raise UserError(f"{where}.teacher: simulator {simulation.simulator!r} of task {label!r} has no expert: name a model")
+    if expert and config.policy.options.get("chunk", 1) != 1:
+        raise UserError(f"{where}.teacher: an expert says one action at a time: set policy.options.chunk = 1")
 
 
 def check_stage(config: RunConfig, number: int, stage: RlStage) -> None:
@@ -182,7 +197,7 @@ def check_model(config: RunConfig) -> None:
     if check := getattr(registry.target(registry.get("policies", config.policy.kind)), "check", None):
         check(config.policy)
         for number, stage in enumerate(config.stages):
-            if isinstance(stage, DistillStage):
+            if isinstance(stage, DistillStage) and stage.teacher != EXPERT:
                 try:
                     check(config.policy.model_copy(update={"model": stage.teacher}))
                     check_teacher(config.policy, stage.teacher)

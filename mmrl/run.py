@@ -73,9 +73,9 @@ class Run:
         policy: Policy,
         judge: Judge,
         progress: Progress,
-        teacher: Callable[[DistillStage], Policy],
+        teacher: Callable[[DistillStage], Policy | None],
     ) -> None:
-        """tasks: label -> task. teacher: loads the one of a distill stage."""
+        """tasks: label -> task. teacher: loads the one of a distill stage, None for an expert."""
         self.config, self.tasks, self.folder = config, tasks, folder
         self.policy, self.judge, self.progress, self.teacher = policy, judge, progress, teacher
         self.entries = {t.label: t for t in config.tasks}

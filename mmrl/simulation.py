@@ -122,6 +122,8 @@ class Track:
     """float32: what each action was paid; 0 where it was not carried out."""
     values_TU: torch.Tensor | None = None
     """float32: what a critic said before each call, of each action (U = K) or of the whole (U = 1)."""
+    advice_TA: torch.Tensor | None = None
+    """float32: what an expert would have done at each call, where one was asked."""
     bootstrap: float = 0.0
     """What it said of the state in which the episode was left; 0 where the episode ended by itself."""
 

@@ -30,7 +30,7 @@ from mmrl.policies.vlm import VLM
 from mmrl.record import RunFolder, is_run, read_rows, refuse_used, step_of
 from mmrl.refuse import check_config, check_model, device_of, of_teacher, remarks, resolved, verifier_ids
 from mmrl.run import Position, Progress, Run, lend_eyes, opening, shown_in
-from mmrl.schema import DistillStage, PolicyConfig, RunConfig
+from mmrl.schema import EXPERT, DistillStage, PolicyConfig, RunConfig
 from mmrl.targets import calling, check_options, one_line
 
 
@@ -220,7 +220,10 @@ def made_policy(config: PolicyConfig, **given: Any) -> Policy:
     return policy
 
 
-def load_teacher(config: RunConfig, stage: DistillStage) -> Policy:
+def load_teacher(config: RunConfig, stage: DistillStage) -> Policy | None:
+    """The policy that a distill stage follows; None where it is the simulator's expert."""
+    if stage.teacher == EXPERT:
+        return None
     policy = config.policy.model_copy(update={"model": stage.teacher, "lora": None})
     try:
         teacher = made_policy(policy, device=device_of(config), seed=derive(config.seed, "weights"))

@@ -23,11 +23,12 @@ from mmrl.gather import Gathered, Gatherer, Taken, collected, outcomes
 from mmrl.generate.local import LocalGenerator, Sampling
 from mmrl.learn import Demonstrations, Learner
 from mmrl.metrics import rl_metrics
+from mmrl.policies.acting import ActingPolicy
 from mmrl.policies.critic import Critic
 from mmrl.policies.reference import Reference
 from mmrl.policies.vlm import VLM
 from mmrl.record import rollout_row
-from mmrl.schema import CriticConfig, DistillStage, RlStage, SftStage, Training
+from mmrl.schema import EXPERT, CriticConfig, DistillStage, RlStage, SftStage, Training
 from mmrl.targets import PluginError, calling
 from mmrl.types import Batch, Credit, Prompt, Rollout, Score
 
@@ -371,6 +372,7 @@ class DistillSteps(Steps):
         self.stage, self.teacher = stage, run.teacher(stage)
         self.algorithm = load_algorithm("opd", {}) if stage.divergence == "sampled" else None
         self.collector = run.collector
+        self.collector.advised = stage.teacher == EXPERT
         if stage.divergence == "hard" and isinstance(self.teacher, VLM):
             self.collector = TurnCollector(self.teacher, LocalGenerator(self.teacher, run.config.generate.batch_size))
 
@@ -391,6 +393,10 @@ class DistillSteps(Steps):
             size = lambda task: run.entries[task].group_size or self.stage.group_size  # noqa: E731
             found = collected(self.collector, taken, size, lambda task: self.sampling(task, 0), run.at.step)
         rollouts = [r for group in found for r in group]
+        if self.collector.advised:
+            policy = self.run.policy
+            assert isinstance(policy, ActingPolicy)
+            rollouts = [replace(r, track=policy.following(r.track)) for r in rollouts if r.track]
         lengths = [r.length for r in rollouts]
         metrics = run.collector.figures() | {"length/mean": sum(lengths) / len(rollouts)}
         credit = ones(rollouts)

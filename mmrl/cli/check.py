@@ -12,7 +12,7 @@ from mmrl.cli.settings import key_values
 
 
 @click.command()
-@click.argument("id", shell_complete=ids("tasks", "verifiers"))
+@click.argument("id", shell_complete=ids("tasks", "verifiers", "simulators"))
 @click.option("-n", default=32, show_default=True, type=click.IntRange(min=2), help="Rows to look at, of each split.")
 @click.option(
     "--task",
@@ -20,10 +20,12 @@ from mmrl.cli.settings import key_values
     shell_complete=ids("tasks"),
     help="Check a verifier on rows of this task; by default of those that name it.",
 )
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Option of the task, its value as in TOML.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Option of the task or simulator, its value as in TOML."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a list of reports.")
 def command(id: str, n: int, task: str | None, settings: tuple[str, ...], as_json: bool) -> None:
-    """Check a task or a verifier against the conformance kit; exit code 1 when it fails."""
+    """Check a task, a verifier or a simulator against the conformance kit; exit code 1 when it fails."""
     from mmrl.testing import check_id
 
     options = key_values(settings)
@@ -47,7 +49,11 @@ def command(id: str, n: int, task: str | None, settings: tuple[str, ...], as_jso
                 ],
             )
             failed, total = sum(not r.ok for r in report.results), len(report.results)
-            seen = f"on up to {n} rows of each split; -n looks at more"
+            seen = (
+                f"on up to {n} rows of each split; -n looks at more"
+                if report.kind != "simulator"
+                else "of what its spec promises"
+            )
             click.echo(f"{failed} of {total} checks fail, {seen}\n" if failed else f"all {total} checks pass, {seen}\n")
     if not all(r.ok for r in reports):
         raise click.exceptions.Exit(1)

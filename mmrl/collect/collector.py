@@ -23,6 +23,9 @@ class Collector(Protocol):
     critic: Critic | None
     """Values what is seen while it is collected, where an algorithm has one and the collector can use it."""
 
+    advised: bool
+    """Ask simulators' experts what they would do."""
+
     @property
     def batch_size(self) -> int:
         """Episodes that are best asked for at once."""

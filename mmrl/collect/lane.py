@@ -18,6 +18,8 @@ from mmrl.specs import SimulatorSpec
 from mmrl.targets import PluginError
 from mmrl.types import Prompt, Status
 
+SAID = "said"
+"""What a prompt's meta calls a text that follows the instruction."""
 TRIES = 3
 """How often an episode is begun whose environment breaks."""
 
@@ -150,6 +152,16 @@ class Lane:
         for kept in (self._elapsed_N, self._potential_N, self._paid_N, *self._best.values()):
             kept[envs] = 0
 
+    def shown(self, envs: list[int]) -> Observation:
+        """What these environments show to the policy: with what is said of each episode behind its instruction."""
+        seen = self.observation.rows(torch.tensor(envs, device=_device(self.observation)))
+        jobs = [self.jobs[env] for env in envs]
+        said = [job.prompt.meta.get(SAID, "") if job else "" for job in jobs]
+        if not any(said):
+            return seen
+        texts = [f"{text} {more}".strip() for text, more in zip(seen.instructions, said, strict=True)]
+        return Observation(images=seen.images, state=seen.state, instructions=texts)
+
     # -- episodes go on ---------------------------------------------------------------------------------------------------
 
     @property
@@ -270,13 +282,15 @@ class Lane:
         logprobs = torch.stack([self._spread(c.chosen.logprobs_nKC, c.envs_n) for c in self.calls])
         valued = [self._spread(c.chosen.values_nU, c.envs_n) for c in self.calls if c.chosen.values_nU is not None]
         values = torch.stack(valued) if valued else None
+        advised = [self._spread(c.chosen.advice_nA, c.envs_n) for c in self.calls if c.chosen.advice_nA is not None]
+        advice = torch.stack(advised) if advised else None
         valid, rewards = (torch.stack([getattr(c, name) for c in self.calls]).to(device) for name in ("valid_NK", "rewards_NK"))
         for job in self.ended:
             if job.last is None:
                 continue
             at = (slice(job.start, job.end), job.env)
             job.track = Track(
-                instruction=self.calls[job.start].observation.instructions[job.env],
+                instruction=f"{self.calls[job.start].observation.instructions[job.env]} {job.prompt.meta.get(SAID, '')}".strip(),
                 images={camera: torch.cat([shown[at], job.last.images[camera]]) for camera, shown in images.items()},
                 state=None if state is None or job.last.state is None else torch.cat([state[at], job.last.state]),
                 choices=choices[at],
@@ -284,6 +298,7 @@ class Lane:
                 valid_TK=valid[at],
                 rewards_TK=rewards[at],
                 values_TU=None if values is None else values[at],
+                advice_TA=None if advice is None else advice[at],
             )
 
     def _spread(self, rows_n: torch.Tensor, envs_n: torch.Tensor) -> torch.Tensor:

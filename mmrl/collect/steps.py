@@ -32,6 +32,8 @@ class StepCollector:
         self.policy, self.tasks, self.config, self.device = policy, tasks, config, device
         self.critic: Critic | None = None
         """Values what is seen, where an algorithm has one."""
+        self.advised = False
+        """Ask the simulators' experts, at every call, what they would do."""
         self.seconds = {"policy": 0.0, "waiting": 0.0, "stepping": 0.0}
         """The policy's time, how long it waited for simulators, and the time that those took."""
         self._lanes: dict[str, list[Lane]] = {}
@@ -129,7 +131,7 @@ class StepCollector:
             self.seconds["waiting"] += time.perf_counter() - started
             if envs := lane.active:
                 started = time.perf_counter()
-                chosen = choose(lane, envs, lane.observation.rows(_ids(envs, lane.observation)))
+                chosen = choose(lane, envs, lane.shown(envs))
                 self.seconds["policy"] += time.perf_counter() - started
                 lanes.append((lane, self._step(lane.play, chosen, envs)))
         for lane in begun:
@@ -155,12 +157,17 @@ class StepCollector:
         jobs = [lane.jobs[env] for env in envs]
         seeds_n = torch.tensor([job.seed for job in jobs if job], dtype=torch.int64)
         calls_n = torch.tensor([len(lane.calls) - job.start for job in jobs if job], dtype=torch.int64)
-        return self.policy.act(seen, seeds_n, calls_n, temperature, self.critic)
+        chosen = self.policy.act(seen, seeds_n, calls_n, temperature, self.critic)
+        return replace(chosen, advice_nA=self._advice(lane, envs)) if self.advised else chosen
+
+    def _advice(self, lane: Lane, envs: Sequence[int]) -> torch.Tensor:
+        """What the simulator's expert would do, float32 [n, A]."""
+        if not isinstance(lane.simulator, Expert):
+            raise UserError(f"simulator {lane.spec.id!r} has no expert that could be followed: take another teacher")
+        return lane.simulator.expert()[torch.tensor(envs)]
 
     def _show(self, lane: Lane, envs: Sequence[int], seen: Observation) -> Chosen:
-        if not isinstance(lane.simulator, Expert):
-            raise UserError(f"simulator {lane.spec.id!r} has no expert that could demonstrate: give demonstrations of your own")
-        actions_nA = lane.simulator.expert()[torch.tensor(envs)]
+        actions_nA = self._advice(lane, envs)
         return Chosen(
             actions_nKA=actions_nA[:, None], choices=actions_nA[:, None], logprobs_nKC=torch.full((len(envs), 1, 1), torch.nan)
         )
@@ -220,11 +227,6 @@ def moment(track: Track, call: int) -> Track:
 
 def _rollout(job: Job, group: int) -> Rollout:
     return Rollout(prompt=job.prompt, group=group, turns=(), status=job.status, track=job.track, outcome=job.outcome)
-
-
-def _ids(envs: Sequence[int], shown: Observation) -> torch.Tensor:
-    tensors = [*shown.images.values(), *([] if shown.state is None else [shown.state])]
-    return torch.tensor(envs, device=tensors[0].device)
 
 
 def _together(rows: Sequence[Observation]) -> Observation:

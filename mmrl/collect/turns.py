@@ -90,6 +90,7 @@ class TurnCollector:
         self.policy, self.generator = policy, generator
         self.critic: Critic | None = None
         """Unused: values of words are measured in the update's own passes."""
+        self.advised = False
         self.tasks, self.max_turns = tasks or {}, max_turns
 
     @property

@@ -85,6 +85,8 @@ class Chosen:
     logprobs_nKC: torch.Tensor
     values_nU: torch.Tensor | None = None
     """What the critic says, of each action or of the whole."""
+    advice_nA: torch.Tensor | None = None
+    """What an expert would do, where one is asked."""
 
 
 def saved_options(folder: Path) -> dict[str, Any]:
@@ -181,6 +183,12 @@ class ActingPolicy:
             valid_TK=valid_TK,
             rewards_TK=torch.zeros(count, self.chunk, device=self.device),
         )
+
+    def following(self, track: Track) -> Track:
+        """An episode of the policy's own as a demonstration of what an expert would have done at each of its moments: DAgger
+        (Ross et al., A Reduction of Imitation Learning to No-Regret Online Learning). A chunk has one action."""
+        assert track.advice_TA is not None
+        return self.chunked(replace(track, choices=track.advice_TA[:, None]))
 
     def fits(self, task: str, simulator: Simulator, spec: SimulatorSpec) -> None:
         """UserError where the policy doesn't fit the simulator of a task."""

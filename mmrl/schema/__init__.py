@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from mmrl.schema.base import Count, Free, Positive, Rate, Real, Section, Share, Threshold, Weight
 from mmrl.schema.stages import (
+    EXPERT,
     PARTS,
     STAGES,
     ConditionConfig,
@@ -26,6 +27,7 @@ from mmrl.schema.stages import (
 )
 
 __all__ = [
+    "EXPERT",
     "PARTS",
     "STAGES",
     "ConditionConfig",

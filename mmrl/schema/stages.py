@@ -283,13 +283,18 @@ class RlStage(Training):
         return self
 
 
+EXPERT = "expert"
+"""The teacher of a `distill` stage that is a simulator's own expert."""
+
+
 class DistillStage(Training):
     """`[[stages]] kind = "distill"`: learn from a teacher on the policy's own completions."""
 
     kind: Literal["distill"]
     """Which stage it is."""
     teacher: str
-    """A folder or hub name of a checkpoint with the same vocabulary; a run's are `runs/NAME/checkpoints/step-.../policy`."""
+    """A folder or hub name of a checkpoint with the same vocabulary; a run's are `runs/NAME/checkpoints/step-.../policy`. Or
+    `expert`: the simulator's own, for a policy that acts."""
     divergence: Literal["reverse", "forward", "hard", "sampled"] = "reverse"
     """`reverse`, `forward`: KL(policy || teacher) or KL(teacher || policy) over the vocabulary at each token of the policy's
     completions; `sampled`: the reverse one, from the sampled tokens alone; `hard`: imitate the teacher's completions."""

@@ -85,8 +85,12 @@ def check_task(
 
     registered, wanted = make is None, dict(options or {})
     build = make or (lambda: plugins.registry().make_task(spec.id, wanted))
-    build()  # what is wrong with the options or the target is the caller's UserError, not a finding
+    acts = build().simulation is not None  # what is wrong with the options is the caller's UserError, not a finding
     subject = TaskSubject(spec, build, n, wanted, registered)
+    if acts:
+        from mmrl.testing.acting import check_acting_task
+
+        return check_acting_task(subject)
     return Report(spec.id, "task", run_checks(subject, GATES, CHECKS))
 
 

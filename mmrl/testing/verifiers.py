@@ -58,7 +58,12 @@ def check_verifier(
 
     if not rows:
         raise UserError(f"no rows to check verifier {spec.id!r} on: name a task that uses it")
-    subject = VerifierSubject(spec, verify or plugins.registry().make_verifier(spec.id), rows, is_metric)
+    function = verify or plugins.registry().make_verifier(spec.id)
+    if any(task.simulation is not None for task, _ in rows):
+        from mmrl.testing.acting import check_outcome_verifier
+
+        return check_outcome_verifier(spec, function, rows)
+    subject = VerifierSubject(spec, function, rows, is_metric)
     return Report(spec.id, "verifier", run_checks(subject, [gold_scores_highest], CHECKS))
 
 

@@ -74,7 +74,7 @@ class _Card:
 
     @property
     def height(self) -> int:
-        return PICTURE + 42 + 22 * len(self.prompt) + 12 + 22 * len(self.answer) + 10 + PAD
+        return PICTURE + 42 + 22 * len(self.prompt) + 12 + (22 * len(self.answer) + 10 if self.answer else 0) + PAD
 
     def paint(self, sheet: Image, draw: ImageDraw, x: int, y: int, height: int) -> None:
         from PIL import Image, ImageDraw
@@ -94,6 +94,8 @@ class _Card:
             draw.text((left, y), line, INK, _font_for(line, 16))
             y += 22
         y += 12
+        if not self.answer:
+            return
         draw.rounded_rectangle((left, y, x + CARD - PAD - 1, y + 22 * len(self.answer) + 10), 6, fill=LEAF)
         draw.text((x + CARD - PAD - 10, y + 9), "answer", GREEN, _font(12), anchor="ra")
         for line in self.answer:
@@ -105,13 +107,13 @@ def _card(prompt: Prompt, see: See | None) -> _Card:
     originals = [load_image(image) for image in prompt.images]
     seen = [see(image) if see else image for image in originals]
     sizes = list(dict.fromkeys(f"{image.width} x {image.height}" for image in seen))
-    answer = "none" if prompt.answer is None else str(prompt.answer) or "(empty)"
+    answer = str(prompt.answer) or "(empty)"
     return _Card(
         picture=_mount(prompt, originals, seen),
         id=prompt.id or "no id",
         sizes=", ".join(sizes[:2]) + (", ..." if len(sizes) > 2 else ""),
         prompt=wrap(prompt.text, CARD - 2 * PAD, 16, CHOICE_LINES if len(_CHOICE.findall(prompt.text)) > 1 else PROMPT_LINES),
-        answer=wrap(answer, CARD - 2 * PAD - 70, 16, ANSWER_LINES),
+        answer=[] if prompt.answer is None else wrap(answer, CARD - 2 * PAD - 70, 16, ANSWER_LINES),
     )
 
 

@@ -113,7 +113,11 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, stage, lanes):
 
 
 def test_episodes_are_recorded_with_what_came_of_them(tmp_path):
-    folder = runs.run(config(tmp_path, [{**GRPO, "steps": 1, "prompts_per_step": 2, "group_size": 4}], options={"reward": "own"}))
+    folder = runs.run(
+        config(
+            tmp_path, [{**GRPO, "steps": 1, "prompts_per_step": 2, "group_size": 4, "minibatches": 1}], options={"reward": "own"}
+        )
+    )
     rows = [json.loads(line) for line in (folder.path / "rollouts" / "step-000001.jsonl").read_text().splitlines()]
     assert len(rows) == 8
     for row in rows:
@@ -144,10 +148,12 @@ def test_a_simulator_that_breaks_costs_its_episode_and_no_more(tmp_path):
     """The prompt whose environment always breaks is left out and counted; the run goes on."""
     breaks = 10_000 + 3
     stage = {**GRPO, "steps": 2, "prompts_per_step": 8, "group_size": 4}
-    made = config(tmp_path, [stage], options={"breaks": breaks, "n": 8}, judge={"failure_limit": 0.5}, evaluate={"n": 0})
+    made = config(
+        tmp_path, [stage], options={"breaks": breaks, "n": 8, "never": True}, judge={"failure_limit": 0.5}, evaluate={"n": 0}
+    )
     folder = runs.run(made)
     rows = [r["metrics"] for r in runs.rows(folder) if "metrics" in r]
-    assert all(m["simulator/lost"] > 0 and m["judge/failed_share"] == 1 / 8 for m in rows)
+    assert all(m["simulator/lost"] > 0 and 0 < m["judge/failed_share"] <= 1 / 8 for m in rows)
     errors = (folder.path / "errors.jsonl").read_text()
     assert "its simulator broke" in errors and "train-3" in errors
 
@@ -163,7 +169,7 @@ def test_a_simulator_that_breaks_costs_its_episode_and_no_more(tmp_path):
         ({"tasks": [{"id": "toy/colour"}, {"id": "dial/turn"}]}, "answered in words: train them in two runs"),
         ({"stages": [{**GRPO, "hints": "ghpo"}]}, "stages.0.hints is about words|hints is about words"),
         ({"stages": [{**GRPO, "overlong": "mask"}]}, "overlong is about words"),
-        ({"stages": [{"kind": "distill", "steps": 1, "teacher": "x"}]}, 'divergence = "reverse" is for words'),
+        ({"stages": [{"kind": "distill", "steps": 1, "teacher": "x"}]}, 'divergence = "reverse": with this teacher'),
         ({"stages": [{"kind": "sft", "steps": 1, "split": "demo"}]}, "has no split 'demo': choose one of warm, train, test"),
         ({"simulate": {"device": "cuda:77"}}, "simulate.device = 'cuda:77'"),
     ],
@@ -197,11 +203,79 @@ def test_a_policy_that_does_not_fit_is_told_in_one_line(tmp_path, options, messa
 
 
 def test_a_checkpoint_of_another_shape_is_refused(tmp_path):
-    folder = runs.run(config(tmp_path, [{**GRPO, "steps": 1, "prompts_per_step": 2}]))
+    folder = runs.run(config(tmp_path, [{**GRPO, "steps": 1, "prompts_per_step": 2, "minibatches": 1}]))
     (checkpoint,) = (folder.path / "checkpoints").glob("step-*/policy")
     kept = tmp_path / "kept"
     shutil.copytree(checkpoint, kept)
     with pytest.raises(UserError, match=r"hidden = \[64, 64\], and the run file says \[8\]"):
         runs.run(config(tmp_path / "other", [GRPO], {"kind": "small", "model": str(kept), "options": {"hidden": [8]}}))
-    going_on = config(tmp_path / "on", [{**GRPO, "steps": 1, "prompts_per_step": 2}], {"kind": "small", "model": str(kept)})
+    going_on = config(
+        tmp_path / "on", [{**GRPO, "steps": 1, "prompts_per_step": 2, "minibatches": 1}], {"kind": "small", "model": str(kept)}
+    )
     assert runs.run(going_on).path.exists(), "what a folder was saved with need not be said again"
+
+
+def test_an_expert_teaches_at_the_states_that_the_policy_gets_into(tmp_path):
+    stage = {
+        "kind": "distill",
+        "teacher": "expert",
+        "divergence": "hard",
+        "steps": 40,
+        "prompts_per_step": 16,
+        "learning_rate": 3e-3,
+    }
+    folder = runs.run(config(tmp_path, [stage], options={"reward": "own"}))
+    assert figures(folder)["last"] > 0.9
+    rows = [r["metrics"] for r in runs.rows(folder) if "metrics" in r]
+    assert rows[-1]["loss"] < rows[0]["loss"] and rows[0]["simulator/steps"] > 16
+
+
+def test_a_teacher_is_followed_at_the_actions_that_were_sampled(tmp_path):
+    made = runs.run(
+        config(tmp_path / "teacher", [{"kind": "sft", "split": "warm", "steps": 60, "batch_size": 16, "learning_rate": 3e-3}])
+    )
+    (teacher,) = (made.path / "checkpoints").glob("step-*/policy")
+    stage = {"kind": "distill", "teacher": str(teacher), "divergence": "sampled", "steps": 40, "prompts_per_step": 32}
+    stage |= {"learning_rate": 3e-3}
+    folder = runs.run(config(tmp_path, [stage], options={"reward": "own"}))
+    rows = [r["metrics"] for r in runs.rows(folder) if "metrics" in r]
+    assert rows[-1]["divergence"] < 0.3 * rows[0]["divergence"]
+    assert figures(folder)["last"] > figures(folder)["before"] + 0.3
+
+
+def test_conditioned_training_says_after_the_instruction_whether_it_was_good(tmp_path):
+    """RECAP: sampled and evaluated as positive; what the update reads says how good each episode was."""
+    import mmrl.packer
+
+    seen = []
+    real = mmrl.packer.pack_tracks
+
+    def packed(rollouts, *args, **options):
+        seen.append([r.track.instruction for r in rollouts])
+        return real(rollouts, *args, **options)
+
+    stage = {**GRPO, "steps": 2, "condition": {"positive": "good", "negative": "bad", "top": 0.5, "drop": 0.2}}
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(mmrl.packer, "pack_tracks", packed)
+        folder = runs.run(config(tmp_path, [stage]))
+    told = {text for texts in seen for text in texts}
+    assert told == {"turn to the mark good", "turn to the mark bad", "turn to the mark"}
+    rows = [json.loads(line) for line in (folder.path / "rollouts" / "step-000001.jsonl").read_text().splitlines()]
+    assert {row["messages"][0]["content"][-1]["text"] for row in rows} == {"turn to the mark good"}
+
+
+@pytest.mark.parametrize(
+    ("stage", "message"),
+    [
+        ({"teacher": "expert"}, 'divergence = "reverse": with this teacher a policy that acts takes "hard"'),
+        ({"teacher": "x", "divergence": "hard"}, 'divergence = "hard": with this teacher a policy that acts takes "sampled"'),
+    ],
+)
+def test_teachers_that_cannot_teach_are_refused(tmp_path, stage, message):
+    with pytest.raises(UserError, match=message):
+        check_config(resolved(config(tmp_path, [{"kind": "distill", "steps": 1, **stage}])))
+    with pytest.raises(UserError, match=r"an expert says one action at a time: set policy.options.chunk = 1"):
+        policy = {**SMALL, "options": {**SMALL["options"], "chunk": 2}}
+        check_config(
+            resolved(config(tmp_path, [{"kind": "distill", "steps": 1, "teacher": "expert", "divergence": "hard"}], policy))
+        )

@@ -67,6 +67,8 @@ class Dial:
         self.resets: list[list[int]] = []
 
     def reset(self, seeds_n, env_ids_n=None, variant=None):
+        if variant not in (None, *SPEC.variants):
+            raise UserError(f"dial: there is no variant {variant!r}: there is far")
         ids = torch.arange(self.num_envs) if env_ids_n is None else env_ids_n
         self.resets.append(ids.tolist())
         drawn = uniform(seeds_n, 0, shape=(2,)) * 2 - 1

@@ -1,0 +1,166 @@
+"""Checks of tasks that act in simulators, and of verifiers that judge what came of their episodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from mmrl.errors import UserError
+from mmrl.interfaces import Task
+from mmrl.specs import VerifierSpec
+from mmrl.testing.checks import Fault, Report, run_checks
+from mmrl.testing.tasks import (
+    TaskSubject,
+    every_split_has_rows,
+    global_random_state_is_untouched,
+    ids_are_unique,
+    prompts_pickle,
+    rows_can_be_used,
+    same_in_another_process,
+    same_seed_gives_same_rows,
+)
+from mmrl.testing.verifiers import Verify
+from mmrl.types import Case, Prompt, Score
+
+STARTS = 4
+"""Starts of each split that are simulated."""
+
+
+def simulator_is_there(subject: TaskSubject) -> str:
+    """The simulator that the task names can be made with its options, and knows the parts that are paid."""
+    from mmrl import plugins
+    from mmrl.simulation import Simulation
+
+    simulation = subject.make().simulation
+    if not isinstance(simulation, Simulation):
+        raise Fault(f"simulation is {simulation!r:.80}: set it to a mmrl.simulation.Simulation")
+    registry = plugins.registry()
+    try:
+        spec = registry.get("simulators", simulation.simulator)
+        registry.target(spec)(num_envs=1, device="cpu", **{**spec.options, **simulation.options}).close()
+    except (UserError, TypeError) as error:
+        raise Fault(f"simulator {simulation.simulator!r} can't be made: {error}") from error
+    named = [part.strip() for key in simulation.stages for part in key.split("&")]
+    if unknown := [part for part in named if part not in ("success", *spec.parts)]:
+        raise Fault(f"stages pay for {unknown[0]!r}: simulator {spec.id!r} has {', '.join(('success', *spec.parts))}")
+    return f"{spec.id}"
+
+
+def starts_can_be_simulated(subject: TaskSubject) -> str:
+    """Each split's starts give an observation with an instruction."""
+    import torch
+
+    from mmrl import plugins
+
+    simulation = subject.make().simulation
+    assert simulation is not None
+    registry = plugins.registry()
+    spec = registry.get("simulators", simulation.simulator)
+    simulator = registry.target(spec)(num_envs=1, device="cpu", **{**spec.options, **simulation.options})
+    said: set[str] = set()
+    try:
+        for split, rows in subject.rows.items():
+            for row in rows[:STARTS]:
+                try:
+                    seen = simulator.reset(torch.tensor([row.seed]), None, row.meta.get("variant"))
+                except UserError as error:
+                    raise Fault(f"row {row.id!r} of {split!r} can't be started: {error}") from error
+                if not seen.instructions[0].strip():
+                    raise Fault(f"row {row.id!r} of {split!r} starts without an instruction: say what is to be done")
+                said.add(seen.instructions[0])
+    finally:
+        simulator.close()
+    return f"{len(said)} instructions, such as {min(said)!r}"
+
+
+def splits_start_apart(subject: TaskSubject) -> None:
+    """No start of one split is in another, by its seed."""
+    seen: dict[int, str] = {}
+    for split, rows in subject.rows.items():
+        for row in rows:
+            if seen.setdefault(row.seed, split) != split:
+                raise Fault(
+                    f"row {row.id!r} of {split!r} has the seed of a row of {seen[row.seed]!r}: an evaluation on it would measure "
+                    "memory; give each split seeds of its own"
+                )
+
+
+GATES = (every_split_has_rows, simulator_is_there)
+CHECKS = (
+    rows_can_be_used,
+    ids_are_unique,
+    same_seed_gives_same_rows,
+    same_in_another_process,
+    global_random_state_is_untouched,
+    splits_start_apart,
+    starts_can_be_simulated,
+    prompts_pickle,
+)
+
+
+def check_acting_task(subject: TaskSubject) -> Report:
+    """Check a task with a simulation."""
+    return Report(subject.spec.id, "task", run_checks(subject, GATES, CHECKS))
+
+
+# -- verifiers of outcomes --------------------------------------------------------------------------------------------------
+
+
+class OutcomeSubject:
+    """A verifier that reads outcomes, and the parts of the simulators of its tasks."""
+
+    def __init__(self, spec: VerifierSpec, verify: Verify, rows: Sequence[tuple[Task, Prompt]]) -> None:
+        from mmrl import plugins
+
+        self.spec, self.verify = spec, verify
+        simulators = {t.simulation.simulator for t, _ in rows if t.simulation is not None}
+        self.parts = sorted({p for s in simulators for p in plugins.registry().get("simulators", s).parts})
+
+    def outcome(self, success: float, steps: float = 1.0) -> dict[str, float]:
+        return {
+            "success": success,
+            "success_at_end": success,
+            "return": success,
+            "steps": steps,
+            **dict.fromkeys(self.parts, success),
+        }
+
+    def value(self, outcome: Mapping[str, float]) -> float:
+        """What the verifier gives; Fault where it raises or gives no number of its range."""
+        try:
+            found = self.verify(Case(completion="", outcome=dict(outcome)))
+        except Exception as error:
+            raise Fault(
+                f"it raised {type(error).__name__}: {error} for the outcome {dict(outcome)}: read case.outcome"
+            ) from error
+        value = found.value if isinstance(found, Score) else found
+        if value is None or not math.isfinite(value) or not self.spec.low - 1e-6 <= value <= self.spec.high + 1e-6:
+            raise Fault(f"it gave {value!r}, outside its range [{self.spec.low:g}, {self.spec.high:g}]: correct low and high")
+        return float(value)
+
+
+def success_at_once_scores_highest(subject: OutcomeSubject) -> None:
+    """An episode that succeeds with its first step, in every part, gets the spec's `high`."""
+    value = subject.value(subject.outcome(1.0, steps=0.0))
+    if not math.isclose(value, subject.spec.high, rel_tol=1e-6, abs_tol=1e-9):
+        raise Fault(f"it gives {value:g} to an episode that succeeds at once, and not high={subject.spec.high:g}")
+
+
+def failure_scores_lower(subject: OutcomeSubject) -> None:
+    """An episode that reached nothing gets less."""
+    if not subject.value(subject.outcome(0.0, steps=100.0)) < subject.spec.high - 1e-6:
+        raise Fault("it gives an episode that reached nothing as much as one that succeeded: it doesn't tell them apart")
+
+
+def same_outcome_same_score(subject: OutcomeSubject) -> None:
+    """The same outcome, the same value."""
+    outcome = subject.outcome(1.0, steps=7.0)
+    if subject.value(outcome) != subject.value(outcome):
+        raise Fault("the same outcome got two values: draw nothing at random")
+
+
+def check_outcome_verifier(spec: VerifierSpec, verify: Verify, rows: Sequence[tuple[Task, Prompt]]) -> Report:
+    """Check a verifier of episodes in simulators."""
+    subject = OutcomeSubject(spec, verify, rows)
+    checks = (success_at_once_scores_highest, failure_scores_lower, same_outcome_same_score)
+    return Report(spec.id, "verifier", run_checks(subject, (), checks))
