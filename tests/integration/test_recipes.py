@@ -26,6 +26,7 @@ def test_there_is_one_for_each_system_and_a_place_for_each_on_the_page():
     assert names >= {
         *("vlm-r1-rec", "vlm-r1-ovd", "vision-r1", "visurf", "jigsaw-r1", "cls-rl", "no-thinking-rl", "ssl4rl", "rewardmap"),
         *("rrvf", "rlrf", "vlaa-thinking", "r1-reward", "generalpoints", "uav-vl-r1", "maye", "ttrv", "modomodo"),
+        *("rl4vla", "rlinf-vla-ppo", "rlinf-vla-grpo", "simplevla-rl", "vla-rl", "vla-opd", "llarp"),
     }
     headings = re.findall(r"^### `([^`]+)`", PAGE, re.MULTILINE)
     assert sorted(headings) == sorted(names)
@@ -49,5 +50,6 @@ def test_it_runs_with_smoke(path, tmp_path):
     folder = runs.run(config)
     summary = json.loads((folder.path / "summary.json").read_text())
     assert summary["steps"] == sum(s.steps for s in config.stages) and summary["last"].keys() == {t.label for t in config.tasks}
-    rows = [row["metrics"] for row in runs.rows(folder) if row.get("stage") == "rl" and "metrics" in row]
-    assert rows and all(m["judge/failed_share"] == 0 and "reward/mean" in m for m in rows)
+    rows = [row for row in runs.rows(folder) if row.get("stage") in ("rl", "distill") and "metrics" in row]
+    assert rows and all(r["metrics"].get("judge/failed_share", 0) == 0 for r in rows)
+    assert all("reward/mean" in r["metrics"] for r in rows if r["stage"] == "rl")

@@ -32,7 +32,12 @@ class World:
                 raise RuntimeError("only once")
             with open(mark, "w"):
                 pass
-        self.facts = {"dims": dims, "threads": os.environ["OMP_NUM_THREADS"], "told": os.environ.get("TOLD"), "python": sys.executable}
+        self.facts = {
+            "dims": dims,
+            "threads": os.environ["OMP_NUM_THREADS"],
+            "told": os.environ.get("TOLD"),
+            "python": sys.executable,
+        }
         self.slow_s, self.odd = slow_s, odd
         self.at, self.steps, self.seed = 0.0, 0, 0
 
@@ -43,7 +48,7 @@ class World:
         return self._rows()
 
     def step(self, action):
-        how = int(round(float(action[1])))
+        how = round(float(action[1]))
         if how == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         elif how == 2:
