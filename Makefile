@@ -14,7 +14,7 @@ help:  ## this list
 
 setup: $(STAMP)  ## create .venv and install what the demo and the tests need
 
-system:  ## install what some tests need from Debian: Chromium, a Vulkan driver (as root); tests skip what is missing
+system:  ## install what some tests need from Debian, as root: Chromium, Vulkan; tests skip what is missing
 	tests/system.sh
 
 demo: $(STAMP)  ## teach a tiny model to read handwritten digits: a warm start, then GRPO

@@ -1,6 +1,6 @@
 """Makes `assets/models/tabletop-pick`: a tiny vision-language-action model that is to be improved by reinforcement.
 
-    python assets/make_robot.py [--steps 4000] [--sloppy 200]
+    python assets/make_robot.py [--steps 4000] [--sloppy 60]
 
 A Qwen3-VL of 1.6 million random weights imitates the embedded table's expert (`clean`), and then for a little while an expert
 that is clumsy on purpose (`expert_slop`): it closes its gripper from too far away, and its hand shakes. What is shipped is this
@@ -84,7 +84,7 @@ def trained(runs: Path, name: str, **settings: object) -> tuple[Path, dict[str, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=4000, help="of clean imitation")
-    parser.add_argument("--sloppy", type=int, default=200, help="of imitating the clumsy expert")
+    parser.add_argument("--sloppy", type=int, default=60, help="of imitating the clumsy expert")
     parser.add_argument("--slop", type=float, default=1.0, help="how clumsy it is, 0 to 1")
     args = parser.parse_args()
     runs = Path(tempfile.mkdtemp())

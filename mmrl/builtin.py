@@ -25,6 +25,12 @@ def mmrl_policies() -> list[PolicySpec]:
             acts=True,
             summary="A convolutional network on a camera (model = cnn), or a perceptron on the state (model = mlp)",
         ),
+        PolicySpec(
+            id="residual",
+            target="mmrl.policies.residual:Residual",
+            acts=True,
+            summary="A small policy that corrects the actions of a frozen one",
+        ),
     ]
 
 

@@ -164,7 +164,7 @@ SMOKE = "-smoke"
 def smoke(config: RunConfig) -> RunConfig:
     """The same run in seconds: a tiny model, two steps a stage, few prompts. It shows that it works, not that it learns."""
     data = config.model_dump(mode="json", exclude_unset=True)  # an algorithm's own defaults may still fill in
-    if config.policy.kind != "small" and not config.policy.model.startswith("tiny:"):
+    if config.policy.kind not in ("small", "residual") and not config.policy.model.startswith("tiny:"):
         data["policy"] |= {"model": "tiny:qwen2_5_vl", "dtype": "float32", "trust_remote_code": False}
         for stage in data["stages"]:  # patterns of names are about layers that the tiny model hasn't
             stage["parts"] = [part for part in stage.get("parts", []) if part["match"] in PARTS]

@@ -24,7 +24,7 @@ from mmrl.data.seeds import derive
 from mmrl.errors import UserError
 from mmrl.evaluate import Evaluation, Evaluator
 from mmrl.judge import Judge
-from mmrl.policies.acting import saved_options
+from mmrl.policies.acting import same_kind
 from mmrl.policies.policy import Policy
 from mmrl.policies.vlm import VLM
 from mmrl.record import RunFolder, is_run, read_rows, refuse_used, step_of
@@ -211,7 +211,7 @@ def made_policy(config: PolicyConfig, **given: Any) -> Policy:
     """A policy of this kind, with its options."""
     registry = plugins.registry()
     spec = registry.get("policies", config.kind)
-    kind, options = registry.target(spec), {**spec.options, **saved_options(Path(config.model)), **config.options}
+    kind, options = registry.target(spec), {**spec.options, **same_kind(Path(config.model), config.kind), **config.options}
     if any(name in given or name == "config" for name in options):
         raise UserError(f"policy.options: {', '.join(sorted(options))}: device and seed have keys of their own")
     check_options(f"policy {spec.id!r}", kind, {"config": config, **given, **options})

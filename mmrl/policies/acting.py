@@ -95,6 +95,14 @@ def saved_options(folder: Path) -> dict[str, Any]:
     return {k: v for k, v in json.loads(path.read_text()).items() if k != "model"} if path.is_file() else {}
 
 
+def same_kind(folder: Path, kind: str) -> dict[str, Any]:
+    """Those options, without the kind. Raises UserError where another kind of policy was saved."""
+    found = saved_options(folder)
+    if found.pop("kind", kind) != kind:
+        raise UserError(f"policy.model {str(folder)!r} holds a policy of another kind than policy.kind = {kind!r}")
+    return found
+
+
 class ActingPolicy:
     """What all policies that act share. A subclass sees; the head decides.
 
@@ -248,7 +256,7 @@ class ActingPolicy:
         """What `save` wrote. Raises UserError where it is of a policy of another shape."""
         saved = json.loads((folder / SETTINGS).read_text())
         for name, value in self.settings().items():
-            if saved.get(name) != value:
+            if saved.get(name, value) != value:
                 raise UserError(
                     f"{folder} holds a policy with {name} = {saved.get(name)!r}, and the run file says {value!r}: "
                     f"set policy.options.{name} = {saved.get(name)!r}, or begin from another model"

@@ -70,7 +70,14 @@ class Small(ActingPolicy):
             self.load(given)
 
     def settings(self) -> Mapping[str, Any]:
-        found = {"model": self.kind, "dims": self.dims, "chunk": self.chunk, "state": self.state, "hidden": self.hidden}
+        found = {
+            "kind": "small",
+            "model": self.kind,
+            "dims": self.dims,
+            "chunk": self.chunk,
+            "state": self.state,
+            "hidden": self.hidden,
+        }
         return found | {"head": self.head_kind} | ({"size": self.size} if self.kind == "cnn" else {})
 
     def features(self, seen: Observation) -> tuple[torch.Tensor, torch.Tensor]:

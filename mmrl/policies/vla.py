@@ -105,7 +105,7 @@ class VLA(ActingPolicy):
         self.slot_ids = torch.arange(first, first + self.slots, device=self.device)
 
     def settings(self) -> Mapping[str, Any]:
-        found: dict[str, Any] = {"head": self.kind, "dims": self.dims, "chunk": self.chunk}
+        found: dict[str, Any] = {"kind": "vla", "head": self.kind, "dims": self.dims, "chunk": self.chunk}
         if self.kind == "tokens":
             found |= {"decoding": self.decoding, "bins": self.tokens.bins, "binning": self.tokens.kind}
         return found | {"prompt": self.text, "size": self.size, "crop": self.crop}

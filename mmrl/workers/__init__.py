@@ -12,7 +12,9 @@ A plugin names a factory, `module:function`; called with its options, in each pr
 Other methods may be asked for with `Workers.call`. The module is loaded by its file, without the packages that it lies in: it may
 import what the interpreter of the workers has, and nothing of mmrl, which that one may lack.
 
-An exception with an attribute `plain` is shown as its message alone. A process that dies, raises or takes too long is killed, and its environment is lost until its next reset starts another one.
+A process that dies, raises or takes too long is killed, and its environment is lost until its next reset starts another one. An
+exception with an attribute `plain` is no failure: what is asked is refused, by a UserError with its message.
+`mmrl.workers.simulator` makes a `mmrl.Simulator` of such worlds.
 """
 
 from __future__ import annotations
@@ -86,6 +88,8 @@ class Workers:
         """Starts all processes: they die with the thread that did, and one of the caller's may end before."""
         self._memory = shared_memory()
         self._processes: list[Process | None] = [None] * num_envs
+        self._said = ""
+        """What the last world that failed said of it, and not its process."""
         self._closed = False
         try:
             self._begin()
@@ -119,7 +123,7 @@ class Workers:
         return lost | newly
 
     def call(self, envs: Iterable[int], method: str, *arguments: Any) -> list[Any]:
-        """What a method of their worlds gives, in the order of `envs`. Raises UserError where an environment is, or gets, lost."""
+        """What a method of their worlds gives, in the order of `envs`. Raises UserError where one is, or gets, lost."""
         self._open()
         envs = list(envs)
         for env in envs:
@@ -152,11 +156,17 @@ class Workers:
     def _begin(self) -> None:
         """Starts all processes, at once, and lays out the memory by what the first one shows."""
         every = list(range(self.num_envs))
-        for env in every:
-            self._processes[env] = self._started()
-        ready, lost = self._wait(every, self._start_s, method="start")
+        ready: dict[int, Any] = {}
+        for _ in range(TRIES):  # drivers that render hang now and then; a world that says what is wrong is believed at once
+            missing = [env for env in every if env not in ready]
+            for env in missing:
+                self._processes[env] = self._started()
+            found, lost = self._wait(missing, self._start_s, method="start")
+            ready |= found
+            if not lost or self._said:
+                break
         if lost:
-            why = next(iter(lost.values()))
+            why = self._said or next(iter(lost.values()))
             raise UserError(f"{self.what} can't be made: {why}")
         layout, self.facts = ready[0]
         for env, (other, facts) in ready.items():
@@ -245,9 +255,10 @@ class Workers:
         return given, lost | later
 
     def _wait(self, envs: Sequence[int], seconds: float, method: str) -> tuple[dict[int, Any], dict[int, str]]:
-        """The answers of these environments, and why others have none."""
+        """The answers of these environments, and why others have none. Raises UserError for what a world refuses."""
         given: dict[int, Any] = {}
         lost: dict[int, str] = {}
+        refused: list[str] = []
         end = time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
             for env in envs:
@@ -281,13 +292,17 @@ class Workers:
                     settle(env)
                     if answer is None:
                         lost[env] = self._lose(env, process.cause_of_death())
+                    elif answer[0] == "refused":
+                        refused.append(answer[1])
                     elif answer[0] == "failed":
-                        lost[env] = self._lose(env, answer[1])
+                        lost[env] = self._said = self._lose(env, answer[1])
                     else:
                         given[env] = answer[1] if answer[0] == "done" else answer[1:]
             for env in sorted(waiting):
                 settle(env)
                 lost[env] = self._lose(env, f"{method} took longer than {seconds:g} s, and its process was killed")
+        if refused:
+            raise UserError(f"{self.what}: {refused[0]}")
         return given, lost
 
     def _lose(self, env: int, why: str) -> str:

@@ -64,15 +64,20 @@ def main(request: dict[str, Any]) -> None:
                 result = None
             answer = ("done", result, "")
         except BaseException as error:  # noqa: BLE001  the parent counts this environment as lost and says why
-            answer = ("failed", said(error), traceback.format_exc())
+            answer = ("refused" if plain(error) else "failed", said(error), traceback.format_exc())
         send(channel, answer)
+
+
+def plain(error: BaseException) -> bool:
+    """It is meant for people: its message is all there is to say."""
+    return bool(getattr(error, "plain", False))
 
 
 def said(error: BaseException) -> str:
     """An exception in one line, with its place."""
     *_, (frame, line) = traceback.walk_tb(error.__traceback__)
     text = " ".join(str(error).split())[:500]
-    if getattr(error, "plain", False):  # it is meant for people
+    if plain(error):
         return text
     return f"{type(error).__name__}: {text} ({os.path.basename(frame.f_code.co_filename)}:{line})"
 

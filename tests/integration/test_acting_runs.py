@@ -279,3 +279,37 @@ def test_teachers_that_cannot_teach_are_refused(tmp_path, stage, message):
         check_config(
             resolved(config(tmp_path, [{"kind": "distill", "steps": 1, "teacher": "expert", "divergence": "hard"}], policy))
         )
+
+
+def test_a_correction_of_a_frozen_policy_learns_and_leaves_it_alone(tmp_path):
+    """The base imitates for a moment and turns too little; the correction makes up for it."""
+    stage = {"kind": "sft", "split": "warm", "steps": 6, "batch_size": 16, "learning_rate": 3e-3}
+    made = runs.run(config(tmp_path / "base", [stage]))
+    (base,) = (made.path / "checkpoints").glob("step-*/policy")
+    before = {path.name: path.read_bytes() for path in base.iterdir()}
+    policy = {"kind": "residual", "model": "mlp", "options": {"base": str(base), "state": 2, "hidden": [64], "scale": 1.0}}
+    folder = runs.run(config(tmp_path, [PPO], policy, options={"reward": "stages"}))
+    found = figures(folder)
+    assert found["before"] == pytest.approx(figures(made)["last"], abs=0.02), "at first nothing is corrected"
+    assert found["last"] > found["before"] + 0.2
+    assert {path.name: path.read_bytes() for path in base.iterdir()} == before
+    (own,) = (folder.path / "checkpoints").glob(f"step-{20:06d}/policy")
+    again = config(
+        tmp_path / "again", [{**PPO, "steps": 1}], {"kind": "residual", "model": str(own)}, options={"reward": "stages"}
+    )
+    assert figures(runs.run(again))["before"] == pytest.approx(found["last"], abs=0.02)
+    with pytest.raises(UserError, match=r"holds a policy of another kind than policy\.kind = 'small'"):
+        runs.run(config(tmp_path / "other", [PPO], {"kind": "small", "model": str(own)}))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"base": "nowhere"}, "base 'nowhere' has no acting.json: give a folder with a policy that acts"),
+        ({}, "needs the option 'base'"),
+    ],
+)
+def test_a_correction_of_nothing_is_refused(tmp_path, options, message):
+    policy = {"kind": "residual", "model": "mlp", "options": options}
+    with pytest.raises(UserError, match=message):
+        runs.run(config(tmp_path, [PPO], policy))

@@ -24,6 +24,10 @@ class World:
             os.kill(os.getpid(), signal.SIGKILL)
         if start == "hangs":
             time.sleep(1000)
+        if start == "stumbles" and not os.path.exists(mark):  # hangs the first time
+            with open(mark, "w"):
+                pass
+            time.sleep(1000)
         if start == "chatters":
             for _ in range(3000):
                 print("x" * 100)
@@ -63,6 +67,8 @@ class World:
             os._exit(3)
         elif how == 6:
             self.odd = True
+        elif how == 7:
+            raise Refused("that is no way to go")
         time.sleep(self.slow_s)
         self.at += float(action[0])
         self.steps += 1

@@ -111,6 +111,16 @@ def test_a_world_that_fails_is_lost_and_begun_anew(workers: Callable[..., Worker
     assert made.rows["state"].tolist() == [[13, 3], [6, 1], [33, 3]]
 
 
+def test_what_a_world_refuses_loses_nothing(workers: Callable[..., Workers]) -> None:
+    made = workers(2)
+    made.reset({0: 10, 1: 20})
+    pids = made.pid(0), made.pid(1)
+    with pytest.raises(UserError, match=r"^toy/world: that is no way to go$"):
+        made.step(actions((1, 7), (1, 0)), [0, 1])
+    assert made.step(actions((1, 0), (1, 0)), [0, 1]) == {} and made.lost == 0 and pids == (made.pid(0), made.pid(1))
+    assert made.rows["state"].tolist() == [[11, 1], [22, 2]]
+
+
 @pytest.mark.parametrize("how", [2, 4])
 def test_a_world_that_hangs_is_killed_at_the_deadline(workers: Callable[..., Workers], how: int) -> None:
     made = workers(2, deadline_s=1.5)
@@ -181,6 +191,13 @@ def test_a_world_that_can_not_be_started_again_is_given_up(workers: Callable[...
 def test_worlds_that_can_not_be_made_are_refused(workers: Callable[..., Workers], start: str, why: str) -> None:
     with pytest.raises(UserError, match=why):
         workers(2, start=start, start_s=2.0 if start == "hangs" else FAR)
+
+
+def test_a_process_that_hangs_at_its_start_is_replaced(workers: Callable[..., Workers], tmp_path: Path) -> None:
+    made = workers(2, start="stumbles", mark=str(tmp_path / "mark"), start_s=5.0)
+    made.reset({0: 1, 1: 2})
+    assert made.lost >= 1 and "start took longer than 5 s" in made.why[0]
+    assert made.rows["state"].tolist() == [[1, 0], [2, 0]]
 
 
 def test_a_world_that_talks_is_not_held_up(workers: Callable[..., Workers]) -> None:

@@ -1,0 +1,129 @@
+"""Frames a second of the `maniskill` plugin's processes against as many bare ManiSkill processes, in one run.
+
+    python benchmarks/maniskill.py [--envs 2] [--seconds 5] [--rounds 3] [--obs rgb] [--size 128]
+
+Both step `PickCube-v1` with the same actions and read what is seen; the bare ones each on their own, with nothing between them
+but the start of a round. Rounds alternate, so that a busy machine slows both. Prints one JSON object; `share` is the plugin's
+frames over the bare ones', the median of the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+BARE = """
+import sys, time
+import torch
+torch.set_num_threads(1)
+sys.path[:0] = [sys.argv[1]]
+from world import made
+obs, size, rendering = sys.argv[2], int(sys.argv[3]), sys.argv[4]
+env, _ = made("PickCube-v1", 1, "physx_cpu", obs=obs, size=size, control_mode="pd_ee_delta_pose", reward="normalized_dense",
+              rendering=rendering)
+env.reset(seed=1)
+actions = torch.load(sys.argv[5])
+print("ready", flush=True)
+for line in sys.stdin:
+    env.reset(seed=1)
+    end, count = time.perf_counter() + float(line), 0
+    while time.perf_counter() < end:
+        seen = env.step(actions[count % len(actions)][None])[0]
+        if obs == "rgb":
+            seen["sensor_data"]["base_camera"]["rgb"].numpy()
+        count += 1
+    print(count, flush=True)
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--envs", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--obs", choices=("rgb", "state"), default="rgb")
+    parser.add_argument("--size", type=int, default=128)
+    args = parser.parse_args()
+
+    import os
+    import tempfile
+    from importlib.metadata import version
+
+    import mmrl_maniskill
+    from mmrl_maniskill.simulator import ManiSkill
+
+    from mmrl import manifest
+
+    (spec,) = [spec for spec in mmrl_maniskill.mmrl_simulators() if spec.id == "maniskill/pick-cube"]
+    simulator = ManiSkill(num_envs=args.envs, device="cpu", obs=args.obs, size=args.size, **spec.options)
+    actions_TA = torch.rand(64, 7, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "actions.pt"
+        torch.save(actions_TA, file)
+        rung = simulator.rendering
+        command = [str(Path(mmrl_maniskill.__file__).parent), args.obs, str(args.size), rung.rendering, str(file)]
+        bare = [
+            subprocess.Popen(
+                [sys.executable, "-c", BARE, *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                env={**os.environ, **rung.environment, "OMP_NUM_THREADS": "1"},
+            )
+            for _ in range(args.envs)
+        ]
+        for process in bare:
+            assert process.stdout and process.stdout.readline().strip() == "ready"
+        rounds: dict[str, list[float]] = {"plugin": [], "bare": []}
+        for _ in range(args.rounds):
+            rounds["plugin"].append(plugin(simulator, actions_TA, args.seconds))
+            rounds["bare"].append(alone(bare, args.seconds))
+    simulator.close()
+    for process in bare:
+        process.kill()
+    found: dict[str, Any] = {name: round(statistics.median(values), 1) for name, values in rounds.items()}
+    shares = [mine / theirs for mine, theirs in zip(rounds["plugin"], rounds["bare"], strict=True)]
+    print(
+        json.dumps(
+            {
+                "frames_per_s": found,
+                "share": round(statistics.median(shares), 3),
+                "shares": [round(share, 3) for share in shares],
+                "settings": vars(args) | {"rendering": rung.rendering, "driver": rung.driver},
+                "machine": manifest.machine() | {"versions": {p: version(p) for p in ("torch", "mani-skill", "sapien", "numpy")}},
+            }
+        )
+    )
+
+
+def plugin(simulator: Any, actions_TA: torch.Tensor, seconds: float) -> float:
+    """Frames a second of all environments, in lock-step."""
+    simulator.reset(torch.ones(simulator.num_envs, dtype=torch.int64))
+    active_N = torch.ones(simulator.num_envs, dtype=torch.bool)
+    started, count = time.perf_counter(), 0
+    while time.perf_counter() < started + seconds:
+        simulator.step(actions_TA[count % len(actions_TA)].expand(simulator.num_envs, -1), active_N)
+        count += 1
+    return count * simulator.num_envs / (time.perf_counter() - started)
+
+
+def alone(bare: list[subprocess.Popen[str]], seconds: float) -> float:
+    """Frames a second of all processes, each on its own."""
+    for process in bare:
+        assert process.stdin
+        process.stdin.write(f"{seconds}\n")
+        process.stdin.flush()
+    return sum(int(process.stdout.readline()) for process in bare if process.stdout) / seconds
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""A small policy that corrects a frozen one: its actions are those of the base, moved a little (Ankile et al., Residual
+Off-Policy RL for Finetuning Behavior Cloning Policies, ResFiT; here the residual learns on-policy)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mmrl.errors import UserError
+from mmrl.policies.acting import SETTINGS, ActingPolicy, Calls, saved_options
+from mmrl.policies.heads import Draw, Normal
+from mmrl.policies.small import Small
+from mmrl.policies.vla import VLA
+from mmrl.schema import PolicyConfig
+from mmrl.simulation import Observation
+
+KINDS: dict[str, type[ActingPolicy]] = {"vla": VLA, "small": Small}
+"""What a base may be, by what its folder says."""
+
+
+class Residual(ActingPolicy):
+    """`model` is `cnn` or `mlp`, what the correction sees through, or a folder that this class saved. The base is not trained,
+    and not saved with it.
+
+    A choice is the correction and the base's action, [K, 2 A]: the update computes the correction's likelihood alone.
+    """
+
+    def __init__(
+        self,
+        config: PolicyConfig,
+        *,
+        device: str | torch.device = "cpu",
+        seed: int = 0,
+        source: Path | None = None,
+        base: str,
+        scale: float = 0.2,
+        state: int = 0,
+        size: int = 64,
+        camera: str = "",
+        hidden: Sequence[int] = (256, 256),
+        spread: float = 0.3,
+    ) -> None:
+        """base: a folder with a policy that acts; its likeliest actions are corrected. scale: the most that a correction moves a
+        number of an action. state, size, camera, hidden, spread: see `Small`."""
+        if not 0 < scale <= 2:
+            raise UserError(f"policy.options.scale = {scale} must be above 0 and at most 2")
+        self.base = loaded(Path(base), device)
+        self.base.model.requires_grad_(False)
+        self.device, self.dims, self.chunk, self.scale, self.where = torch.device(device), self.base.dims, 1, scale, base
+        if self.base.chunk != 1:
+            raise UserError(f"policy.options.base {base!r} chooses chunks of {self.base.chunk}: a correction is for one action")
+        given = source or (Path(config.model) if Path(config.model).is_dir() else None)
+        kind = json.loads((given / SETTINGS).read_text())["model"] if given and (given / SETTINGS).is_file() else config.model
+        own = config.model_copy(update={"model": kind})
+        # the base's action is read as more of the state
+        self.small = Small(own, device=device, seed=seed, dims=self.dims, state=state + self.dims, size=size, camera=camera,
+                           hidden=hidden, spread=spread)  # fmt: skip
+        self.state, self.model, self.head, self.width = state, self.small.model, self.small.head, self.small.width
+        assert isinstance(self.head, Normal)
+        torch.nn.init.zeros_(self.head.mean[-1].weight)  # type: ignore[arg-type]  # at first nothing is corrected
+        if given:
+            self.load(given)
+
+    def settings(self) -> Mapping[str, Any]:
+        own = self.small.settings()
+        found = {"kind": "residual", "model": own["model"], "base": self.where, "scale": self.scale, "state": self.state}
+        return found | {name: own[name] for name in ("hidden", "size") if name in own}
+
+    def choose(self, seen: Observation, draw: Draw, temperature: float) -> tuple[torch.Tensor, ...]:
+        base_nKA = self.base.choose(seen, draw, 0.0)[0]
+        features, states = self._features(seen, base_nKA)
+        _, moved, logprobs = self.head.sample(features, draw, temperature)
+        actions = (base_nKA + self.scale * moved.clamp(-1, 1)).clamp(-1, 1)
+        return actions, torch.cat([moved, base_nKA], -1), logprobs, states
+
+    def scored(self, calls: Calls, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        moved, base_SKA = calls.choices.split(self.dims, -1)
+        features, states = self._features(calls.observation, base_SKA)
+        return (*self.head.score(features, moved, temperature), states)
+
+    def states_of(self, seen: Observation) -> torch.Tensor:
+        nothing = Draw(seeds_n=torch.zeros(len(seen), dtype=torch.int64), calls_n=torch.zeros(len(seen), dtype=torch.int64))
+        return self._features(seen, self.base.choose(seen, nothing.to(self.device), 0.0)[0])[1]
+
+    def _features(self, seen: Observation, base_nKA: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        known = [base_nKA[:, 0]]
+        if self.state:
+            if seen.state is None or seen.state.shape[1] != self.state:
+                there = "no state" if seen.state is None else f"a state of {seen.state.shape[1]}"
+                raise UserError(f"policy.options.state = {self.state}, and the simulator shows {there}: make them equal")
+            known.append(seen.state.to(self.device))
+        return self.small.features(Observation(images=seen.images, state=torch.cat(known, 1), instructions=seen.instructions))
+
+    def chunked(self, track: Any) -> Any:
+        raise UserError("a residual policy corrects another and can't imitate: train its base by imitation")
+
+
+def loaded(folder: Path, device: str | torch.device) -> ActingPolicy:
+    """The policy that was saved in a folder. Raises UserError where there is none."""
+    if not (folder / SETTINGS).is_file():
+        raise UserError(f"policy.options.base {str(folder)!r} has no {SETTINGS}: give a folder with a policy that acts")
+    saved = saved_options(folder)
+    kind = KINDS.get(saved.pop("kind", ""))
+    if kind is None:
+        raise UserError(f"policy.options.base {str(folder)!r}: a base is one of {', '.join(KINDS)}")
+    found: ActingPolicy = kind(PolicyConfig(model=str(folder)), device=device, **saved)  # type: ignore[call-arg]
+    return found

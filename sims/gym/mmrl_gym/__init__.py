@@ -1,0 +1,41 @@
+"""Gymnasium environments that render, a process for each."""
+
+from mmrl import SimulatorSpec, hookimpl
+from mmrl.simulation import ActionSpec
+
+ABILITIES = frozenset(("partial-reset", "per-env-seed", "snapshot", "render-cpu"))
+
+
+@hookimpl
+def mmrl_simulators() -> list[SimulatorSpec]:
+    return [
+        SimulatorSpec(
+            id="gym/env",
+            target="mmrl_gym.simulator:Gym",
+            summary="any Gymnasium environment that renders: options env_id, instruction",
+            cameras=("camera",),
+            action=ActionSpec(dims=1),
+            capabilities=ABILITIES,
+        ),
+        SimulatorSpec(
+            id="gym/metaworld",
+            target="mmrl_gym.simulator:Gym",
+            options={
+                "env_id": "Meta-World/MT1",
+                "make": {"env_name": "reach-v3", "camera_name": "corner2", "seed": 0},
+                "modules": ("metaworld",),
+                "instruction": "reach the red ball",
+                "success_key": "success",
+                "frame": "end-effector-delta",
+                "gripper": 3,
+                "flip": True,
+                "environment": {"MUJOCO_GL": "osmesa"},
+            },
+            summary="Meta-World's arm, 50 tasks by make.env_name; it wants numpy below 2, so give `python`",
+            cameras=("camera",),
+            action=ActionSpec(dims=4, frame="end-effector-delta", gripper=3),
+            control_hz=80.0,
+            max_steps=500,
+            capabilities=ABILITIES,
+        ),
+    ]

@@ -1,0 +1,95 @@
+"""`gym/env`: N Gymnasium environments, a process each."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+
+from mmrl import UserError
+from mmrl.simulation import ActionSpec
+from mmrl.workers import Workers
+from mmrl.workers.simulator import ProcessSimulator
+
+
+class Gym(ProcessSimulator):
+    """A Gymnasium environment. An action's numbers are spread over the bounds of a Box; for a Discrete, the largest one chooses.
+
+    Example::
+
+        simulator = Gym(num_envs=4, device="cpu", env_id="Pendulum-v1", instruction="swing the pole up and keep it there")
+        simulator.reset(torch.arange(4))
+    """
+
+    def __init__(
+        self,
+        *,
+        num_envs: int,
+        device: str | torch.device,
+        env_id: str,
+        instruction: str,
+        make: Mapping[str, Any] | None = None,
+        modules: Sequence[str] = (),
+        size: int | None = 128,
+        pictures: bool = True,
+        state: bool = True,
+        flip: bool = False,
+        success_key: str | None = None,
+        success_return: float | None = None,
+        frame: Literal["end-effector-delta", "joint-delta", "joint", "other"] = "other",
+        gripper: int | None = None,
+        max_steps: int | None = None,
+        python: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        deadline_s: float = 60.0,
+    ) -> None:
+        """env_id, make: of `gymnasium.make`, whose further arguments (a camera, say) `make` holds. modules: those that register
+        environments, imported before. size: pixels of a side that pictures are brought to, or None for those rendered. pictures,
+        state: whether these are shown. flip: turn pictures upside down and left to right. success_key: what in `info` says that
+        the task is solved. success_return: or the sum of rewards from which it is. frame, gripper: see `ActionSpec`.
+        max_steps: of an episode, by default the environment's. python: another interpreter for the processes, that has numpy and
+        gymnasium. environment: variables for them. deadline_s: seconds after which a process that doesn't answer is killed.
+        """
+        what = f"gym ({env_id})"
+        if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
+            raise UserError(f"{what}: num_envs = {num_envs!r} must be a whole number of 1 or more")
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not 8 <= size <= 2048):
+            raise UserError(f"{what}: size = {size!r} must be a whole number of 8 to 2048, or None")
+        if not pictures and not state:
+            raise UserError(f"{what}: pictures and state are both off: nothing would be seen")
+        if success_key is not None and success_return is not None:
+            raise UserError(f"{what}: success_key and success_return both say what success is: give one")
+        if python is None and importlib.util.find_spec("gymnasium") is None:
+            raise UserError(f"{what}: no module named 'gymnasium': pip install \"mmrl[gym]\"")
+        workers = Workers(
+            "mmrl_gym.world:World",
+            {
+                "env_id": env_id,
+                "make": dict(make or {}),
+                "modules": tuple(modules),
+                "size": size,
+                "pictures": pictures,
+                "state": state,
+                "flip": flip,
+                "success_key": success_key,
+                "success_return": success_return,
+            },
+            num_envs,
+            what=what,
+            python=python,
+            environment={"SDL_VIDEODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1", **(environment or {})},
+            deadline_s=deadline_s,
+        )
+        dims = workers.facts["dims"]
+        if gripper is not None and not 0 <= gripper < dims:
+            workers.close()
+            raise UserError(f"{what}: gripper = {gripper!r} is none of the {dims} dims of an action")
+        super().__init__(
+            workers,
+            instruction=instruction,
+            action=ActionSpec(dims=dims, frame=frame, gripper=gripper),
+            max_steps=max_steps or workers.facts["max_steps"],
+            device=device,
+        )

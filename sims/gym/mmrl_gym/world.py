@@ -1,0 +1,200 @@
+"""One Gymnasium environment in a worker process, see `mmrl.workers`. It imports nothing of mmrl, and runs with numpy 1 and 2."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import random
+from typing import Any
+
+SEEDS = 2**31
+"""Gymnasium's and numpy's generators take seeds below this."""
+
+
+class Refused(Exception):
+    """Something a person can mend, in one line."""
+
+    plain = True
+
+
+class World:
+    """An environment, its rows, and how it came to its state."""
+
+    def __init__(
+        self,
+        env_id: str,
+        make: dict[str, Any],
+        modules: tuple[str, ...],
+        size: int | None,
+        pictures: bool,
+        state: bool,
+        flip: bool,
+        success_key: str | None,
+        success_return: float | None,
+    ) -> None:
+        import numpy
+
+        self.numpy = numpy
+        self.env, limit = made(env_id, make, modules)
+        self.size, self.pictures, self.state, self.flip = size, pictures, state, flip
+        self.success_key, self.success_return = success_key, success_return
+        self.env_id = env_id
+        space = self.env.action_space
+        self.facts: dict[str, Any] = {"max_steps": limit or 0, "env_id": env_id}
+        kind = type(space).__name__
+        if kind == "Box" and len(space.shape) == 1 and numpy.isfinite(space.low).all() and numpy.isfinite(space.high).all():
+            self.low, self.high = space.low.astype("float64"), space.high.astype("float64")
+            self.start = 0
+            self.facts |= {"dims": int(space.shape[0]), "choices": 0}
+        elif kind == "Discrete":
+            self.low, self.start = None, int(space.start)
+            self.facts |= {"dims": int(space.n), "choices": int(space.n)}
+        else:
+            raise Refused(
+                f"{env_id}: its actions are {space}; mmrl drives a Box of one dimension with finite bounds, or a Discrete"
+            )
+        self.seed, self.actions, self.total = 0, [], 0.0
+
+    def reset(self, seed: int, variant: str | None) -> dict[str, Any]:
+        self.seed, self.actions, self.total = seed, [], 0.0
+        random.seed(seed % SEEDS)  # for what an environment may draw from the global generators of its process
+        self.numpy.random.seed(seed % SEEDS)
+        from gymnasium.utils import seeding
+
+        self.env.unwrapped.np_random = seeding.np_random(seed % SEEDS)[0]  # for environments whose reset forgets its seed
+        obs, info = self.env.reset(seed=seed % SEEDS)
+        self.shown = obs, info
+        return self._rows(0.0, False, False)
+
+    def step(self, action: Any) -> dict[str, Any]:
+        return self._rows(*self._step(action))
+
+    def snapshot(self) -> dict[str, Any]:
+        """How the state was reached, and a digest of what it shows, by which `restore` proves that it was again."""
+        return {"env": self.env_id, "seed": self.seed, "actions": list(self.actions), "digest": self._digest()}
+
+    def restore(self, state: dict[str, Any]) -> dict[str, Any]:
+        if state["env"] != self.env_id:
+            raise Refused(f"the state is one of {state['env']}, and this is {self.env_id}")
+        rows = self.reset(state["seed"], None)
+        for action in state["actions"]:
+            self._step(self.numpy.frombuffer(action, self.numpy.float32))
+        if state["actions"]:
+            rows = self._rows(0.0, False, False)
+        if self._digest() != state["digest"]:
+            raise Refused(f"{self.env_id}: its seed and actions led to another state than the snapshot's: it isn't deterministic")
+        return rows
+
+    def render(self) -> tuple[int, int, bytes]:
+        """Height, width and the bytes of a picture for people."""
+        picture = self._picture(None)
+        return picture.shape[0], picture.shape[1], picture.tobytes()
+
+    def _step(self, action: Any) -> tuple[float, bool, bool]:
+        self.actions.append(action.tobytes())
+        if self.low is None:
+            given = self.start + int(action.argmax())
+        else:
+            given = (self.low + (action.astype("float64") + 1) / 2 * (self.high - self.low)).astype(self.env.action_space.dtype)
+        obs, reward, terminated, truncated, info = self.env.step(given)
+        self.shown = obs, info
+        self.total += float(reward)
+        return float(reward), bool(terminated), bool(truncated)
+
+    def _rows(self, reward: float, terminated: bool, truncated: bool) -> dict[str, Any]:
+        numpy = self.numpy
+        obs, info = self.shown
+        rows = {
+            "reward": numpy.array(reward, numpy.float32),
+            "terminated": numpy.array(terminated),
+            "truncated": numpy.array(truncated),
+            "success": numpy.array(self._success(info)),
+        }
+        if self.pictures:
+            rows["camera/camera"] = self._picture(self.size)
+        if self.state:
+            rows["state"] = flat(obs, numpy)
+        return rows
+
+    def _success(self, info: dict[str, Any]) -> bool:
+        if self.success_return is not None:
+            return self.total >= self.success_return
+        if self.success_key is None or not self.actions:  # a reset says nothing of it
+            return False
+        if self.success_key not in info:
+            known = ", ".join(sorted(info)) or "nothing"
+            raise Refused(f"{self.env_id}: info has no {self.success_key!r} after a step, it has {known}: set success_key")
+        return bool(info[self.success_key])
+
+    def _picture(self, size: int | None) -> Any:
+        picture = self.env.render()
+        if not hasattr(picture, "ndim") or picture.ndim != 3 or picture.shape[2] != 3:
+            raise Refused(f'{self.env_id} gave no picture: it must render in mode "rgb_array"')
+        if self.flip:
+            picture = picture[::-1, ::-1]
+        return self.numpy.ascontiguousarray(picture if size is None else resized(picture, size, self.numpy), dtype="uint8")
+
+    def _digest(self) -> str:
+        return hashlib.sha256(flat(self.shown[0], self.numpy).tobytes()).hexdigest()
+
+
+def made(env_id: str, make: dict[str, Any], modules: tuple[str, ...]) -> tuple[Any, int | None]:
+    """The environment without a time limit, and that limit. Raises Refused for what there isn't."""
+    for module in ("gymnasium", *modules):
+        if importlib.util.find_spec(module) is None:
+            cure = (
+                'pip install "mmrl[gym]"'
+                if module == "gymnasium"
+                else f"pip install {module}, or give another interpreter as python"
+            )
+            raise Refused(f"no module named {module!r}: {cure}")
+        importlib.import_module(module)  # what registers environments
+    import gymnasium
+
+    if env_id not in gymnasium.registry:
+        near = difflib.get_close_matches(env_id, list(gymnasium.registry), 1)
+        raise Refused(
+            f"gymnasium {gymnasium.__version__} has no environment {env_id!r} (the option modules names what registers some)"
+            + (f"; did you mean {near[0]!r}?" if near else "")
+        )
+    try:
+        env = gymnasium.make(env_id, **{"render_mode": "rgb_array", **make})
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise Refused(f"{env_id} lacks a package: {' '.join(str(error).split())}") from error
+    limit = env.spec.max_episode_steps if env.spec else None
+    outer = env
+    while hasattr(outer, "env"):  # the time limit is the engine's
+        if type(outer).__name__ == "TimeLimit":
+            limit = limit or outer._max_episode_steps
+            outer._max_episode_steps = 2**31
+        outer = outer.env
+    return env, limit
+
+
+def flat(obs: Any, numpy: Any) -> Any:
+    """Every number of an observation, float32 [S], dictionaries by their keys' order."""
+    if isinstance(obs, dict):
+        return numpy.concatenate([flat(obs[key], numpy) for key in sorted(obs)])
+    if isinstance(obs, (tuple, list)):
+        return numpy.concatenate([flat(part, numpy) for part in obs])
+    return numpy.asarray(obs, numpy.float32).reshape(-1)
+
+
+def resized(picture: Any, size: int, numpy: Any) -> Any:
+    """uint8 [size, size, 3]: the mean over the area of each new pixel."""
+    for axis in (0, 1):
+        picture = _shrunk(numpy.moveaxis(picture, axis, 0), size, numpy)
+        picture = numpy.moveaxis(picture, 0, axis)
+    return numpy.rint(picture)
+
+
+def _shrunk(rows: Any, size: int, numpy: Any) -> Any:
+    """Means of the rows, weighted by how much of each lies in a new one; larger sizes repeat them. float64 [size, ...]."""
+    edges = numpy.arange(size + 1) * (len(rows) / size)
+    sums = numpy.concatenate([numpy.zeros((1, *rows.shape[1:])), numpy.cumsum(rows, 0, dtype=numpy.float64)])
+    whole = numpy.minimum(edges.astype(int), len(rows) - 1)
+    part = (edges - whole).reshape(-1, *[1] * (rows.ndim - 1))
+    at = sums[whole] + part * rows[whole]
+    return (at[1:] - at[:-1]) * (size / len(rows))

@@ -1,0 +1,6 @@
+"""The plugin, where it isn't installed."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))

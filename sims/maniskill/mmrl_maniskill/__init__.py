@@ -1,0 +1,54 @@
+"""ManiSkill 3's robot tasks, a process for each environment, rendered by a GPU or by software.
+
+The same tasks in thousands at once on a GPU (`physx_cuda`) are `maniskill/batch`.
+"""
+
+from mmrl import SimulatorSpec, hookimpl
+from mmrl.simulation import ActionSpec
+from mmrl_maniskill.tasks import CAMERAS, ENVIRONMENTS
+
+PANDA = ActionSpec(dims=7, frame="end-effector-delta", gripper=6)
+"""`pd_ee_delta_pose` of an arm with a gripper."""
+ABILITIES = frozenset(("partial-reset", "per-env-seed", "snapshot", "render-gpu", "render-cpu"))
+
+
+@hookimpl
+def mmrl_simulators() -> list[SimulatorSpec]:
+    tasks = [
+        SimulatorSpec(
+            id=f"maniskill/{name}",
+            target="mmrl_maniskill.simulator:ManiSkill",
+            options={"env_id": task.env_id, "instruction": task.instruction, "parts": task.parts},
+            summary=f"{task.env_id}: {task.instruction}",
+            cameras=CAMERAS,
+            action=ActionSpec(dims=6, frame="end-effector-delta") if task.stick else PANDA,
+            control_hz=20.0,
+            max_steps=task.max_steps,
+            parts=task.parts,
+            capabilities=ABILITIES,
+        )
+        for name, task in ENVIRONMENTS.items()
+    ]
+    return [
+        *tasks,
+        SimulatorSpec(
+            id="maniskill/env",
+            target="mmrl_maniskill.simulator:ManiSkill",
+            summary="any ManiSkill task: options env_id, instruction",
+            cameras=CAMERAS,
+            action=PANDA,
+            control_hz=20.0,
+            max_steps=50,
+            capabilities=ABILITIES,
+        ),
+        SimulatorSpec(
+            id="maniskill/batch",
+            target="mmrl_maniskill.batch:Batch",
+            summary="any ManiSkill task, thousands at once on a GPU: options env_id, instruction",
+            cameras=CAMERAS,
+            action=PANDA,
+            control_hz=20.0,
+            max_steps=50,
+            capabilities=frozenset(("partial-reset", "snapshot", "batched-gpu", "render-gpu")),
+        ),
+    ]

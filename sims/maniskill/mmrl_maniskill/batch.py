@@ -1,0 +1,224 @@
+"""`maniskill/batch`: one ManiSkill environment with N sub-scenes on a GPU (`physx_cuda`), in the engine's own process.
+
+An environment starts from its own seed here too, drawn for it alone. What follows repeats only to within what PhysX rounds on a
+GPU, where equal states in two sub-scenes part (ManiSkill issue 787); so it claims no seeds for each environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from mmrl import UserError
+from mmrl.simulation import ActionSpec, Observation, Transition
+from mmrl_maniskill import world
+from mmrl_maniskill.rendering import choose
+
+
+class Batch:
+    """N sub-scenes in lock-step. Environments that aren't active are put back by ManiSkill's state dictionary after a step.
+
+    Example::
+
+        simulator = Batch(num_envs=1024, device="cuda", env_id="PickCube-v1", instruction="pick up the cube", obs="state")
+        simulator.reset(torch.arange(1024))
+    """
+
+    def __init__(
+        self,
+        *,
+        num_envs: int,
+        device: str | torch.device,
+        env_id: str,
+        instruction: str,
+        obs: Literal["rgb", "state"] = "rgb",
+        size: int = 128,
+        cameras: Sequence[str] = ("base_camera",),
+        control_mode: str = "pd_ee_delta_pose",
+        reward: Literal["normalized_dense", "dense", "sparse", "none"] = "normalized_dense",
+        goals: bool = True,
+        rendering: Literal["auto", "gpu", "software", "none"] = "auto",
+        backend: Literal["physx_cuda", "physx_cpu"] = "physx_cuda",
+    ) -> None:
+        """backend: `physx_cpu` takes one environment, for trials without a GPU. The rest: see `ManiSkill`."""
+        self.what = f"maniskill/batch ({env_id})"
+        if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
+            raise UserError(f"{self.what}: num_envs = {num_envs!r} must be a whole number of 1 or more")
+        if backend == "physx_cpu" and num_envs > 1:
+            raise UserError(f"{self.what}: physx_cpu takes one environment, and not {num_envs}: take maniskill/env")
+        if importlib.util.find_spec("mani_skill") is None:
+            raise UserError(f"{self.what}: no module named 'mani_skill': pip install \"mmrl[maniskill]\"")
+        self.device = torch.device(device)
+        if backend == "physx_cuda":
+            self._check_gpu()
+        rung = choose("gpu" if rendering == "auto" and backend == "physx_cuda" and obs == "rgb" else rendering, obs == "rgb")
+        import os
+
+        os.environ.update(rung.environment)  # sapien reads them when it is imported
+        with self._refusing(), _generators_kept():
+            self._env, self.max_steps = world.made(
+                env_id, num_envs, backend, obs=obs, size=size, control_mode=control_mode, reward=reward, rendering=rung.rendering
+            )
+            self._cameras = tuple(cameras) if obs == "rgb" else ()
+            if goals and obs == "rgb":
+                world.show_goals(self._env)
+            facts = world.facts(self._env, control_mode)
+            world.check_names(self._env, self._cameras, ())
+        self.num_envs, self.instruction, self._obs = num_envs, instruction, obs
+        self.action = ActionSpec(dims=facts["dims"], frame=facts["frame"], gripper=facts["gripper"])
+
+    def reset(self, seeds_n: torch.Tensor, env_ids_n: torch.Tensor | None = None, variant: str | None = None) -> Observation:
+        """See `mmrl.Simulator.reset`. Each environment is reset alone: drawn for several at once, a start would depend on N."""
+        if variant is not None:
+            raise UserError(f"{self.what} has no variant {variant!r}: it has none")
+        ids_n = self._ids(env_ids_n)
+        seeds = torch.as_tensor(seeds_n)
+        if seeds.shape != ids_n.shape or seeds.dtype != torch.int64:
+            raise UserError(f"{len(ids_n)} environments need as many seeds, int64, and not {list(seeds.shape)} of {seeds.dtype}")
+        with self._unseen(), _generators_kept():
+            for env, seed in zip(ids_n, seeds.tolist(), strict=True):
+                torch.manual_seed(seed % world.SEEDS)
+                self._opened().reset(seed=seed % world.SEEDS, options={"env_idx": env[None]})
+        return self._observe()[0].rows(ids_n)
+
+    def step(self, actions_NA: torch.Tensor, active_N: torch.Tensor) -> Transition:
+        """See `mmrl.Simulator.step`."""
+        env = self._opened()
+        wanted = (self.num_envs, self.action.dims)
+        actions_NA = torch.as_tensor(actions_NA, device=self.device)
+        if tuple(actions_NA.shape) != wanted or not actions_NA.is_floating_point():
+            raise UserError(f"actions must be float32 {list(wanted)}, and not {actions_NA.dtype} {list(actions_NA.shape)}")
+        active_N = torch.as_tensor(active_N, device=self.device)
+        if active_N.shape != (self.num_envs,) or active_N.dtype != torch.bool:
+            raise UserError(f"active must be bool [{self.num_envs}], and not {active_N.dtype} {list(active_N.shape)}")
+        wrong_N = actions_NA.isnan().any(1) & active_N
+        if wrong_N.any():
+            raise UserError(f"the action of environment {int(wrong_N.nonzero()[0])} has NaN: look at what the policy gave")
+        actions_NA = torch.where(active_N[:, None], actions_NA.float().clamp(-1, 1), 0.0)
+        if self.action.gripper is not None:
+            actions_NA[:, self.action.gripper] *= -1  # ManiSkill opens above 0
+        idle_n = (~active_N).nonzero()[:, 0]
+        before = self.snapshot(idle_n)
+        with _generators_kept():
+            _, reward_N, *_ = env.step(actions_NA)
+        reward_N = reward_N.float().clone()
+        if len(idle_n):
+            self._put(idle_n, before)
+        observation, rows = self._observe()
+        return Transition(
+            observation=observation,
+            reward_N=reward_N,
+            terminated_N=rows["terminated"],
+            truncated_N=rows["truncated"],
+            success_N=rows["success"],
+        )
+
+    def snapshot(self, env_ids_n: torch.Tensor) -> dict[str, Any]:
+        """ManiSkill's state dictionary, rows of these environments, and their steps so far."""
+        ids_n, env = self._ids(env_ids_n), self._opened()
+        return {
+            "state": _mapped(env.get_state_dict(), lambda value: value[ids_n].clone()),
+            "steps": env._elapsed_steps[ids_n].clone(),
+        }
+
+    def restore(self, env_ids_n: torch.Tensor, state: Any) -> Observation:
+        """See `mmrl.Simulator.restore`."""
+        ids_n = self._ids(env_ids_n)
+        if len(state["steps"]) != len(ids_n):
+            raise UserError(f"{self.what}: {len(ids_n)} environments can't be put into {len(state['steps'])} states")
+        self._put(ids_n, state)
+        return self._observe()[0].rows(ids_n)
+
+    def render(self, env_ids_n: torch.Tensor) -> torch.Tensor:
+        """Pictures for people, uint8 [n, H, W, 3]."""
+        if self._opened().backend.render_device is None:
+            raise UserError(f"{self.what} can't render pictures: no device for it was found, or rendering was set to none")
+        return self._env.render_rgb_array()[self._ids(env_ids_n)].to(self.device)
+
+    def close(self) -> None:
+        if self._env is not None:
+            self._env.close()
+        self._env = None
+
+    def _put(self, ids_n: torch.Tensor, state: Any) -> None:
+        env, order_n = self._opened(), ids_n.argsort()  # ManiSkill writes rows to a mask's places, in their order
+        env.set_state_dict(_mapped(state["state"], lambda value: value.to(env.device)[order_n]), ids_n[order_n])
+        env._elapsed_steps[ids_n] = state["steps"].to(env.device)
+
+    def _observe(self) -> tuple[Observation, dict[str, torch.Tensor]]:
+        env = self._opened()
+        with _generators_kept():
+            info = env.get_info()
+            rows = world.tensors(env.get_obs(info), info, self._cameras, (), torch)
+        rows = {name: row.clone().to(self.device) for name, row in rows.items()}
+        images = {name.removeprefix("camera/"): row for name, row in rows.items() if name.startswith("camera/")}
+        return Observation(images=images, state=rows["state"], instructions=[self.instruction] * self.num_envs), rows
+
+    @contextlib.contextmanager
+    def _unseen(self) -> Iterator[None]:
+        """Resets give no observation: each would render all N."""
+        env = self._opened()
+        before = env._obs_mode
+        env._obs_mode = "none"
+        try:
+            yield
+        finally:
+            env._obs_mode = before
+
+    def _ids(self, env_ids_n: torch.Tensor | None) -> torch.Tensor:
+        if env_ids_n is None:
+            return torch.arange(self.num_envs, device=self.device)
+        ids_n = torch.as_tensor(env_ids_n, device=self.device)
+        if ids_n.dim() != 1 or ids_n.dtype != torch.int64 or len(ids_n.unique()) < len(ids_n):
+            raise UserError(f"environments are different int64 numbers, and not {ids_n.dtype} {list(ids_n.shape)}")
+        if len(ids_n) and not 0 <= int(ids_n.min()) <= int(ids_n.max()) < self.num_envs:
+            raise UserError(f"there are {self.num_envs} environments, numbered from 0, and not {ids_n.tolist()}")
+        return ids_n
+
+    def _opened(self) -> Any:
+        if self._env is None:
+            raise UserError(f"{self.what} was closed: make another one")
+        return self._env
+
+    def _check_gpu(self) -> None:
+        """Raises UserError where there is no GPU, or PhysX's library for it, which sapien would download without asking."""
+        if not torch.cuda.is_available() or self.device.type != "cuda":
+            raise UserError(f"{self.what} needs a CUDA device, and this is {self.device}: take maniskill/env, a process for each")
+        with _generators_kept():
+            from sapien import physx
+        folder = Path.home() / ".sapien" / "physx" / physx.version()
+        if not (folder / "libPhysXGpu_64.so").is_file():
+            place = f"https://github.com/sapien-sim/physx-precompiled/releases/download/{physx.version()}/linux-so.zip"
+            raise UserError(f"{self.what}: {folder / 'libPhysXGpu_64.so'} is missing: unzip {place} in that folder")
+
+    @contextlib.contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """What the world refuses is a UserError here."""
+        try:
+            yield
+        except world.Refused as error:
+            raise UserError(f"{self.what} can't be made: {error}") from error
+
+
+@contextlib.contextmanager
+def _generators_kept() -> Iterator[None]:
+    """The global generators are left as they were: ManiSkill seeds and draws from them."""
+    import numpy
+
+    before, others = random.getstate(), numpy.random.get_state()
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        try:
+            yield
+        finally:
+            random.setstate(before)
+            numpy.random.set_state(others)
+
+
+def _mapped(value: Any, change: Any) -> Any:
+    return {key: _mapped(part, change) for key, part in value.items()} if isinstance(value, dict) else change(value)

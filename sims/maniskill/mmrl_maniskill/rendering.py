@@ -1,0 +1,117 @@
+"""Which device renders: a GPU, else a software driver for Vulkan, else none. What is tried is tried in a process of its own."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import warnings
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+from mmrl import UserError
+from mmrl.workers import Workers
+
+PROBE_S = 120.0
+"""Seconds that a device may take for its first pictures; drivers that hang do so for ever."""
+DRIVERS = (
+    "/usr/share/vulkan/icd.d/lvp_icd*.json",
+    "/etc/vulkan/icd.d/lvp_icd*.json",
+    "/usr/lib*/chromium/vk_swiftshader_icd.json",
+)
+"""Where software drivers lie: lavapipe of Mesa, SwiftShader of Chromium."""
+VARIABLES = ("VK_ICD_FILENAMES", "VK_DRIVER_FILES")
+INSTALL = "apt-get install libvulkan1 mesa-vulkan-drivers (25 or later), or libvulkan1 chromium; `mmrl doctor` looks at them"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """A way to render."""
+
+    rendering: str
+    """`gpu`, `software` or `none`."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables that processes need before they import sapien."""
+    driver: str = ""
+    """The driver's file, or what was found of the others."""
+
+
+def choose(wanted: str, pictures: bool, python: str | None = None) -> Rung:
+    """The first rung that works. wanted: `auto`, `gpu`, `software` or `none`. pictures: they are needed, not only states.
+
+    Raises UserError where what is wanted can't be had. A warning says when `auto` passes over what doesn't work.
+    """
+    if wanted == "none":
+        if pictures:
+            raise UserError('rendering = "none" gives no pictures: take obs = "state", or rendering = "auto"')
+        return Rung(rendering="none")
+    tried = []
+    for rung in _rungs(wanted):
+        why = _probe(rung.rendering, tuple(sorted(rung.environment.items())), python)
+        if why is None:
+            if tried:
+                warnings.warn(f"maniskill renders by {rung.driver}: {'; '.join(tried)}", stacklevel=2)
+            return rung
+        tried.append(f"{rung.driver} doesn't work ({why})")
+    found = "; ".join(tried) or "no GPU and no software driver for Vulkan was found"
+    if pictures or wanted != "auto":
+        raise UserError(f"maniskill can't render: {found}: {INSTALL}" + ('; or take obs = "state"' if pictures else ""))
+    warnings.warn(f"maniskill gives states alone: {found}: {INSTALL}", stacklevel=2)
+    return Rung(rendering="none", driver=found)
+
+
+def _rungs(wanted: str) -> list[Rung]:
+    """What there is to try, the fastest first."""
+    named = next((os.environ[name] for name in VARIABLES if os.environ.get(name)), None)
+    rungs = []
+    if wanted in ("auto", "gpu") and (wanted == "gpu" or any(Path("/dev").glob("nvidia[0-9]*"))):
+        rungs.append(Rung(rendering="gpu", driver="the GPU"))
+    if wanted in ("auto", "software"):
+        files = [named] if named else [str(p) for pattern in DRIVERS for p in sorted(Path("/").glob(pattern.lstrip("/")))]
+        rungs += [
+            Rung(rendering="software", environment={VARIABLES[0]: file, "LP_NUM_THREADS": "1"}, driver=file) for file in files
+        ]
+    return rungs
+
+
+@functools.cache
+def _probe(rendering: str, environment: tuple[tuple[str, str], ...], python: str | None) -> str | None:
+    """Why a rung doesn't work, or None. That it does is kept in a file, for as long as sapien and the driver are the same."""
+    key = json.dumps([rendering, environment, python, _version(), *(_changed(value) for _, value in environment)])
+    file = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mmrl" / "maniskill-rendering.json"
+    try:
+        known = json.loads(file.read_text())
+    except (OSError, ValueError):
+        known = []
+    if rendering == "software" and key in known:  # a GPU may be gone tomorrow
+        return None
+    try:
+        Workers(
+            "mmrl_maniskill.world:Probe",
+            {"rendering": rendering},
+            1,
+            what=rendering,
+            python=python,
+            environment=dict(environment),
+            start_s=PROBE_S,
+        ).close()
+    except UserError as error:
+        return str(error).removeprefix(f"{rendering} can't be made: ")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps([*known, key]))
+    except OSError:  # then it is tried again next time
+        return None
+    return None
+
+
+def _version() -> str:
+    try:
+        return metadata.version("sapien")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _changed(path: str) -> float:
+    return Path(path).stat().st_mtime if Path(path).is_file() else 0.0

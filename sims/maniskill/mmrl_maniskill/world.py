@@ -1,0 +1,332 @@
+"""One ManiSkill environment in a worker process, see `mmrl.workers`. It imports nothing of mmrl.
+
+The device that renders is chosen by the parent (`mmrl_maniskill.rendering`), which also sets Vulkan's variables: they must be
+there before sapien is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import hashlib
+import importlib.util
+from typing import Any
+
+PEOPLE = 256
+"""Pixels of a side of the pictures for people."""
+SEEDS = 2**32
+"""numpy's generators take seeds below this."""
+FRAMES = {
+    "pd_ee_delta_pose": "end-effector-delta",
+    "pd_ee_delta_pos": "end-effector-delta",
+    "pd_joint_delta_pos": "joint-delta",
+    "pd_joint_target_delta_pos": "joint-delta",
+    "pd_ee_target_delta_pose": "end-effector-delta",
+    "pd_ee_target_delta_pos": "end-effector-delta",
+}
+"""Control mode -> `ActionSpec.frame`."""
+
+
+class Refused(Exception):
+    """Something a person can mend, in one line."""
+
+    plain = True
+
+
+class World:
+    """A task, its rows, and how it came to its state."""
+
+    def __init__(
+        self,
+        env_id: str,
+        obs: str,
+        size: int,
+        cameras: tuple[str, ...],
+        control_mode: str,
+        reward: str,
+        goals: bool,
+        parts: tuple[str, ...],
+        rendering: str,
+    ) -> None:
+        """rendering: `gpu`, `software`, or `none`: then only states can be had."""
+        import torch
+
+        torch.set_num_threads(1)
+        self.torch = torch
+        self.env, max_steps = made(
+            env_id, 1, "physx_cpu", obs=obs, size=size, control_mode=control_mode, reward=reward, rendering=rendering
+        )
+        self.obs, self.cameras, self.parts, self.rendering = obs, tuple(cameras) if obs == "rgb" else (), tuple(parts), rendering
+        if goals and obs == "rgb":
+            show_goals(self.env)
+        self.facts = {**facts(self.env, control_mode), "max_steps": max_steps}
+        self.gripper = self.facts["gripper"]
+        self.seed, self.actions = 0, []
+        check_names(self.env, self.cameras, self.parts)
+
+    def reset(self, seed: int, variant: str | None) -> dict[str, Any]:
+        self.seed, self.actions = seed, []
+        self.torch.manual_seed(seed % SEEDS)  # for what a task may draw outside of the generators that ManiSkill seeds
+        obs, _ = self.env.reset(seed=seed % SEEDS)
+        return self._rows(obs, self.env.get_info(), 0.0)
+
+    def step(self, action: Any) -> dict[str, Any]:
+        self.actions.append(action.tobytes())
+        obs, reward, _, _, info = self._step(action)
+        return self._rows(obs, info, float(reward[0]))
+
+    def snapshot(self) -> dict[str, Any]:
+        """How the state was reached, and a digest of ManiSkill's state dictionary, by which `restore` proves that it was again.
+
+        The dictionary alone leaves out contacts and what the solver starts from: put back, its future differs.
+        """
+        return {"env": self.facts["env_id"], "seed": self.seed, "actions": list(self.actions), "digest": self._digest()}
+
+    def restore(self, state: dict[str, Any]) -> dict[str, Any]:
+        import numpy
+
+        if state["env"] != self.facts["env_id"]:
+            raise Refused(f"the state is one of {state['env']}, and this is {self.facts['env_id']}")
+        rows = self.reset(state["seed"], None)
+        if state["actions"]:
+            with self._unseen():
+                for action in state["actions"]:
+                    self.actions.append(action)
+                    self._step(numpy.frombuffer(action, numpy.float32))
+            info = self.env.get_info()
+            rows = self._rows(self.env.get_obs(info), info, 0.0)
+        if self._digest() != state["digest"]:
+            raise Refused(
+                f"{self.facts['env_id']}: the {len(self.actions)} actions of a snapshot led to another state than its own: was "
+                "it taken with other options, or another version of sapien?"
+            )
+        return rows
+
+    def render(self) -> tuple[int, int, bytes]:
+        """Height, width and the bytes of a picture for people."""
+        if self.rendering == "none":
+            raise Refused("pictures can't be rendered: no Vulkan device was found, or rendering was set to none")
+        picture = self.env.render_rgb_array()
+        if picture is None:
+            raise Refused(f"{self.facts['env_id']} has no camera for people")
+        picture = picture[0].cpu().numpy()
+        return picture.shape[0], picture.shape[1], picture.tobytes()
+
+    def _step(self, action: Any) -> Any:
+        action = self.torch.from_numpy(action.copy())[None]
+        if self.gripper is not None:
+            action[:, self.gripper] *= -1  # ManiSkill opens above 0
+        return self.env.step(action)
+
+    @contextlib.contextmanager
+    def _unseen(self) -> Any:
+        """Steps render nothing."""
+        before = self.env._obs_mode
+        self.env._obs_mode = "state_dict"
+        try:
+            yield
+        finally:
+            self.env._obs_mode = before
+
+    def _rows(self, obs: Any, info: dict[str, Any], reward: float) -> dict[str, Any]:
+        rows = tensors(obs, info, self.cameras, self.parts, self.torch)
+        found = {name: value[0].cpu().numpy() for name, value in rows.items()}
+        return {**found, "reward": self.torch.tensor(reward).numpy()}
+
+    def _digest(self) -> str:
+        """Of every number in the state dictionary."""
+        found = hashlib.sha256()
+
+        def add(value: Any) -> None:
+            if isinstance(value, dict):
+                for key in sorted(value):
+                    found.update(key.encode())
+                    add(value[key])
+            else:
+                found.update(value.cpu().numpy().tobytes())
+
+        add(self.env.get_state_dict())
+        return found.hexdigest()
+
+
+class Probe:
+    """A picture of an empty scene: proves that a device renders, in a process that may hang or die of it."""
+
+    def __init__(self, rendering: str) -> None:
+        import sapien
+        import torch
+
+        busy = torch.ones(1024, 1024, device="cuda") if rendering == "gpu" and torch.cuda.is_available() else None
+        scene = sapien.Scene([sapien.physx.PhysxCpuSystem(), sapien.render.RenderSystem(device(rendering))])
+        camera = scene.add_camera("probe", 16, 16, 1.0, 0.01, 10.0)
+        scene.set_ambient_light([1.0, 1.0, 1.0])
+        for _ in range(3):
+            for _ in range(50 if busy is not None else 0):  # some drivers hang only when both are at work
+                busy = busy @ busy / 1024
+            scene.update_render()
+            camera.take_picture()
+            self.picture = camera.get_picture("Color")
+        self.facts = {"dims": 1}
+
+    def reset(self, seed: int, variant: str | None) -> dict[str, Any]:
+        return {"picture": self.picture}
+
+
+def made(
+    env_id: str, num_envs: int, backend: str, *, obs: str, size: int, control_mode: str, reward: str, rendering: str
+) -> tuple[Any, int]:
+    """The bare environment, without wrappers that cut it off, and the registry's limit of steps.
+
+    backend: `physx_cpu` or `physx_cuda`. Raises Refused for what there isn't.
+    """
+    if importlib.util.find_spec("mani_skill") is None:
+        raise Refused("no module named 'mani_skill': pip install \"mmrl[maniskill]\"")
+    if rendering == "none":
+        _do_without_materials()
+    import gymnasium
+    import mani_skill.envs
+    import mani_skill.envs.sapien_env as sapien_env
+    from mani_skill.utils.registration import REGISTERED_ENVS
+
+    if env_id not in REGISTERED_ENVS:
+        near = difflib.get_close_matches(env_id, list(REGISTERED_ENVS), 1)
+        raise Refused(
+            f"ManiSkill {mani_skill.__version__} has no task {env_id!r}" + (f": did you mean {near[0]!r}?" if near else "")
+        )
+    _check_assets(env_id, REGISTERED_ENVS[env_id].asset_download_ids or [])
+    parse = sapien_env.parse_sim_and_render_backend
+
+    def parsed(sim: str, render: str) -> Any:
+        """ManiSkill takes no name for a device that renders by software."""
+        return dataclasses.replace(parse(sim, "none"), render_device=device(rendering), render_backend="sapien_" + rendering)
+
+    if rendering != "none":
+        sapien_env.parse_sim_and_render_backend = parsed
+    options: dict[str, Any] = {"render_mode": "rgb_array", "human_render_camera_configs": {"width": PEOPLE, "height": PEOPLE}}
+    if obs == "rgb":
+        options["sensor_configs"] = {"width": size, "height": size}
+    try:
+        env = gymnasium.make(
+            env_id,
+            num_envs=num_envs,
+            obs_mode=obs,
+            control_mode=control_mode,
+            reward_mode=reward,
+            sim_backend=backend,
+            render_backend="none",
+            **options,
+        )
+    except (NotImplementedError, AssertionError, KeyError, EOFError) as error:
+        raise Refused(
+            f"{env_id} can't be made with control_mode = {control_mode!r}, reward = {reward!r}: {said(error)}"
+        ) from error
+    finally:
+        sapien_env.parse_sim_and_render_backend = parse
+    return env.unwrapped, int(REGISTERED_ENVS[env_id].max_episode_steps or 0)
+
+
+def device(rendering: str) -> Any:
+    """The sapien device of `gpu` or `software`."""
+    import sapien
+
+    return sapien.Device("cuda" if rendering == "gpu" else "pci:0")  # with a software driver, Vulkan has one device
+
+
+def facts(env: Any, control_mode: str) -> dict[str, Any]:
+    """What the parent must know of an environment."""
+    space = env.single_action_space
+    if not hasattr(space, "shape") or space.shape is None or len(space.shape) != 1:
+        raise Refused(f"{env.spec.id}: its actions are no list of numbers ({type(space).__name__}): it has several robots")
+    if (space.low != -1).any() or (space.high != 1).any():
+        raise Refused(
+            f"{env.spec.id}: actions of control_mode = {control_mode!r} are not within -1 and 1: take one of {', '.join(FRAMES)}"
+        )
+    parts = list(getattr(env.agent.controller, "controllers", ()))
+    return {
+        "env_id": env.spec.id,
+        "dims": int(space.shape[0]),
+        "gripper": int(space.shape[0]) - 1 if parts and parts[-1] == "gripper" else None,
+        "frame": FRAMES.get(control_mode, "other"),
+        "control_hz": float(env.control_freq),
+    }
+
+
+def check_names(env: Any, cameras: tuple[str, ...], parts: tuple[str, ...]) -> None:
+    """Raises Refused for a camera or a part that an environment doesn't have. It is reset by this."""
+    env.reset(seed=0)
+    for kind, wanted, known in (("camera", cameras, set(env._sensors)), ("part", parts, set(env.get_info()))):
+        if missing := [name for name in wanted if name not in known]:
+            raise Refused(f"{env.spec.id} has no {kind} {missing[0]!r}: it has {', '.join(sorted(known)) or 'none'}")
+
+
+def show_goals(env: Any) -> None:
+    """Draws what ManiSkill hides from the robot's cameras, such as the ball at PickCube's goal: nothing else shows the goal."""
+    sensed = env._get_obs_sensor_data
+
+    def shown(*arguments: Any, **options: Any) -> Any:
+        for thing in env._hidden_objects:  # every new scene hides them again
+            thing.show_visual()
+        env._hidden_objects = []
+        return sensed(*arguments, **options)
+
+    env._get_obs_sensor_data = shown
+
+
+def tensors(obs: Any, info: dict[str, Any], cameras: tuple[str, ...], parts: tuple[str, ...], torch: Any) -> dict[str, Any]:
+    """What N environments show, but for the reward: name -> [N, ...]."""
+    from mani_skill.utils import common
+
+    if isinstance(obs, dict):
+        state = common.flatten_state_dict({"agent": obs["agent"], "extra": obs["extra"]}, use_torch=True)
+        found = {f"camera/{name}": obs["sensor_data"][name]["rgb"] for name in cameras}
+    else:
+        state, found = obs, {}
+    never = torch.zeros(len(state), dtype=torch.bool, device=state.device)
+    return {
+        **found,
+        "state": state.float(),
+        "success": info.get("success", never).bool().reshape(-1),
+        "terminated": info.get("fail", never).bool().reshape(-1),
+        "truncated": never,
+        **{f"part/{name}": info[name].float().reshape(-1) for name in parts},
+    }
+
+
+def said(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _check_assets(env_id: str, needed: list[str]) -> None:
+    """ManiSkill would ask at the terminal, and exit."""
+    from mani_skill.utils import assets
+
+    for name in needed:
+        sources = assets.expand_data_group_into_individual_data_source_ids(name) if name in assets.DATA_GROUPS else [name]
+        if missing := [source for source in sources if not assets.is_data_source_downloaded(source)]:
+            raise Refused(
+                f"{env_id} needs files from elsewhere ({missing[0]!r}): python -m mani_skill.utils.download_asset {name}"
+            )
+
+
+def _do_without_materials() -> None:
+    """Lets tasks be built where no Vulkan device is: what they say of looks goes nowhere."""
+    import sys
+
+    import sapien
+
+    class Material:
+        def __init__(self, **looks: Any) -> None:
+            self.__dict__.update(looks)
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("set_"):
+                return lambda *arguments, **options: None
+            raise AttributeError(name)
+
+    import mani_skill.envs  # noqa: F401  its modules hold the class by name, too
+
+    real = sapien.render.RenderMaterial
+    for module in list(sys.modules.values()):
+        if getattr(module, "RenderMaterial", None) is real:
+            module.RenderMaterial = Material

@@ -1,0 +1,50 @@
+"""`maniskill/batch` on PhysX's CPU side, with its one environment: all but what only a GPU does."""
+
+import mmrl_maniskill
+import pytest
+import torch
+
+from mmrl import UserError
+from mmrl.testing.sample import other_random_states, random_states
+
+pytest.importorskip("mani_skill", reason='ManiSkill is not installed: pip install "mmrl[maniskill]"')
+from mmrl_maniskill.batch import Batch
+
+(SPEC,) = [spec for spec in mmrl_maniskill.mmrl_simulators() if spec.id == "maniskill/batch"]
+PICK = {"env_id": "PickCube-v1", "instruction": "pick up the cube", "obs": "state", "rendering": "none"}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_is_refused():
+    with pytest.raises(UserError, match="needs a CUDA device, and this is cpu: take maniskill/env"):
+        Batch(num_envs=2, device="cpu", **PICK)
+
+
+def test_one_environment_does_what_that_of_a_process_does(made):
+    """The same seed and actions give the same states, rewards and flags as `maniskill/env`, bit for bit."""
+    process = made(SPEC, 1, **PICK)
+    with other_random_states(3):
+        before = random_states()
+        batch = Batch(num_envs=1, device="cpu", backend="physx_cpu", **PICK)
+        seeds, active = torch.tensor([11]), torch.tensor([True])
+        assert torch.equal(batch.reset(seeds).state, process.reset(seeds).state)
+        assert (batch.action, batch.max_steps) == (process.action, process.max_steps)
+        for step in range(5):
+            actions = torch.full((1, 7), 0.2 * step - 0.5)
+            one, other = batch.step(actions, active), process.step(actions, active)
+            assert torch.equal(one.observation.state, other.observation.state)
+            assert torch.equal(one.reward_N, other.reward_N) and one.success_N.dtype == torch.bool
+        assert random_states() == before, "the global generators are left alone"
+    kept = batch.snapshot(torch.tensor([0]))
+    idle = batch.step(torch.full((1, 7), torch.nan), torch.tensor([False]))
+    assert torch.equal(idle.observation.state[:, :9], one.observation.state[:, :9]), "it stays where it was"
+    for _ in range(3):
+        batch.step(torch.ones(1, 7), active)
+    shown = batch.restore(torch.tensor([0]), kept)
+    assert torch.equal(shown.state[:, :9], one.observation.state[:, :9])
+    with pytest.raises(UserError, match="has NaN"):
+        batch.step(torch.full((1, 7), torch.nan), active)
+    batch.close()
+    batch.close()
+    with pytest.raises(UserError, match="was closed"):
+        batch.reset(seeds)

@@ -1,0 +1,37 @@
+"""The conformance kit on the three tasks of the README, with states and with pictures."""
+
+import dataclasses
+
+import mmrl_maniskill
+import pytest
+from mmrl_maniskill.simulator import ManiSkill
+
+from mmrl.specs import SimulatorSpec
+from mmrl.testing.simulators import check_simulator
+
+SPECS = {spec.id.partition("/")[2]: spec for spec in mmrl_maniskill.mmrl_simulators()}
+TASKS = ("pick-cube", "push-cube", "stack-cube")
+
+
+def blind(spec: SimulatorSpec) -> SimulatorSpec:
+    """What a task is that isn't rendered."""
+    return dataclasses.replace(spec, cameras=(), capabilities=spec.capabilities - {"render-cpu", "render-gpu"})
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_states_conform_without_vulkan(task: str) -> None:
+    pytest.importorskip("mani_skill", reason='ManiSkill is not installed: pip install "mmrl[maniskill]"')
+    report = check_simulator(blind(SPECS[task]), ManiSkill, n=2, options={"obs": "state", "rendering": "none"})
+    assert report.ok, str(report)
+    skipped = {r.name for r in report.results if r.note.startswith("skipped")}
+    assert skipped == {"expert_is_in_range", "render_gives_pictures"}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("vulkan")
+@pytest.mark.parametrize("task", TASKS)
+def test_pictures_conform(task: str) -> None:
+    pytest.importorskip("mani_skill", reason='ManiSkill is not installed: pip install "mmrl[maniskill]"')
+    report = check_simulator(SPECS[task], ManiSkill, n=2, options={"size": 32})
+    assert report.ok, str(report)
+    assert {r.name for r in report.results if r.note.startswith("skipped")} == {"expert_is_in_range"}

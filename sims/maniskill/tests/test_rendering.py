@@ -1,0 +1,66 @@
+"""How a device is chosen. Probes are real processes; what they find is planted by the files that they are given."""
+
+from pathlib import Path
+
+import pytest
+from mmrl_maniskill import rendering
+
+from mmrl import UserError
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No driver is installed, no variable set, nothing kept from before."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in rendering.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(rendering, "DRIVERS", ())
+    monkeypatch.setattr(rendering.Path, "glob", lambda self, pattern: iter(()))
+    rendering._probe.cache_clear()
+
+
+def test_without_any_device_states_are_given_and_it_is_said() -> None:
+    with pytest.warns(UserWarning, match="maniskill gives states alone: no GPU and no software driver.*apt-get install"):
+        assert rendering.choose("auto", False).rendering == "none"
+
+
+def test_without_any_device_pictures_are_refused() -> None:
+    with pytest.raises(
+        UserError, match=r"maniskill can't render: no GPU and no software driver.*apt-get install.*obs = \"state\""
+    ):
+        rendering.choose("auto", True)
+    with pytest.raises(UserError, match='rendering = "none" gives no pictures'):
+        rendering.choose("none", True)
+    with pytest.raises(UserError, match="can't render"):
+        rendering.choose("software", False)
+
+
+def test_a_driver_that_does_not_work_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("sapien", reason='SAPIEN is not installed: pip install "mmrl[maniskill]"')
+    driver = tmp_path / "broken_icd.json"
+    driver.write_text("{}")
+    monkeypatch.setenv("VK_ICD_FILENAMES", str(driver))
+    with pytest.raises(UserError, match=rf"{driver} doesn't work \(.*\)"):
+        rendering.choose("auto", True)
+    with pytest.warns(UserWarning, match=f"states alone: {driver}"):
+        assert rendering.choose("auto", False).rendering == "none"
+
+
+def test_the_ladder_goes_down_from_a_gpu_that_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which rung works is planted; the order, the words and what is kept are not."""
+    first, second = (
+        rendering.Rung(rendering="gpu", driver="the GPU"),
+        rendering.Rung(rendering="software", driver="/a/driver.json"),
+    )
+    monkeypatch.setattr(rendering, "_rungs", lambda wanted: [first, second])
+    monkeypatch.setattr(rendering, "_probe", lambda kind, environment, python: "it hung" if kind == "gpu" else None)
+    with pytest.warns(UserWarning, match=r"renders by /a/driver.json: the GPU doesn't work \(it hung\)"):
+        assert rendering.choose("auto", True) is second
+    monkeypatch.setattr(rendering, "_probe", lambda kind, environment, python: None)
+    assert rendering.choose("auto", True) is first
+
+
+def test_a_probe_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendering, "PROBE_S", 0.01)
+    found = rendering._probe("software", (("VK_ICD_FILENAMES", "/no/such/driver.json"),), None)
+    assert found == "start took longer than 0.01 s, and its process was killed"

@@ -1,0 +1,164 @@
+"""ManiSkill's tasks as the plugin gives them: actions, parts, states, starts, and what is refused."""
+
+import os
+import signal
+
+import mmrl_maniskill
+import pytest
+import torch
+
+from mmrl import UserError
+from mmrl.simulation import ActionSpec
+
+pytest.importorskip("mani_skill", reason='ManiSkill is not installed: pip install "mmrl[maniskill]"')
+SPECS = {spec.id.partition("/")[2]: spec for spec in mmrl_maniskill.mmrl_simulators()}
+STATES = {"obs": "state", "rendering": "none"}
+"""What works without Vulkan."""
+NEEDS_VULKAN = ("push-t",)
+"""Tasks that look at what they draw while they are built."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", [task for task in SPECS if task not in ("env", "batch", *NEEDS_VULKAN)])
+def test_specs_are_what_instances_are(made, task):
+    spec = SPECS[task]
+    simulator = made(spec, 1, **STATES)
+    assert (simulator.action, simulator.max_steps) == (spec.action, spec.max_steps)
+    assert simulator.workers.facts["control_hz"] == spec.control_hz
+    simulator.reset(torch.tensor([3]))
+    moved = simulator.step(torch.zeros(1, 7), torch.tensor([True]))
+    assert set(moved.parts) == set(spec.parts) and moved.observation.state.isfinite().all()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("vulkan")
+def test_push_t_is_what_its_spec_says(made):
+    spec = SPECS["push-t"]
+    simulator = made(spec, 1, size=32)
+    assert (simulator.action, simulator.max_steps) == (spec.action, spec.max_steps)
+    assert set(simulator.reset(torch.tensor([3])).images) == {"base_camera"}
+
+
+def test_the_gripper_closes_above_0(made):
+    """`qpos` is the state's beginning: 7 joints, then the two fingers' way from the middle, metres."""
+    simulator = made(SPECS["pick-cube"], 2, **STATES)
+    assert simulator.action == ActionSpec(dims=7, frame="end-effector-delta", gripper=6)
+    simulator.reset(torch.tensor([1, 1]))
+    actions = torch.zeros(2, 7)
+    actions[:, 6] = torch.tensor([1.0, -1.0])
+    for _ in range(10):
+        fingers = simulator.step(actions, torch.tensor([True, True])).observation.state[:, 7:9]
+    assert (fingers[0] < 0.005).all() and (fingers[1] > 0.035).all()
+
+
+def test_an_action_moves_the_hand_along_its_axis(made):
+    simulator = made(SPECS["pick-cube"], 1, **STATES)
+    simulator.reset(torch.tensor([1]))
+    tcp = slice(19, 22)  # after qpos, qvel and is_grasped
+    before = simulator.step(torch.zeros(1, 7), torch.tensor([True])).observation.state[0, tcp]
+    up = torch.tensor([[0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]])
+    for _ in range(5):
+        after = simulator.step(up, torch.tensor([True])).observation.state[0, tcp]
+    moved = after - before
+    assert moved[2] > 0.1 and moved[:2].abs().max() < 0.03
+
+
+def test_a_grasp_is_seen_and_comes_back_with_its_contacts(made):
+    """By hand: over the cube, down, close, lift. The snapshot is taken in the grasp, and has to bring it back."""
+    simulator = made(SPECS["pick-cube"], 2, **STATES)
+    every = torch.tensor([True, True])
+    state = simulator.reset(torch.tensor([5, 6])).state
+
+    def towards(offset: float, grip: float, steps: int) -> object:
+        nonlocal state
+        for _ in range(steps):
+            gap = state[:, 29:32] - state[:, 19:22] + torch.tensor([0.0, 0.0, offset])
+            actions = torch.zeros(2, 7)
+            actions[:, :3] = (gap / 0.1).clamp(-1, 1)
+            actions[:, 6] = grip
+            moved = simulator.step(actions, every)
+            state = moved.observation.state
+        return moved
+
+    towards(0.08, -1, 15)
+    towards(0.0, -1, 12)
+    grasped = towards(0.0, 1, 6)
+    assert grasped.parts["is_grasped"].tolist() == [1, 1] and not grasped.success_N.any()
+    kept = simulator.snapshot(torch.tensor([0, 1]))
+
+    def lifted() -> torch.Tensor:
+        actions = torch.zeros(2, 7)
+        actions[:, 2], actions[:, 6] = 1.0, 1.0
+        return torch.stack([simulator.step(actions, every).observation.state for _ in range(6)])
+
+    first = lifted()
+    assert (first[-1, :, 31] > 0.05).all(), "the cube came along"
+    simulator.reset(torch.tensor([8, 9]))
+    simulator.restore(torch.tensor([0, 1]), kept)
+    assert torch.equal(first, lifted())
+    shown = simulator.restore(torch.tensor([1]), kept[:1])
+    assert torch.equal(shown.state, simulator.restore(torch.tensor([0]), kept[:1]).state)
+
+
+def test_a_start_is_the_same_under_any_number_of_environments(made):
+    seeds = torch.tensor([2**40 + 7, 3, 12])
+    three = made(SPECS["stack-cube"], 3, **STATES).reset(seeds).state
+    one = made(SPECS["stack-cube"], 1, **STATES)
+    for seed, row in zip(seeds, three, strict=True):
+        assert torch.equal(one.reset(seed[None]).state[0], row)
+
+
+def test_a_killed_process_is_a_lost_environment(made):
+    simulator = made(SPECS["push-cube"], 2, **STATES)
+    simulator.reset(torch.tensor([1, 2]))
+    os.kill(simulator.workers.pid(0), signal.SIGKILL)
+    with pytest.warns(UserWarning, match=r"maniskill \(PushCube-v1\): environment 0 was lost.*SIGKILL"):
+        moved = simulator.step(torch.zeros(2, 7), torch.tensor([True, True]))
+    assert moved.lost_N.tolist() == [True, False]
+    simulator.reset(torch.tensor([1]), torch.tensor([0]))
+    moved = simulator.step(torch.zeros(2, 7), torch.tensor([True, True]))
+    assert moved.lost_N.tolist() == [False, False]
+
+
+@pytest.mark.parametrize(
+    "options,why",
+    [
+        ({"env_id": "PickCub-v1"}, "has no task 'PickCub-v1': did you mean 'PickCube-v1'"),
+        ({"env_id": "PickSingleYCB-v1"}, "needs files from elsewhere .*download_asset"),
+        ({"control_mode": "by_thought"}, "can't be made with control_mode = 'by_thought'"),
+        ({"control_mode": "pd_joint_pos"}, "actions of control_mode = 'pd_joint_pos' are not within -1 and 1: take one of"),
+        ({"parts": ("is_happy",)}, "has no part 'is_happy': it has elapsed_steps, is_grasped"),
+        ({"size": 0}, "size = 0 must be"),
+        ({"obs": "rgb"}, 'rendering = "none" gives no pictures'),
+        ({"python": "/no/such"}, "is no program"),
+    ],
+)
+def test_what_can_not_be_is_refused_in_one_line(made, options, why):
+    with pytest.raises(UserError, match=why) as error:
+        made(SPECS["pick-cube"], 1, **STATES | options)
+    assert "\n" not in str(error.value)
+
+
+def test_pictures_of_a_blind_instance_are_refused(made):
+    simulator = made(SPECS["pick-cube"], 1, **STATES)
+    simulator.reset(torch.tensor([1]))
+    with pytest.raises(UserError, match="can't be rendered"):
+        simulator.render(torch.tensor([0]))
+
+
+@pytest.mark.usefixtures("vulkan")
+def test_pictures_show_the_goal_that_maniskill_hides(made):
+    """PickCube's goal is a green ball: green pixels with `goals`, none without."""
+    green = {}
+    for goals in (True, False):
+        simulator = made(SPECS["pick-cube"], 1, size=64, goals=goals)
+        picture = simulator.reset(torch.tensor([4])).images["base_camera"][0].int()
+        green[goals] = int((picture[..., 1] > picture[..., 0] + 40).sum())
+        simulator.close()
+    assert green[True] > 0 and green[False] == 0
+
+
+@pytest.mark.usefixtures("vulkan")
+def test_a_camera_that_is_not_there_is_refused(made):
+    with pytest.raises(UserError, match=r"PickCube-v1 has no camera 'side': it has base_camera"):
+        made(SPECS["pick-cube"], 1, size=16, cameras=("side",))

@@ -1,0 +1,81 @@
+"""`mmrl.workers.simulator`: the conformance kit on a world in processes (`tests/support/toy_walk.py`), and what is lost."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from mmrl.errors import UserError
+from mmrl.simulation import ActionSpec
+from mmrl.specs import SimulatorSpec
+from mmrl.testing.simulators import check_simulator
+from mmrl.workers import Workers
+from mmrl.workers.simulator import ProcessSimulator
+
+SPEC = SimulatorSpec(
+    id="toy/walk",
+    target="toy_walk:World",
+    cameras=("above",),
+    action=ActionSpec(dims=2),
+    max_steps=20,
+    parts=("near",),
+    capabilities=frozenset(("partial-reset", "per-env-seed", "snapshot", "render-cpu")),
+    variants=("near",),
+)
+
+
+def walk(num_envs: int, device: str, fragile: bool = False) -> ProcessSimulator:
+    workers = Workers("toy_walk:World", {}, num_envs, what="toy/walk", environment={"FRAGILE": "1"} if fragile else {})
+    return ProcessSimulator(
+        workers,
+        instruction="walk to the middle",
+        action=ActionSpec(dims=workers.facts["dims"]),
+        max_steps=20,
+        device=device,
+        variants=SPEC.variants,
+    )
+
+
+def test_it_conforms() -> None:
+    report = check_simulator(SPEC, walk, n=3)
+    assert report.ok, str(report)
+    assert {r.name for r in report.results if r.note.startswith("skipped")} == {"expert_is_in_range"}
+
+
+def test_lost_environments_are_told_and_mended() -> None:
+    simulator: Any = walk(3, "cpu", fragile=True)
+    try:
+        simulator.reset(torch.arange(3))
+        actions, active = torch.zeros(3, 2), torch.ones(3, dtype=torch.bool)
+        assert not simulator.step(actions, active).lost_N.any()
+        actions[1] = 1.0
+        with pytest.warns(
+            UserWarning, match=r"toy/walk: environment 1 was lost, the 1\. time that one is: its process was killed"
+        ):
+            moved = simulator.step(actions, active)
+        assert moved.lost_N.tolist() == [False, True, False] and moved.reward_N.isfinite().all()
+        with pytest.raises(UserError, match="environment 1 was lost: reset it first"):
+            simulator.render(torch.tensor([1]))
+        shown = simulator.reset(torch.tensor([1]), torch.tensor([1]))
+        fresh = walk(1, "cpu")
+        assert torch.equal(shown.state, fresh.reset(torch.tensor([1])).state)
+        fresh.close()
+        assert not simulator.step(torch.zeros(3, 2), active).lost_N.any()
+    finally:
+        simulator.close()
+
+
+def test_wrong_questions_are_refused() -> None:
+    simulator: Any = walk(2, "cpu")
+    try:
+        for ask, why in (
+            (lambda: simulator.reset(torch.tensor([1])), "2 environments need as many seeds"),
+            (lambda: simulator.reset(torch.tensor([1]), torch.tensor([2])), "there are 2 environments, numbered from 0"),
+            (lambda: simulator.reset(torch.tensor([1, 2]), torch.tensor([0, 0])), "different int64 numbers"),
+            (lambda: simulator.restore(torch.tensor([0, 1]), [[0.0] * 4]), "2 environments can't be put into 1 states"),
+            (lambda: simulator.step(torch.zeros(2, 2), torch.ones(2)), "active must be bool"),
+        ):
+            with pytest.raises(UserError, match=why):
+                ask()
+    finally:
+        simulator.close()
