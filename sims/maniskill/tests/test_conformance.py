@@ -18,7 +18,8 @@ def blind(spec: SimulatorSpec) -> SimulatorSpec:
     return dataclasses.replace(spec, cameras=(), capabilities=spec.capabilities - {"render-cpu", "render-gpu"})
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("task", [TASKS[0], *(pytest.param(task, marks=pytest.mark.slow) for task in TASKS[1:])])
 def test_states_conform_without_vulkan(task: str) -> None:
     pytest.importorskip("mani_skill", reason='ManiSkill is not installed: pip install "mmrl[maniskill]"')
     report = check_simulator(blind(SPECS[task]), ManiSkill, n=2, options={"obs": "state", "rendering": "none"})
@@ -28,6 +29,7 @@ def test_states_conform_without_vulkan(task: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.usefixtures("vulkan")
 @pytest.mark.parametrize("task", TASKS)
 def test_pictures_conform(task: str) -> None:

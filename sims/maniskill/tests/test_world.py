@@ -147,6 +147,7 @@ def test_pictures_of_a_blind_instance_are_refused(made):
 
 
 @pytest.mark.usefixtures("vulkan")
+@pytest.mark.timeout(900)
 def test_pictures_show_the_goal_that_maniskill_hides(made):
     """PickCube's goal is a green ball: green pixels with `goals`, none without."""
     green = {}
@@ -159,6 +160,7 @@ def test_pictures_show_the_goal_that_maniskill_hides(made):
 
 
 @pytest.mark.usefixtures("vulkan")
+@pytest.mark.timeout(900)
 def test_a_camera_that_is_not_there_is_refused(made):
     with pytest.raises(UserError, match=r"PickCube-v1 has no camera 'side': it has base_camera"):
         made(SPECS["pick-cube"], 1, size=16, cameras=("side",))
