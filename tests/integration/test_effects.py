@@ -913,6 +913,7 @@ OF_DISTILL = {
 def certain(m):
     """Intervals without a width, so that every fall leaves them."""
     m.setattr(mmrl.evaluate, "Z", 0.0)
+    m.setattr(mmrl.evaluate, "wilson", lambda successes, n: (successes / n, successes / n))
 
 
 def alarm(name, warn, text, patch=None, **also):

@@ -60,10 +60,13 @@ def used() -> Iterator[tuple[str, Prompt]]:
         if not new:
             continue
         try:
-            prompt = next(iter(registry.make_task(id, options).prompts("train", 0)))
+            task = registry.make_task(id, options)
         except UserError as error:
             assert "path" in str(error), error  # it reads people's own data
             continue
+        if task.simulation is not None:  # nobody writes a completion
+            continue
+        prompt = next(iter(task.prompts("train", 0)))
         for verifier in sorted(new):
             seen.add(verifier)
             yield verifier, prompt

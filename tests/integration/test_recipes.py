@@ -44,7 +44,13 @@ def test_it_is_named_after_its_file_and_says_so_at_its_top(path):
     check_config(resolved(config))
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+LONG = ("rewardmap", "vla-rl")
+"""Those that take more than twenty seconds: they draw large maps, or play long episodes token by token."""
+
+
+@pytest.mark.parametrize(
+    "path", [pytest.param(p, marks=pytest.mark.slow if p.stem in LONG else ()) for p in RECIPES], ids=lambda p: p.stem
+)
 def test_it_runs_with_smoke(path, tmp_path):
     config = smoke(load_config(path, [f"runs={tmp_path}"]))
     folder = runs.run(config)

@@ -471,7 +471,7 @@ def test_completion_knows_commands_of_plugins(mmrl, site) -> None:
         ("preview zo", ["zoo/animal"]),
         ("preview classification", []),
         ("score ", ["zoo/exact", "zoo/polite-v2"]),
-        ("check zoo/", ["zoo/animal", "zoo/exact", "zoo/polite-v2"]),
+        ("check zoo/", ["zoo/animal", "zoo/cage", "zoo/exact", "zoo/polite-v2"]),
         ("check zoo/exact --task ", ["zoo/animal"]),
         ("list tasks ", ["zoo/animal"]),
         ("list simulators zoo/c", ["zoo/cage"]),
