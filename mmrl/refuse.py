@@ -182,6 +182,11 @@ def remarks(config: RunConfig) -> list[str]:
                 found.append(f"{where}: {what}, so from the second update on it takes old completions for the policy's own")
             if stage.hints == "guide":
                 found.append(f'{where}.hints = "guide": {what}, so hinted answers count as if they had been given without a hint')
+        if "bootstrap_N" in algorithm.needs and stage.settings.get("gamma", 1.0) == 1.0 and undated(config):
+            found.append(
+                f"{where}.settings.gamma is 1: an episode that the time limit cuts off is valued as if it went on, so being slow "
+                "costs nothing: set gamma = 0.99 or less, or the task's deadline = true"
+            )
         if stage.kl and stage.kl_in == "loss" and stage.kl_estimate == "k1":
             found.append(f'{where}.kl_estimate = "k1" has no gradient on average in the loss: take k2 or k3, or kl_in = "reward"')
         if stage.kl and stage.kl_in == "reward" and not {"rewards_N", "rewards_NT"} & set(algorithm.needs):
@@ -189,6 +194,12 @@ def remarks(config: RunConfig) -> list[str]:
                 f'{where}.kl_in = "reward": {stage.algorithm} looks at the verifiers\' values alone: take kl_in = "loss"'
             )
     return found
+
+
+def undated(config: RunConfig) -> bool:
+    """Some task acts under a time limit that only cuts episodes off."""
+    tasks = (plugins.registry().make_task(entry.id, entry.options) for entry in config.tasks)
+    return any(task.simulation is not None and not task.simulation.deadline for task in tasks)
 
 
 def check_model(config: RunConfig) -> None:

@@ -12,7 +12,7 @@ import pytest
 import runs
 from mmrl.config import parse_config, smoke
 from mmrl.errors import UserError
-from mmrl.start import check_config, evaluate_only, resolved
+from mmrl.start import check_config, evaluate_only, remarks, resolved
 
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
 SMALL = {"kind": "small", "model": "mlp", "options": {"dims": 2, "state": 2, "hidden": [64, 64]}}
@@ -91,7 +91,7 @@ def test_imitation_of_the_expert(tmp_path):
 
 
 @pytest.mark.parametrize("stage", [PPO, GRPO], ids=["ppo", "grpo"])
-@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("lanes", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, stage, lanes):
     stage = {**stage, "steps": 4, "prompts_per_step": 12, "minibatches": 2}
     if stage["algorithm"] != "ppo":
@@ -313,3 +313,17 @@ def test_a_correction_of_nothing_is_refused(tmp_path, options, message):
     policy = {"kind": "residual", "model": "mlp", "options": options}
     with pytest.raises(UserError, match=message):
         runs.run(config(tmp_path, [PPO], policy))
+
+
+def test_a_time_limit_that_costs_nothing_is_remarked(tmp_path):
+    told = {
+        name: " ".join(remarks(resolved(config(tmp_path, [stage], options=options))))
+        for name, stage, options in (
+            ("undiscounted", {**PPO, "settings": {}}, {"reward": "own"}),
+            ("discounted", PPO, {"reward": "own"}),
+            ("deadline", {**PPO, "settings": {}}, {"reward": "own", "deadline": True}),
+            ("whole episodes", GRPO, {}),
+        )
+    }
+    assert "stages.0.settings.gamma is 1" in told.pop("undiscounted")
+    assert not any("gamma" in text for text in told.values())
