@@ -121,11 +121,10 @@ def _calls(flat: _Flat, rows: torch.Tensor, ratio: Ratio) -> Calls:
     def of(x_SU: torch.Tensor) -> torch.Tensor:
         return x_SU[rows][exists]
 
-    shown = flat.observation
-    tensors = [*shown.images.values(), *([] if shown.state is None else [shown.state])]
     return Calls(
-        observation=shown.rows(rows.to(tensors[0].device)),
+        observation=flat.observation.rows(rows),
         choices=flat.choices[rows],
+        slots=flat.logprobs_SKC.shape[-1],
         valid_SK=valid,
         ratio=ratio,
         sampler_logprobs_L=targets(flat.logprobs_SKC[rows], valid, ratio),

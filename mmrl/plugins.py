@@ -24,7 +24,8 @@ import mmrl
 from mmrl import builtin, contract, hookspecs
 from mmrl.contract import CORE, KINDS, SINGULAR
 from mmrl.errors import UserError
-from mmrl.interfaces import Task
+from mmrl.interfaces import Simulator, Task
+from mmrl.simulation import Simulation, parts_of
 from mmrl.specs import Spec
 from mmrl.targets import PluginError, calling, check_options, explain_import, load_target, one_line, suggest
 from mmrl.types import Case, Score
@@ -177,6 +178,24 @@ class Registry:
         if not isinstance(splits, list | tuple) or not splits or not all(isinstance(name, str) for name in splits):
             raise PluginError(f"task {spec.id!r}: splits must be a tuple of names such as ('train', 'test'), not {splits!r:.60}")
         return task
+
+    def make_simulator(self, simulation: Simulation, num_envs: int, device: str) -> Simulator:
+        """The simulator that a task names, built with its spec's options and then the task's. UserError also where the task pays
+        for a part that it hasn't."""
+        spec = self.get("simulators", simulation.simulator)
+        kind, options = self.target(spec), {**spec.options, **simulation.options}
+        check_options(f"simulator {spec.id!r}", kind, {**options, "num_envs": num_envs, "device": device})
+        known = ("success", *spec.parts)
+        for part in (part for stage in simulation.stages for part in parts_of(stage)):
+            if part not in known:
+                raise UserError(
+                    f"simulator {spec.id!r} has no part {part!r} that a stage could pay for: it has {', '.join(known)}"
+                )
+        with calling(f"simulator {spec.id!r}, made with {options},"):
+            simulator = kind(num_envs=num_envs, device=device, **options)
+        if not isinstance(simulator, Simulator):
+            raise UserError(f"simulator {spec.id!r}: its target gave a {type(simulator).__name__}, which is no mmrl.Simulator")
+        return simulator
 
     def make_verifier(self, id: str, options: Mapping[str, Any] | None = None) -> Callable[[Case], float | Score]:
         """The verifier of an id as a function of a case only: its spec's options and then these are bound. It pickles."""

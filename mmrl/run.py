@@ -184,6 +184,7 @@ class Run:
             self.steps.learner.close()
             del self.steps.learner  # its optimiser's memory is free before the next one's is taken
         self.steps = following
+        self.collector.critic, self.collector.advised = None, False  # whatever the stage before wanted
         self.steps.begin()
         self.evaluator.shown = shown_in(stage)
         if self.resume:

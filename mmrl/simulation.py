@@ -28,12 +28,11 @@ class Observation:
         return len(self.instructions)
 
     def rows(self, rows: torch.Tensor) -> Observation:
-        """Some of them. rows: int64 [k], on the device of the tensors."""
-        chosen = rows.tolist()
+        """Some of them. rows: int64 [k], on any device."""
         return Observation(
-            images={camera: images[rows] for camera, images in self.images.items()},
-            state=None if self.state is None else self.state[rows],
-            instructions=[self.instructions[i] for i in chosen],
+            images={camera: images[rows.to(images.device)] for camera, images in self.images.items()},
+            state=None if self.state is None else self.state[rows.to(self.state.device)],
+            instructions=[self.instructions[i] for i in rows.tolist()],
         )
 
 
@@ -93,13 +92,18 @@ class Simulation:
     that reaches it was merely cut off, and a critic's value of its last state still counts."""
 
 
+def parts_of(stage: str) -> list[str]:
+    """The parts whose product a key of `Simulation.stages` names."""
+    return [name.strip() for name in stage.split("&")]
+
+
 def potential(stages: Mapping[str, float], parts: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """float32 [N]: what states are worth, see `Simulation.stages`. parts: name -> float32 [N], `success` among them."""
     import math
 
     import torch
 
-    worth = [weight * math.prod(parts[name.strip()] for name in key.split("&")) for key, weight in stages.items()]
+    worth = [weight * math.prod(parts[name] for name in parts_of(key)) for key, weight in stages.items()]
     return torch.stack([torch.as_tensor(w) for w in worth]).sum(0)
 
 

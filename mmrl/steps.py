@@ -372,12 +372,12 @@ class DistillSteps(Steps):
         self.stage, self.teacher = stage, run.teacher(stage)
         self.algorithm = load_algorithm("opd", {}) if stage.divergence == "sampled" else None
         self.collector = run.collector
-        self.collector.advised = stage.teacher == EXPERT
         if stage.divergence == "hard" and isinstance(self.teacher, VLM):
             self.collector = TurnCollector(self.teacher, LocalGenerator(self.teacher, run.config.generate.batch_size))
 
     def begin(self) -> None:
         config = self.config
+        self.run.collector.advised = self.stage.teacher == EXPERT
         self.learner = Learner(
             self.run.policy,
             self.stage,

@@ -47,12 +47,9 @@ def units_of(track: Track, ratio: Ratio, credit: str) -> torch.Tensor:
     if ratio == "chunk":
         return torch.arange(calls)
     action_TK = (track.valid_TK.flatten().cumsum(0) - 1).view(calls, count)
-    of_TK = action_TK if credit == "action" else torch.arange(calls, device=action_TK.device)[:, None].expand(-1, count)
-    return (
-        targets(of_TK[..., None].expand(track.logprobs_TKC.shape), track.valid_TK, "token").cpu()
-        if ratio == "token"
-        else (of_TK[track.valid_TK].cpu())
-    )
+    unit_TK = action_TK if credit == "action" else torch.arange(calls, device=action_TK.device)[:, None].expand(-1, count)
+    targets_in_action = track.logprobs_TKC.shape[-1] if ratio == "token" else 1
+    return unit_TK[track.valid_TK].repeat_interleave(targets_in_action).cpu()
 
 
 def values_of(values_SU: torch.Tensor, valid_SK: torch.Tensor, choices: int, ratio: Ratio) -> torch.Tensor:

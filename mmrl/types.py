@@ -286,7 +286,7 @@ class MicroBatch:
     returns_L: torch.Tensor | None = None
     """float32: what it should have said; NaN where it isn't asked."""
 
-    def critic_values(self, values_QU: torch.Tensor, choices: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def critic_values(self, values_QU: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """A critic's values [L + R, 1] -> before each trained token [L], and after each rollout [R]."""
         length = len(self.source_L)
         return values_QU[:length, 0], values_QU[length:, 0]

@@ -16,7 +16,7 @@ from mmrl.policies.acting import Chosen
 from mmrl.simulation import Observation, Simulation, Track, potential
 from mmrl.specs import SimulatorSpec
 from mmrl.targets import PluginError
-from mmrl.types import Prompt, Status
+from mmrl.types import Prompt, Status, replace
 
 SAID = "said"
 """What a prompt's meta calls a text that follows the instruction."""
@@ -62,10 +62,6 @@ class Lane:
         self.max_steps = simulation.max_steps or getattr(simulator, "max_steps", 0) or spec.max_steps
         if self.max_steps < 1:
             raise UserError(f"simulator {spec.id!r} says no max_steps: give the task's simulation one")
-        named = [name.strip() for key in simulation.stages for name in key.split("&")]
-        if unknown := [name for name in named if name not in ("success", *spec.parts)]:
-            known = ", ".join(("success", *spec.parts))
-            raise UserError(f"simulator {spec.id!r} has no part {unknown[0]!r} that a stage could pay for: it has {known}")
         self.queue: deque[Job] = deque()
         self.jobs: list[Job | None] = [None] * num_envs
         self.calls: list[Call] = []
@@ -73,6 +69,14 @@ class Lane:
         self.lost = self.steps = 0
         self._starts: dict[tuple[str, Any], Any] = {}
         self._observation: Observation | None = None
+        self._elapsed_N = torch.zeros(num_envs, dtype=torch.int64)
+        self._potential_N, self._paid_N = torch.zeros(num_envs), torch.zeros(num_envs)
+        self._best: dict[str, torch.Tensor] = {}
+
+    @property
+    def draws_for_all(self) -> bool:
+        """A seed doesn't make a start, so starts that are to be equal are kept and restored."""
+        return "per-env-seed" not in self.spec.capabilities and "snapshot" in self.spec.capabilities
 
     # -- episodes begin ---------------------------------------------------------------------------------------------------
 
@@ -99,33 +103,32 @@ class Lane:
 
     def _start(self, envs: list[int], jobs: list[Job], variant: str | None) -> None:
         """Puts environments into the starts of their episodes: equal ones for equal prompts."""
-        if "per-env-seed" in self.spec.capabilities or "snapshot" not in self.spec.capabilities:
+        if self.draws_for_all:
+            keys = [(job.prompt.id, variant) for job in jobs]
+            for env, job, key in zip(envs, jobs, keys, strict=True):
+                if key not in self._starts:
+                    self._reset([env], [job.prompt.seed], variant)
+                    self._starts[key] = self.simulator.snapshot(self._ids([env]))
+            for env, key in zip(envs, keys, strict=True):  # only now: a reset may have moved all of them
+                self._place(self._ids([env]), self.simulator.restore(self._ids([env]), self._starts[key]))
+        else:
             self._reset(envs, [job.prompt.seed for job in jobs], variant)
-            return
-        for env, job in zip(envs, jobs, strict=True):  # a simulator that draws for all at once: the first one's start is kept
-            key = (job.prompt.id, variant)
-            ids = self._ids([env])
-            if key in self._starts:
-                self._show(ids, self.simulator.restore(ids, self._starts[key]))
-                self._clear([env])
-            else:
-                self._reset([env], [job.prompt.seed], variant)
-                self._starts[key] = self.simulator.snapshot(ids)
+        for earned in (self._elapsed_N, self._potential_N, self._paid_N, *self._best.values()):
+            earned[envs] = 0
 
     def _reset(self, envs: list[int], seeds: list[int], variant: str | None) -> None:
         if "partial-reset" in self.spec.capabilities:
             ids, seeds_n = self._ids(envs), torch.tensor(seeds, dtype=torch.int64)
-            self._show(ids, self.simulator.reset(seeds_n, ids, variant))
+            self._place(ids, self.simulator.reset(seeds_n, ids, variant))
         else:  # those that no episode waits for start somewhere
             every = dict(zip(envs, seeds, strict=True))
             seeds_n = torch.tensor([every.get(i, seeds[0]) for i in range(self.num_envs)], dtype=torch.int64)
             self._observation = self.simulator.reset(seeds_n, None, variant)
-        self._clear(envs)
 
     def _ids(self, envs: list[int]) -> torch.Tensor:
         return torch.tensor(envs, dtype=torch.int64)
 
-    def _show(self, ids_n: torch.Tensor, shown: Observation) -> None:
+    def _place(self, ids_n: torch.Tensor, shown: Observation) -> None:
         """Puts the rows of some environments into what all of them show."""
         old = self._observation
         if old is None:
@@ -143,24 +146,11 @@ class Lane:
             instructions=instructions,
         )
 
-    def _clear(self, envs: list[int]) -> None:
-        """Forget what the last episodes of these environments had earned."""
-        if not hasattr(self, "_elapsed_N"):
-            self._elapsed_N = torch.zeros(self.num_envs, dtype=torch.int64)
-            self._potential_N, self._paid_N = torch.zeros(self.num_envs), torch.zeros(self.num_envs)
-            self._best: dict[str, torch.Tensor] = {}
-        for kept in (self._elapsed_N, self._potential_N, self._paid_N, *self._best.values()):
-            kept[envs] = 0
-
     def shown(self, envs: list[int]) -> Observation:
         """What these environments show to the policy: with what is said of each episode behind its instruction."""
-        seen = self.observation.rows(torch.tensor(envs, device=_device(self.observation)))
-        jobs = [self.jobs[env] for env in envs]
-        said = [job.prompt.meta.get(SAID, "") if job else "" for job in jobs]
-        if not any(said):
-            return seen
-        texts = [f"{text} {more}".strip() for text, more in zip(seen.instructions, said, strict=True)]
-        return Observation(images=seen.images, state=seen.state, instructions=texts)
+        seen = self.observation.rows(self._ids(envs))
+        texts = [_told(text, self.jobs[env]) for text, env in zip(seen.instructions, envs, strict=True)]
+        return replace(seen, instructions=texts)
 
     # -- episodes go on ---------------------------------------------------------------------------------------------------
 
@@ -247,7 +237,7 @@ class Lane:
         job = self.jobs[env]
         assert job is not None
         job.status, job.end = status, len(self.calls)
-        job.last = self.observation.rows(torch.tensor([env], device=_device(self.observation)))
+        job.last = self.observation.rows(self._ids([env]))
         job.outcome = {name: float(best[env]) for name, best in self._best.items()} | {
             "success_at_end": float(success),
             "return": float(self._paid_N[env]),
@@ -290,7 +280,7 @@ class Lane:
                 continue
             at = (slice(job.start, job.end), job.env)
             job.track = Track(
-                instruction=f"{self.calls[job.start].observation.instructions[job.env]} {job.prompt.meta.get(SAID, '')}".strip(),
+                instruction=_told(self.calls[job.start].observation.instructions[job.env], job),
                 images={camera: torch.cat([shown[at], job.last.images[camera]]) for camera, shown in images.items()},
                 state=None if state is None or job.last.state is None else torch.cat([state[at], job.last.state]),
                 choices=choices[at],
@@ -306,9 +296,10 @@ class Lane:
         return rows_n.new_zeros(self.num_envs, *rows_n.shape[1:]).index_copy_(0, envs_n.to(rows_n.device), rows_n)
 
 
-def _device(observation: Observation) -> torch.device:
-    tensors = [*observation.images.values(), *([] if observation.state is None else [observation.state])]
-    return tensors[0].device
+def _told(instruction: str, job: Job | None) -> str:
+    """The instruction with what is said of the episode behind it."""
+    said = job.prompt.meta.get(SAID, "") if job else ""
+    return f"{instruction} {said}" if said else instruction
 
 
 def _blank(shown: Observation, num_envs: int) -> Observation:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from mmrl.collect.steps import made_lane
+from mmrl import plugins
 from mmrl.interfaces import Task
 from mmrl.types import Prompt, replace, user
 
@@ -16,13 +16,13 @@ def starts(task: Task, prompts: Sequence[Prompt]) -> list[Prompt]:
     from PIL import Image
 
     assert task.simulation is not None
-    lane = made_lane(task.simulation, 1, "cpu")
+    simulator = plugins.registry().make_simulator(task.simulation, 1, "cpu")
     found = []
     try:
         for prompt in prompts:
-            seen = lane.simulator.reset(torch.tensor([prompt.seed]), None, prompt.meta.get("variant"))
+            seen = simulator.reset(torch.tensor([prompt.seed]), None, prompt.meta.get("variant"))
             pictures = [Image.fromarray(images[0].cpu().numpy()) for images in seen.images.values()]
             found.append(replace(prompt, messages=[user(seen.instructions[0], *pictures)]))
     finally:
-        lane.simulator.close()
+        simulator.close()
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -15,13 +15,16 @@ from mmrl.collect.lane import Job, Lane
 from mmrl.data.seeds import derive
 from mmrl.errors import UserError
 from mmrl.generate.local import Sampling
-from mmrl.interfaces import Expert, Simulator, Task
+from mmrl.interfaces import Expert, Task
 from mmrl.policies.acting import ActingPolicy, Chosen
 from mmrl.policies.critic import Critic
 from mmrl.schema import SimulateConfig
 from mmrl.simulation import Observation, Simulation, Track
-from mmrl.targets import calling, check_options
+from mmrl.targets import calling
 from mmrl.types import Prompt, Rollout, Status, replace
+
+Choose = Callable[[Lane, Sequence[int], Observation], Chosen]
+"""(lane, its active environments, what they show) -> what is done in them."""
 
 
 class StepCollector:
@@ -37,7 +40,7 @@ class StepCollector:
         self.seconds = {"policy": 0.0, "waiting": 0.0, "stepping": 0.0}
         """The policy's time, how long it waited for simulators, and the time that those took."""
         self._lanes: dict[str, list[Lane]] = {}
-        self._shown: dict[tuple[str, str], Track] = {}
+        self._demonstrations: dict[tuple[str, str], Track] = {}
         self._pool = ThreadPoolExecutor(config.lanes, "simulator") if config.lanes > 1 else None
 
     @property
@@ -83,14 +86,14 @@ class StepCollector:
         """What the simulator's own expert does from the starts of these prompts; nobody sampled it, so logprobs are NaN. A prompt
         with `meta["call"]` is of one moment of its episode alone, counted round and round."""
         keys = [(p.task, p.id) if "call" not in p.meta else (p.task, f"{p.seed} {p.meta.get('variant')}") for p in prompts]
-        missing = {key: p for key, p in zip(keys, prompts, strict=True) if key not in self._shown}
+        missing = {key: p for key, p in zip(keys, prompts, strict=True) if key not in self._demonstrations}
         jobs = [Job(prompt=prompt, seed=derive(prompt.seed, "expert")) for prompt in missing.values()]
-        self._play(jobs, self._show)
+        self._play(jobs, self._act_as_expert)
         for key, job in zip(missing, jobs, strict=True):
             if job.track is None:
                 raise UserError(f"task {job.prompt.task!r}: the expert's episode {job.prompt.id!r} could not be played")
-            self._shown[key] = self.policy.chunked(job.track)
-        tracks = [self._shown[key] for key in keys]
+            self._demonstrations[key] = self.policy.chunked(job.track)
+        tracks = [self._demonstrations[key] for key in keys]
         return [
             Rollout(
                 prompt=p,
@@ -112,16 +115,16 @@ class StepCollector:
 
     # -- playing ----------------------------------------------------------------------------------------------------------
 
-    def _play(self, jobs: Sequence[Job], choose: Any) -> None:
-        """Plays all episodes. choose: (lane, its active environments, what they show) -> Chosen."""
+    def _play(self, jobs: Sequence[Job], choose: Choose) -> None:
+        """Plays all episodes."""
         by_task: dict[str, list[Job]] = {}
         for job in jobs:
             by_task.setdefault(job.prompt.task, []).append(job)
         lanes: deque[tuple[Lane, Future[None] | None]] = deque()
         for label, own in by_task.items():
             made = self.lanes(label)
-            for n, lane in enumerate(made):  # dealt out in advance, so that who is quicker changes nothing
-                lanes.append((lane, self._step(lane.begin, own[n :: len(made)])))
+            for lane, dealt in zip(made, _dealt(own, len(made), made[0].draws_for_all), strict=True):
+                lanes.append((lane, self._step(lane.begin, dealt)))
         begun = [lane for lane, _ in lanes]
         while lanes:
             lane, stepping = lanes.popleft()
@@ -137,7 +140,7 @@ class StepCollector:
         for lane in begun:
             lane.tracks()
 
-    def _step(self, work: Any, *arguments: Any) -> Future[None] | None:
+    def _step(self, work: Callable[..., None], *arguments: Any) -> Future[None] | None:
         """Lets a simulator work: beside what follows where there are several lanes, else at once."""
 
         def timed() -> None:
@@ -166,7 +169,7 @@ class StepCollector:
             raise UserError(f"simulator {lane.spec.id!r} has no expert that could be followed: take another teacher")
         return lane.simulator.expert()[torch.tensor(envs)]
 
-    def _show(self, lane: Lane, envs: Sequence[int], seen: Observation) -> Chosen:
+    def _act_as_expert(self, lane: Lane, envs: Sequence[int], seen: Observation) -> Chosen:
         actions_nA = self._advice(lane, envs)
         return Chosen(
             actions_nKA=actions_nA[:, None], choices=actions_nA[:, None], logprobs_nKC=torch.full((len(envs), 1, 1), torch.nan)
@@ -199,16 +202,10 @@ class StepCollector:
 
 
 def made_lane(simulation: Simulation, num_envs: int, device: str) -> Lane:
-    """A lane with a simulator of its own. Raises UserError for options that it doesn't take."""
+    """A lane with a simulator of its own; see `Registry.make_simulator`."""
     registry = plugins.registry()
-    spec = registry.get("simulators", simulation.simulator)
-    kind, options = registry.target(spec), {**spec.options, **simulation.options}
-    check_options(f"simulator {spec.id!r}", kind, {**options, "num_envs": num_envs, "device": device})
-    with calling(f"simulator {spec.id!r}, made with {options},"):
-        simulator = kind(num_envs=num_envs, device=device, **options)
-    if not isinstance(simulator, Simulator):
-        raise UserError(f"simulator {spec.id!r}: its target gave a {type(simulator).__name__}, which is no mmrl.Simulator")
-    return Lane(simulator, spec, simulation, num_envs)
+    simulator = registry.make_simulator(simulation, num_envs, device)
+    return Lane(simulator, registry.get("simulators", simulation.simulator), simulation, num_envs)
 
 
 def moment(track: Track, call: int) -> Track:
@@ -223,6 +220,17 @@ def moment(track: Track, call: int) -> Track:
         valid_TK=track.valid_TK[at : at + 1],
         rewards_TK=track.rewards_TK[at : at + 1],
     )
+
+
+def _dealt(jobs: Sequence[Job], count: int, whole: bool) -> list[list[Job]]:
+    """Episodes in turn to `count` lanes, in advance, so that who is quicker changes nothing. whole: all of a prompt to one lane,
+    which alone knows the start that they share."""
+    turns: dict[str, int] = {}
+    dealt: list[list[Job]] = [[] for _ in range(count)]
+    for n, job in enumerate(jobs):
+        turn = turns.setdefault(job.prompt.id, len(turns)) if whole else n
+        dealt[turn % count].append(job)
+    return dealt
 
 
 def _rollout(job: Job, group: int) -> Rollout:

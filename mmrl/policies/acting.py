@@ -15,6 +15,7 @@ from torch import nn
 
 from mmrl.errors import UserError
 from mmrl.policies.heads import Draw, Head
+from mmrl.policies.policy import Outputs
 from mmrl.simulation import Observation, Track
 from mmrl.specs import SimulatorSpec
 from mmrl.tracks import Ratio, targets, values_of
@@ -28,18 +29,6 @@ SETTINGS, WEIGHTS = "acting.json", "acting.safetensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outputs:
-    """What one forward pass says of a micro-batch's targets."""
-
-    logprobs_L: torch.Tensor
-    """float32, with gradient."""
-    entropy_L: torch.Tensor
-    """float32, of the distribution each target was taken from, in nats."""
-    states_QH: torch.Tensor | None = None
-    """Hidden states that a critic reads, if they were asked for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Calls:
     """One forward pass of a policy that acts: S calls of it, and the L targets in them. The counterpart of `MicroBatch`.
 
@@ -50,6 +39,8 @@ class Calls:
     """S rows."""
     choices: torch.Tensor
     """[S, ...], in the policy's own terms."""
+    slots: int
+    """Choices in an action; see `Head.slots`."""
     valid_SK: torch.Tensor
     """bool: actions that were carried out."""
     ratio: Ratio
@@ -65,9 +56,9 @@ class Calls:
         """Figures of all choices -> [L]: summed over each target, and only of what was carried out."""
         return targets(x_SKC, self.valid_SK, self.ratio)
 
-    def critic_values(self, values_SU: torch.Tensor, choices: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def critic_values(self, values_SU: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """A critic's values, of each action (U = K) or of the whole (U = 1) -> ([L], none: the collector knows the ends)."""
-        return values_of(values_SU, self.valid_SK, choices, self.ratio), values_SU.new_zeros(0)
+        return values_of(values_SU, self.valid_SK, self.slots, self.ratio), values_SU.new_zeros(0)
 
     @property
     def final_rollout_R(self) -> torch.Tensor:
@@ -128,11 +119,6 @@ class ActingPolicy:
         """What a call counts in `train.micro_batch_tokens`."""
         return 1
 
-    @property
-    def choices(self) -> int:
-        """C: choices in an action."""
-        return self.head.slots
-
     # -- what a subclass says ---------------------------------------------------------------------------------------------
 
     def features(self, seen: Observation) -> tuple[torch.Tensor, torch.Tensor]:
@@ -183,11 +169,10 @@ class ActingPolicy:
         valid_TK = (later < count).to(self.device)
         actions_TKA = actions_TA[later.clamp_max(count - 1).to(self.device)]
         choices = self.head.choices_of(actions_TKA)
-        per_action = self.dims if self.head.slots > 1 else 1
         return replace(
             track,
             choices=choices,
-            logprobs_TKC=torch.full((count, self.chunk, per_action), torch.nan, device=self.device),
+            logprobs_TKC=torch.full((count, self.chunk, self.head.slots), torch.nan, device=self.device),
             valid_TK=valid_TK,
             rewards_TK=torch.zeros(count, self.chunk, device=self.device),
         )

@@ -22,7 +22,7 @@ class Critic:
 
     def __init__(self, policy: Policy, config: CriticConfig, seed: int, outputs: int = 1) -> None:
         """outputs: values of a state; a policy that acts may have one for each action of a chunk."""
-        self.config, self.choices = config, policy.choices
+        self.config = config
         self.backbone = policy.twin() if config.backbone == "separate" else None
         noise = torch.Generator().manual_seed(seed)
         layers: list[nn.Module] = []
@@ -50,7 +50,7 @@ class Critic:
         elif states_QH is not None and self.config.detach:
             states_QH = states_QH.detach()
         assert states_QH is not None
-        return micro.critic_values(self.of(states_QH), self.choices)
+        return micro.critic_values(self.of(states_QH))
 
     def of(self, states_QH: torch.Tensor) -> torch.Tensor:
         """float32 [Q, U]: the values of states."""

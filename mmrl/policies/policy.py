@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
-from mmrl.policies.acting import Outputs
 from mmrl.types import Eyes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outputs:
+    """What one forward pass says of a micro-batch's targets."""
+
+    logprobs_L: torch.Tensor
+    """float32, with gradient."""
+    entropy_L: torch.Tensor
+    """float32, of the distribution each target was taken from, in nats."""
+    states_QH: torch.Tensor | None = None
+    """Hidden states that a critic reads, if they were asked for."""
 
 
 class Policy(Protocol):
@@ -23,11 +35,6 @@ class Policy(Protocol):
     @property
     def width(self) -> int:
         """Of the hidden states that a critic reads."""
-        ...
-
-    @property
-    def choices(self) -> int:
-        """Choices in an action; 1 for a policy that writes."""
         ...
 
     @property

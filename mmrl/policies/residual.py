@@ -13,7 +13,7 @@ import torch
 from mmrl.errors import UserError
 from mmrl.policies.acting import SETTINGS, ActingPolicy, Calls, saved_options
 from mmrl.policies.heads import Draw, Normal
-from mmrl.policies.small import Small
+from mmrl.policies.small import Small, state_of
 from mmrl.policies.vla import VLA
 from mmrl.schema import PolicyConfig
 from mmrl.simulation import Observation
@@ -89,10 +89,7 @@ class Residual(ActingPolicy):
     def _features(self, seen: Observation, base_nKA: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         known = [base_nKA[:, 0]]
         if self.state:
-            if seen.state is None or seen.state.shape[1] != self.state:
-                there = "no state" if seen.state is None else f"a state of {seen.state.shape[1]}"
-                raise UserError(f"policy.options.state = {self.state}, and the simulator shows {there}: make them equal")
-            known.append(seen.state.to(self.device))
+            known.append(state_of(seen, self.state).to(self.device))
         return self.small.features(Observation(images=seen.images, state=torch.cat(known, 1), instructions=seen.instructions))
 
     def chunked(self, track: Any) -> Any:

@@ -85,10 +85,7 @@ class Small(ActingPolicy):
         if self.kind == "cnn":
             known.append(self.eye(self._picture(seen)))
         if self.state:
-            if seen.state is None or seen.state.shape[1] != self.state:
-                there = "no state" if seen.state is None else f"a state of {seen.state.shape[1]}"
-                raise UserError(f"policy.options.state = {self.state}, and the simulator shows {there}: make them equal")
-            known.append(seen.state.to(self.device))
+            known.append(state_of(seen, self.state).to(self.device))
         states = self.body(torch.cat(known, 1))
         return states[:, None] + self.places.weight, states
 
@@ -108,6 +105,14 @@ def picture_of(seen: Observation, camera: str) -> torch.Tensor:
     if name not in seen.images:
         raise UserError(f"policy.options.camera = {camera!r} is none of the simulator's: it has {', '.join(seen.images)}")
     return seen.images[name]
+
+
+def state_of(seen: Observation, size: int) -> torch.Tensor:
+    """float32 [n, size]. Raises UserError where the simulator shows another."""
+    if seen.state is None or seen.state.shape[1] != size:
+        there = "no state" if seen.state is None else f"a state of {seen.state.shape[1]}"
+        raise UserError(f"policy.options.state = {size}, and the simulator shows {there}: make them equal")
+    return seen.state
 
 
 def _kind(model: str, folder: Path | None) -> str:

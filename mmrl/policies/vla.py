@@ -66,7 +66,7 @@ class VLA(ActingPolicy):
             kind = self.vlm.model.config.model_type
             raise UserError(f"policy.kind = 'vla': models of type {kind} can't act yet: take a Qwen2-VL, Qwen2.5-VL or Qwen3-VL")
         self.device, self.lora, self.dims, self.chunk = self.vlm.device, config.lora, dims, chunk
-        self.kind, self.decoding = head, decoding if head == "tokens" else "parallel"
+        self.head_kind, self.decoding = head, decoding if head == "tokens" else "parallel"
         self.camera, self.size, self.crop, self.text = camera, size, crop, prompt
         self.tokens = ActionTokens(bins=bins, kind=binning)  # type: ignore[arg-type]
         rows = self.vlm.model.get_output_embeddings().weight.shape[0]
@@ -105,8 +105,8 @@ class VLA(ActingPolicy):
         self.slot_ids = torch.arange(first, first + self.slots, device=self.device)
 
     def settings(self) -> Mapping[str, Any]:
-        found: dict[str, Any] = {"kind": "vla", "head": self.kind, "dims": self.dims, "chunk": self.chunk}
-        if self.kind == "tokens":
+        found: dict[str, Any] = {"kind": "vla", "head": self.head_kind, "dims": self.dims, "chunk": self.chunk}
+        if self.head_kind == "tokens":
             found |= {"decoding": self.decoding, "bins": self.tokens.bins, "binning": self.tokens.kind}
         return found | {"prompt": self.text, "size": self.size, "crop": self.crop}
 
@@ -197,7 +197,7 @@ class VLA(ActingPolicy):
         behind = self.slot_ids.expand(count, -1)
         at = torch.arange(1, self.slots + 1, device=self.device).expand(count, -1)
         hidden = self._hidden(seen, behind, at, together=True)
-        if self.kind != "tokens":
+        if self.head_kind != "tokens":
             return hidden, hidden[:, 0]
         logits = self._logits(hidden).view(count, self.chunk, self.dims, -1)
         return logits, hidden[:, : self.dims].flatten(1)

@@ -13,9 +13,9 @@ from transformers import GenerationConfig
 
 from mmrl.compat import prepare_torchvision
 from mmrl.errors import UserError
-from mmrl.policies.acting import Outputs
 from mmrl.policies.families import Family, family_of
 from mmrl.policies.lora import add_adapters, is_adapter, layers_of, load_adapters, merge_saved, save_adapters
+from mmrl.policies.policy import Outputs
 from mmrl.policies.reading import PromptInputs, Reader
 from mmrl.schema import PolicyConfig
 from mmrl.targets import one_line
@@ -116,7 +116,6 @@ class VLM:
         """Of the hidden states that a critic reads."""
         return int(self.model.config.get_text_config().hidden_size)
 
-    choices = 1
     exact_sampler = False
     """A sampler decodes with a cache, token by token."""
 

@@ -34,16 +34,11 @@ def simulator_is_there(subject: TaskSubject) -> str:
     simulation = subject.make().simulation
     if not isinstance(simulation, Simulation):
         raise Fault(f"simulation is {simulation!r:.80}: set it to a mmrl.simulation.Simulation")
-    registry = plugins.registry()
     try:
-        spec = registry.get("simulators", simulation.simulator)
-        registry.target(spec)(num_envs=1, device="cpu", **{**spec.options, **simulation.options}).close()
-    except (UserError, TypeError) as error:
+        plugins.registry().make_simulator(simulation, 1, "cpu").close()
+    except UserError as error:
         raise Fault(f"simulator {simulation.simulator!r} can't be made: {error}") from error
-    named = [part.strip() for key in simulation.stages for part in key.split("&")]
-    if unknown := [part for part in named if part not in ("success", *spec.parts)]:
-        raise Fault(f"stages pay for {unknown[0]!r}: simulator {spec.id!r} has {', '.join(('success', *spec.parts))}")
-    return f"{spec.id}"
+    return simulation.simulator
 
 
 def starts_can_be_simulated(subject: TaskSubject) -> str:
@@ -54,9 +49,7 @@ def starts_can_be_simulated(subject: TaskSubject) -> str:
 
     simulation = subject.make().simulation
     assert simulation is not None
-    registry = plugins.registry()
-    spec = registry.get("simulators", simulation.simulator)
-    simulator = registry.target(spec)(num_envs=1, device="cpu", **{**spec.options, **simulation.options})
+    simulator = plugins.registry().make_simulator(simulation, 1, "cpu")
     said: set[str] = set()
     try:
         for split, rows in subject.rows.items():

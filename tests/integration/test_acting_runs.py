@@ -230,6 +230,23 @@ def test_an_expert_teaches_at_the_states_that_the_policy_gets_into(tmp_path):
     assert rows[-1]["loss"] < rows[0]["loss"] and rows[0]["simulator/steps"] > 16
 
 
+def test_a_stage_asks_neither_the_expert_nor_the_critic_of_the_one_before(tmp_path, monkeypatch):
+    asked = []
+    from mmrl.collect.steps import StepCollector
+
+    collect = StepCollector.collect
+
+    def watched(self, *arguments, **options):
+        asked.append((self.advised, self.critic is not None))
+        return collect(self, *arguments, **options)
+
+    monkeypatch.setattr(StepCollector, "collect", watched)
+    expert = {"kind": "distill", "teacher": "expert", "divergence": "hard", "steps": 1, "prompts_per_step": 4}
+    ppo, grpo = ({**s, "steps": 1, "prompts_per_step": 4, "minibatches": 1} for s in (PPO, GRPO))
+    runs.run(config(tmp_path, [ppo, expert, grpo, ppo], evaluate={"n": 0}))
+    assert asked == [(False, True), (True, False), (False, False), (False, True)]
+
+
 def test_a_teacher_is_followed_at_the_actions_that_were_sampled(tmp_path):
     made = runs.run(
         config(tmp_path / "teacher", [{"kind": "sft", "split": "warm", "steps": 60, "batch_size": 16, "learning_rate": 3e-3}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -125,20 +126,22 @@ def test_a_group_begins_in_one_state_and_goes_different_ways():
         assert len({tuple(r.track.choices[0].flatten().tolist()) for r in group}) == 4
 
 
-def test_a_group_begins_in_one_state_where_seeds_are_not_each_environments_own(monkeypatch):
-    """Then the first one's start is kept and restored."""
+@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("abilities", [{"partial-reset", "snapshot"}, {"snapshot"}])
+def test_a_group_begins_in_one_state_where_seeds_are_not_each_environments_own(monkeypatch, abilities, lanes):
+    """Then the first one's start is kept and restored, by the lane that knows it."""
     import dial
 
-    spec = replace(dial.SPEC, capabilities=frozenset({"partial-reset", "snapshot"}))
-    reset = dial.Dial.reset
+    spec = replace(dial.SPEC, capabilities=frozenset(abilities))
+    reset, draws = dial.Dial.reset, itertools.count()
 
     def drawn_for_all(self, seeds_n, env_ids_n=None, variant=None):
-        return reset(self, seeds_n + 1000 * len(self.resets), env_ids_n, variant)
+        return reset(self, seeds_n + 1000 * next(draws), env_ids_n, variant)
 
     monkeypatch.setattr(dial.Dial, "reset", drawn_for_all)
-    made = collector(environments=3)
-    lanes = made.lanes("dial/turn")
-    lanes[0].spec = spec
+    made = collector(environments=6, lanes=lanes)
+    for lane in made.lanes("dial/turn"):
+        lane.spec = spec
     found = collected(made, prompts(2), group_size=4)
     starts = [tuple(r.track.state[0].tolist()) for r in found]
     assert len(set(starts[:4])) == 1 and len(set(starts[4:])) == 1 and starts[0] != starts[4]

@@ -35,6 +35,7 @@ def calls(policy, shown, choices, logprobs, ratio="token"):
     return Calls(
         observation=shown,
         choices=choices,
+        slots=logprobs.shape[-1],
         valid_SK=valid,
         ratio=ratio,
         sampler_logprobs_L=logprobs.flatten() if ratio == "token" else some,
