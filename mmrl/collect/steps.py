@@ -182,7 +182,9 @@ class StepCollector:
             return
         for start in range(0, len(cut), self.config.environments):
             some = cut[start : start + self.config.environments]
-            values_n = self.policy.values(_together([job.last for job in some if job.last]), self.critic)[:, 0]
+            seeds_n = torch.tensor([job.seed for job in some], dtype=torch.int64)
+            calls_n = torch.tensor([job.end - job.start for job in some], dtype=torch.int64)
+            values_n = self.policy.values(_together([job.last for job in some if job.last]), seeds_n, calls_n, self.critic)[:, 0]
             for job, value in zip(some, values_n.tolist(), strict=True):
                 assert job.track is not None
                 job.track = replace(job.track, bootstrap=value)

@@ -144,7 +144,9 @@ class ActingPolicy:
         actions, choices, logprobs, states = self.choose(seen, draw, temperature)
         if not torch.isfinite(actions).all():
             raise UserError("the policy's actions are not finite: most likely a learning rate was too high; lower it")
-        values = None if critic is None else critic.of(states)
+        values = None
+        if critic is not None:
+            values = critic.of(states if critic.backbone is None else critic.backbone.states_of(seen, draw))
         return Chosen(actions_nKA=actions, choices=choices, logprobs_nKC=logprobs, values_nU=values)
 
     def choose(self, seen: Observation, draw: Draw, temperature: float) -> tuple[torch.Tensor, ...]:
@@ -153,12 +155,13 @@ class ActingPolicy:
         return (*self.head.sample(features, draw, temperature), states)
 
     @torch.no_grad()
-    def values(self, seen: Observation, critic: Critic) -> torch.Tensor:
-        """What the critic says of what is seen, float32 [n, U]."""
-        return critic.of(self.states_of(seen))
+    def values(self, seen: Observation, seeds_n: torch.Tensor, calls_n: torch.Tensor, critic: Critic) -> torch.Tensor:
+        """What the critic says of what is seen before these calls, float32 [n, U]; see `act`."""
+        reader = critic.backbone or self
+        return critic.of(reader.states_of(seen, Draw(seeds_n=seeds_n, calls_n=calls_n).to(self.device)))
 
-    def states_of(self, seen: Observation) -> torch.Tensor:
-        """The states that a critic reads, [n, width]."""
+    def states_of(self, seen: Observation, draw: Draw | None = None) -> torch.Tensor:
+        """The states that a critic reads, [n, width]. draw: of the calls, for a policy with a memory of its episodes."""
         return self.features(seen)[1]
 
     def chunked(self, track: Track) -> Track:

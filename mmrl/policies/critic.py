@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,7 +24,7 @@ class Critic:
     def __init__(self, policy: Policy, config: CriticConfig, seed: int, outputs: int = 1) -> None:
         """outputs: values of a state; a policy that acts may have one for each action of a chunk."""
         self.config = config
-        self.backbone = policy.twin() if config.backbone == "separate" else None
+        self.backbone: Any = policy.twin() if config.backbone == "separate" else None
         noise = torch.Generator().manual_seed(seed)
         layers: list[nn.Module] = []
         for size, following in pairwise([policy.width, *config.hidden, outputs]):

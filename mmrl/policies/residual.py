@@ -3,7 +3,9 @@ Off-Policy RL for Finetuning Behavior Cloning Policies, ResFiT; here the residua
 
 from __future__ import annotations
 
+import copy
 import json
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ from mmrl.policies.vla import VLA
 from mmrl.schema import PolicyConfig
 from mmrl.simulation import Observation
 
+PLANS = 65_536
+"""Episodes whose planned actions are kept: more than go on at a time, anywhere."""
 KINDS: dict[str, type[ActingPolicy]] = {"vla": VLA, "small": Small}
 """What a base may be, by what its folder says."""
 
@@ -26,7 +30,9 @@ class Residual(ActingPolicy):
     """`model` is `cnn` or `mlp`, what the correction sees through, or a folder that this class saved. The base is not trained,
     and not saved with it.
 
-    A choice is the correction and the base's action, [K, 2 A]: the update computes the correction's likelihood alone.
+    Where the base chooses chunks, it is asked when its last one is used up, and each action of the chunk is corrected by what is
+    seen when its turn has come. A choice is the correction and the base's action, [1, 2 A]: the update computes the correction's
+    likelihood alone.
     """
 
     def __init__(
@@ -51,8 +57,7 @@ class Residual(ActingPolicy):
         self.base = loaded(Path(base), device)
         self.base.model.requires_grad_(False)
         self.device, self.dims, self.chunk, self.scale, self.where = torch.device(device), self.base.dims, 1, scale, base
-        if self.base.chunk != 1:
-            raise UserError(f"policy.options.base {base!r} chooses chunks of {self.base.chunk}: a correction is for one action")
+        self._plans: OrderedDict[int, torch.Tensor] = OrderedDict()
         given = source or (Path(config.model) if Path(config.model).is_dir() else None)
         kind = json.loads((given / SETTINGS).read_text())["model"] if given and (given / SETTINGS).is_file() else config.model
         own = config.model_copy(update={"model": kind})
@@ -71,26 +76,53 @@ class Residual(ActingPolicy):
         return found | {name: own[name] for name in ("hidden", "size") if name in own}
 
     def choose(self, seen: Observation, draw: Draw, temperature: float) -> tuple[torch.Tensor, ...]:
-        base_nKA = self.base.choose(seen, draw, 0.0)[0]
-        features, states = self._features(seen, base_nKA)
+        base_n1A = self._planned(seen, draw)
+        features, states = self._features(seen, base_n1A)
         _, moved, logprobs = self.head.sample(features, draw, temperature)
-        actions = (base_nKA + self.scale * moved.clamp(-1, 1)).clamp(-1, 1)
-        return actions, torch.cat([moved, base_nKA], -1), logprobs, states
+        actions = (base_n1A + self.scale * moved.clamp(-1, 1)).clamp(-1, 1)
+        return actions, torch.cat([moved, base_n1A], -1), logprobs, states
+
+    def _planned(self, seen: Observation, draw: Draw) -> torch.Tensor:
+        """[n, 1, A]: what the base does in these calls of these episodes; it looks once a chunk."""
+        if self.base.chunk == 1:
+            return self.base.choose(seen, draw, 0.0)[0]
+        seeds, turns = draw.seeds_n.tolist(), (draw.calls_n % self.base.chunk).tolist()
+        asked = [i for i, seed in enumerate(seeds) if turns[i] == 0 or seed not in self._plans]
+        if asked:
+            rows = torch.tensor(asked)
+            of = rows.to(draw.seeds_n.device)
+            planned_nKA = self.base.choose(seen.rows(rows), Draw(seeds_n=draw.seeds_n[of], calls_n=draw.calls_n[of]), 0.0)[0]
+            for i, plan_KA in zip(asked, planned_nKA, strict=True):
+                self._plans[seeds[i]] = plan_KA.roll(turns[i], 0)  # one that is first seen in mid-chunk begins there
+                self._plans.move_to_end(seeds[i])
+        while len(self._plans) > max(PLANS, len(seeds)):
+            self._plans.popitem(last=False)
+        return torch.stack([self._plans[seed][turn : turn + 1] for seed, turn in zip(seeds, turns, strict=True)])
 
     def scored(self, calls: Calls, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        moved, base_SKA = calls.choices.split(self.dims, -1)
-        features, states = self._features(calls.observation, base_SKA)
+        moved, base_S1A = calls.choices.split(self.dims, -1)
+        features, states = self._features(calls.observation, base_S1A)
         return (*self.head.score(features, moved, temperature), states)
 
-    def states_of(self, seen: Observation) -> torch.Tensor:
-        nothing = Draw(seeds_n=torch.zeros(len(seen), dtype=torch.int64), calls_n=torch.zeros(len(seen), dtype=torch.int64))
-        return self._features(seen, self.base.choose(seen, nothing.to(self.device), 0.0)[0])[1]
+    def states(self, calls: Calls) -> torch.Tensor:
+        return self.scored(calls, 1.0)[2]
 
-    def _features(self, seen: Observation, base_nKA: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        known = [base_nKA[:, 0]]
+    def states_of(self, seen: Observation, draw: Draw | None = None) -> torch.Tensor:
+        assert draw is not None
+        return self._features(seen, self._planned(seen, draw))[1]
+
+    def _features(self, seen: Observation, base_n1A: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        known = [base_n1A[:, 0]]
         if self.state:
             known.append(state_of(seen, self.state).to(self.device))
         return self.small.features(Observation(images=seen.images, state=torch.cat(known, 1), instructions=seen.instructions))
+
+    def twin(self, frozen: bool = False) -> Residual:
+        """The base is not copied: nobody changes it."""
+        other = copy.deepcopy(self, {id(self.base): self.base})
+        if frozen:
+            other.model.requires_grad_(False)
+        return other
 
     def chunked(self, track: Any) -> Any:
         raise UserError("a residual policy corrects another and can't imitate: train its base by imitation")

@@ -252,7 +252,7 @@ class VLA(ActingPolicy):
         logits = self._logits(hidden).view(*calls.choices.shape, -1)
         return (*self.head.score(logits, calls.choices, temperature), hidden[:, 0])
 
-    def states_of(self, seen: Observation) -> torch.Tensor:
+    def states_of(self, seen: Observation, draw: Draw | None = None) -> torch.Tensor:
         if self.decoding == "parallel":
             return self.features(seen)[1]
         nothing = self.action_ids[:1].expand(len(seen), -1)

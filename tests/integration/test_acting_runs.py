@@ -298,10 +298,11 @@ def test_teachers_that_cannot_teach_are_refused(tmp_path, stage, message):
         )
 
 
-def test_a_correction_of_a_frozen_policy_learns_and_leaves_it_alone(tmp_path):
+@pytest.mark.parametrize("chunk", [1, 2])
+def test_a_correction_of_a_frozen_policy_learns_and_leaves_it_alone(tmp_path, chunk):
     """The base imitates for a moment and turns too little; the correction makes up for it."""
     stage = {"kind": "sft", "split": "warm", "steps": 6, "batch_size": 16, "learning_rate": 3e-3}
-    made = runs.run(config(tmp_path / "base", [stage]))
+    made = runs.run(config(tmp_path / "base", [stage], {**SMALL, "options": {**SMALL["options"], "chunk": chunk}}))
     (base,) = (made.path / "checkpoints").glob("step-*/policy")
     before = {path.name: path.read_bytes() for path in base.iterdir()}
     policy = {"kind": "residual", "model": "mlp", "options": {"base": str(base), "state": 2, "hidden": [64], "scale": 1.0}}

@@ -9,9 +9,12 @@ import vlm_cases as cases
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.learn import Learner
 from mmrl.pack import pack
+from mmrl.policies.acting import Calls
 from mmrl.policies.critic import Critic
+from mmrl.policies.small import Small
 from mmrl.policies.vlm import VLM
 from mmrl.schema import CriticConfig, PolicyConfig, RlStage
+from mmrl.simulation import Observation
 from mmrl.types import Credit, Turn, replace
 
 FAMILIES = (*cases.FAMILIES, "llava")
@@ -259,3 +262,32 @@ def test_a_learner_with_restored_state_goes_on_bit_for_bit(backbone):
     ):
         assert torch.equal(p, q), n
     assert all(torch.equal(v, again.state()[k]) for k, v in owner.state().items())
+
+
+@pytest.mark.parametrize("backbone", ["shared", "separate"])
+def test_a_policy_that_acts_is_valued_alike_in_episodes_and_in_the_update(backbone):
+    """With a copy of the network that has learned something else than the policy."""
+    policy = Small(PolicyConfig(model="mlp"), dims=2, state=3, hidden=[16], seed=1)
+    critic = roused(Critic(policy, CriticConfig(backbone=backbone, hidden=[8]), seed=5))
+    if critic.backbone:
+        with torch.no_grad():
+            for _, parameter in critic.backbone.parameters():
+                parameter.mul_(1.5)
+    rows, seeds_n = torch.randn(6, 3, generator=torch.Generator().manual_seed(2)), torch.arange(6)
+    observation = Observation(images={}, state=rows, instructions=["go"] * 6)
+    chosen = policy.act(observation, seeds_n, seeds_n * 0, 1.0, critic)
+    calls = Calls(
+        observation=observation,
+        choices=chosen.choices,
+        slots=1,
+        valid_SK=torch.ones(6, 1, dtype=torch.bool),
+        ratio="action",
+        sampler_logprobs_L=chosen.logprobs_nKC.flatten(),
+        advantages_L=torch.zeros(6),
+        rollout_L=seeds_n,
+        place_L=torch.zeros(6, dtype=torch.int64),
+        off_policy_L=torch.zeros(6, dtype=torch.bool),
+    )
+    states = policy.outputs(calls, 1.0, states=True).states_QH
+    torch.testing.assert_close(chosen.values_nU.flatten(), critic.values(calls, states)[0])
+    torch.testing.assert_close(policy.values(observation, seeds_n, seeds_n, critic), chosen.values_nU)
