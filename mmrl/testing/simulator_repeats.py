@@ -1,0 +1,181 @@
+"""Rules for simulators: what a start and a future depend on, and what they don't."""
+
+from __future__ import annotations
+
+from mmrl.errors import UserError
+from mmrl.testing.checks import Fault
+from mmrl.testing.sample import other_random_states, random_states
+from mmrl.testing.simulator_subject import STEPS, SimulatorSubject, compare, future, rows, run
+
+GENERATORS = (
+    "draw from mmrl.noise with the seed of each environment, from no generator and no clock, and keep nothing between resets"
+)
+BATCH = (
+    "draw from mmrl.noise with the seed of each environment; sums over many numbers and library functions may round differently "
+    "in other batches"
+)
+
+
+def seeds_make_a_difference(subject: SimulatorSubject) -> str | None:
+    """Not all seeds start alike, in what is seen or in what follows."""
+    if not subject.can("per-env-seed"):
+        return "skipped: it has no seed for each environment"
+    with subject.instance() as simulator:
+        seen = rows(subject, simulator.reset(subject.seeds(subject.n)))
+    if all((values == values[:1]).all() for values in seen.values()):
+        raise Fault(f"{subject.n} seeds gave {subject.n} equal starts: draw what a start is from its seed")
+    return None
+
+
+def same_seed_gives_same_future(subject: SimulatorSubject) -> None:
+    """The same seeds and actions give the same, bit for bit: in a fresh instance, in one that was used, and whatever the global
+    random generators are."""
+    seeds = subject.seeds(subject.n)
+    with subject.instance() as simulator:
+        first = future(subject, simulator, seeds)
+        with other_random_states(1):
+            compare(first, future(subject, simulator, seeds), "the same instance, reset again", GENERATORS)
+    with other_random_states(2), subject.instance() as simulator:
+        compare(first, future(subject, simulator, seeds), "a fresh instance", GENERATORS)
+
+
+def global_random_state_is_untouched(subject: SimulatorSubject) -> None:
+    """Making, resetting and stepping neither draw from nor seed the global random generators."""
+    with other_random_states(3):  # whoever seeds them with a number of its own has done so before, and would leave them unchanged
+        before = random_states()
+        with subject.instance() as simulator:
+            future(subject, simulator, subject.seeds(subject.n))
+        after = random_states()
+    for library, state in after.items():
+        if library in before and before[library] != state:
+            raise Fault(f"it changed the global generator of {library}: {GENERATORS}")
+
+
+def same_in_any_batch(subject: SimulatorSubject) -> str | None:
+    """An environment does the same alone, among others, and at another place."""
+    if not subject.can("per-env-seed"):
+        return "skipped: it has no seed for each environment"
+    seeds = subject.seeds(subject.n)
+    with subject.instance() as simulator:
+        first = future(subject, simulator, seeds)
+    with subject.instance(1) as simulator:
+        alone = future(subject, simulator, seeds[:1])
+    compare([{k: v[:1] for k, v in rows.items()} for rows in first], alone, "a batch of one", BATCH)
+    with subject.instance() as simulator:
+        turned = future(subject, simulator, seeds.flip(0))
+    compare(first, [{k: v.flip(0) for k, v in rows.items()} for rows in turned], "the places turned round", BATCH)
+    with subject.instance(subject.n + 3) as simulator:
+        more = future(subject, simulator, subject.seeds(subject.n + 3))
+    compare(first, [{k: v[: subject.n] for k, v in rows.items()} for rows in more], "a larger batch", BATCH)
+    return None
+
+
+def reset_leaves_the_others(subject: SimulatorSubject) -> str | None:
+    """A reset of some environments gives their rows, and changes nothing of the others."""
+    if not subject.can("partial-reset"):
+        return "skipped: it only resets all"
+    seeds = subject.seeds(subject.n)
+    with subject.instance() as simulator:
+        simulator.reset(seeds)
+        reference = [rows(subject, moved) for moved in run(subject, simulator, seeds, STEPS)]
+    with subject.instance() as simulator:
+        simulator.reset(seeds)
+        run(subject, simulator, seeds, 2)
+        fresh_seed = subject.numbers([97])
+        shown = simulator.reset(fresh_seed, subject.numbers([1]))
+        if len(shown) != 1:
+            raise Fault(f"a reset of one environment of {subject.n} shows {len(shown)} rows: give the rows that were asked for")
+        later = [rows(subject, m) for m in run(subject, simulator, seeds, STEPS - 2, start=2)]
+    others = [i for i in range(subject.n) if i != 1]
+    compare(
+        [{k: v[others] for k, v in rows.items()} for rows in reference[2:]],
+        [{k: v[others] for k, v in rows.items()} for rows in later],
+        "another environment was reset",
+        "write only the rows of env_ids_n",
+    )
+    if subject.can("per-env-seed"):
+        with subject.instance(1) as simulator:
+            compare([rows(subject, simulator.reset(fresh_seed))], [rows(subject, shown)], "one that was reset in a batch", BATCH)
+    return None
+
+
+def inactive_stay_as_they_are(subject: SimulatorSubject) -> None:
+    """An environment that isn't active goes on later as if there had been no step, even where its action was NaN."""
+    import torch
+
+    seeds = subject.seeds(subject.n)
+    with subject.instance() as simulator:
+        simulator.reset(seeds)
+        reference = [rows(subject, moved) for moved in run(subject, simulator, seeds, STEPS)]
+    with subject.instance() as simulator:
+        simulator.reset(seeds)
+        run(subject, simulator, seeds, 2)
+        active = torch.ones_like(seeds, dtype=torch.bool)
+        active[0] = False
+        for step in range(2, 4):
+            actions = subject.actions(simulator, seeds, step)
+            actions[0] = float("nan")
+            try:
+                moved = simulator.step(actions, active)
+            except UserError as error:
+                raise Fault(
+                    f"the NaN of an environment that isn't active was refused ({error}): only active ones count"
+                ) from error
+            compare(
+                [{k: v[1:] for k, v in reference[step].items()}],
+                [{k: v[1:] for k, v in rows(subject, moved).items()}],
+                "another environment was not active",
+                "an environment must not see the others",
+            )
+        later = [rows(subject, m) for m in run(subject, simulator, seeds, STEPS - 2, start=2)]
+    compare(
+        [{k: v[:1] for k, v in rows.items()} for rows in reference[2:]],
+        [{k: v[:1] for k, v in rows.items()} for rows in later],
+        "it was not active for two steps",
+        "keep the old state where active_N is False, step counts and noise included",
+    )
+
+
+def snapshots_come_back(subject: SimulatorSubject) -> str | None:
+    """A restored state has the same future, here, in another instance and at another place; later steps don't change it."""
+    if not subject.can("snapshot"):
+        return "skipped: it takes no snapshots"
+    seeds, every = subject.seeds(subject.n), subject.numbers(range(subject.n))
+    cure = "copy every tensor that a step reads, counters and grasps included, and copy again when restoring"
+    with subject.instance() as simulator:
+        simulator.reset(seeds)
+        run(subject, simulator, seeds, 2)
+        state = simulator.snapshot(every)
+        part = simulator.snapshot(every[:1])
+        first = [rows(subject, m) for m in run(subject, simulator, seeds, STEPS, start=2)]
+        shown = rows(subject, simulator.restore(every, state))
+        again = [rows(subject, m) for m in run(subject, simulator, seeds, STEPS, start=2)]
+    compare(first, again, "the state was restored", cure)
+    with subject.instance() as simulator:
+        simulator.reset(seeds + 50)
+        compare([shown], [rows(subject, simulator.restore(every, state))], "the state was restored in another instance", cure)
+        elsewhere = [rows(subject, m) for m in run(subject, simulator, seeds, STEPS, start=2)]
+        compare(first, elsewhere, "the state was restored in another instance", cure)
+        simulator.reset(seeds + 50)
+        simulator.restore(every[-1:], part)
+        moved = seeds.clone()
+        moved[-1] = seeds[0]
+        placed = [rows(subject, m) for m in run(subject, simulator, moved, STEPS, start=2)]
+    compare(
+        [{k: v[:1] for k, v in rows.items()} for rows in first],
+        [{k: v[-1:] for k, v in rows.items()} for rows in placed],
+        "the state was restored at another place",
+        cure,
+    )
+    return None
+
+
+REPEATS = (
+    seeds_make_a_difference,
+    same_seed_gives_same_future,
+    global_random_state_is_untouched,
+    same_in_any_batch,
+    reset_leaves_the_others,
+    inactive_stay_as_they_are,
+    snapshots_come_back,
+)
