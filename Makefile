@@ -1,4 +1,4 @@
-# The commands of the README. Everything is installed into .venv; `make clean` removes it.
+# The commands of the README. Everything is installed into .venv, simulators into .simulators; `make clean` removes them.
 # Another interpreter: make setup PYTHON=/path/to/python3.12
 
 PYTHONS := $(if $(PYTHON),"$(PYTHON)",python3 python3.13 python3.12 python3.11)
@@ -7,15 +7,18 @@ PYTEST := OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2
 STAMP := .venv/setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system demo demo-robot test test-slow test-all lint bench clean
+.PHONY: help setup system simulators demo demo-robot test test-slow test-all lint bench clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1 \2/p' Makefile | while read -r make name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
 
 setup: $(STAMP)  ## create .venv and install what the demo and the tests need
 
-system:  ## install what some tests need from Debian, as root: Chromium, Vulkan; tests skip what is missing
+system:  ## install what some tests need from Debian, as root: Chromium, Vulkan, OSMesa; tests skip what is missing
 	tests/system.sh
+
+simulators: $(STAMP)  ## install ManiSkill and Meta-World (3 GB) for their tests, each into an environment of its own
+	tests/simulators.sh
 
 demo: $(STAMP)  ## teach a tiny model to read handwritten digits: a warm start, then GRPO
 	.venv/bin/python -m mmrl train configs/demo/digits.toml --overwrite
@@ -45,8 +48,8 @@ else
 	@for file in $$(grep -l __main__ benchmarks/*.py); do printf '  make bench NAME=%-20s %s\n' "$$(basename "$$file" .py)" "$$(sed -n '1s/"""//gp' "$$file")"; done
 endif
 
-clean:  ## remove .venv and the caches; runs/ stays
-	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis build dist
+clean:  ## remove .venv, .simulators and the caches; runs/ stays
+	rm -rf .venv .simulators .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis build dist
 
 # The stamp makes a second run instant. A Python without ensurepip (Debian's, unless python3-venv is there) lends its own pip.
 $(STAMP): Makefile pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml sims/*/pyproject.toml)

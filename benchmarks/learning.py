@@ -14,7 +14,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mmrl.view.svg import Series
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 STYLE = "svg { font: 11px system-ui, sans-serif; background: #fff } text { fill: #555 } .grid { stroke: #ddd }" + "".join(
@@ -79,13 +82,20 @@ def figures(task: str, warm: Run, after: Sequence[Run]) -> dict[str, Any]:
 
 def draw(path: Path, task: str, after: Sequence[Run]) -> None:
     """The held-out value over the steps of RL, a line with its 95% interval for each run, as an SVG file."""
-    from mmrl.view.svg import WIDTH, Series, line_chart
+    from mmrl.view.svg import Series
 
     series = []
     for color, run in enumerate(after, 1):
         rows = run.of(task)
         xs, ys, low, high = ([row[key] for row in rows] for key in ("step", "value", "low", "high"))
         series.append(Series(name=f"seed {color - 1}", xs=xs, ys=ys, low=low, high=high, color=color))
+    save(path, series)
+
+
+def save(path: Path, series: Sequence[Series]) -> None:
+    """A line chart as an SVG file of its own."""
+    from mmrl.view.svg import WIDTH, line_chart
+
     height = 200
     _, _, inside = line_chart(series, height=height).partition(">")  # on a page of its own the chart has neither style nor margin
     path.parent.mkdir(parents=True, exist_ok=True)

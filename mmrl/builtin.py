@@ -17,7 +17,13 @@ def mmrl_policies() -> list[PolicySpec]:
             id="vla",
             target="mmrl.policies.vla:VLA",
             acts=True,
-            summary="A Qwen vision-language model that acts: action tokens, or a head on its hidden states",
+            summary="A Qwen vision-language model or an OpenVLA that acts: action tokens, or a head on its hidden states",
+        ),
+        PolicySpec(
+            id="pi0",
+            target="mmrl.policies.pi0:Pi0",
+            acts=True,
+            summary="pi0: a PaliGemma with an expert that carries noise to a chunk of actions",
         ),
         PolicySpec(
             id="small",

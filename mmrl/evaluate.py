@@ -14,6 +14,7 @@ from mmrl.algorithms.labels import majority
 from mmrl.collect.collector import Collector
 from mmrl.data.seeds import derive
 from mmrl.data.source import Indexable, prompt_at, prompts_of
+from mmrl.episodes import Watched
 from mmrl.errors import UserError
 from mmrl.generate.local import Sampling
 from mmrl.interfaces import Task
@@ -27,6 +28,8 @@ from mmrl.types import Case, Message, Prompt, Rollout, Score, replace
 
 GREY = (128, 128, 128)
 """The colour of a blanked picture."""
+HELD = ("episode/success", "episode/success_at_end")
+"""What an episode in a simulator either reached or didn't."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +68,22 @@ class Evaluation:
     extra: dict[str, float] = field(default_factory=dict)
     """What the task's `summarise` adds, `truncated_share` and `failed` of the answers; with several answers a prompt `pass@k` and
     `majority@k`, see `several`; with `evaluate.blank`, `blank`: the value on blanked pictures, where the task has any."""
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Of a task that acts: `episode/success` (at any time) and `episode/success_at_end` of `extra` -> such bounds."""
+    samples: int = 1
+    """Answers to each prompt, or episodes from each start."""
+    temperature: float = 0.0
+    """At which they were sampled; 0 is greedy."""
     verifier: str = field(default="", repr=False)
     """The id of the verifier that scored."""
     items: tuple[Item, ...] = field(default=(), repr=False)
     """Every prompt that was asked, also those that could not be scored."""
+    episodes: tuple[dict[str, Any], ...] = field(default=(), repr=False)
+    """Of a task that acts the first successes and failures, for `RunFolder.episodes`."""
 
     def as_json(self) -> dict[str, Any]:
-        """The figure, without its items."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("verifier", "items")}
+        """The figure, without its items and episodes."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("verifier", "items", "episodes")}
 
     def rows(self) -> list[dict[str, Any]]:
         """The items, as `RunFolder.items` writes them."""
@@ -119,20 +130,32 @@ class Evaluator:
         allows."""
         metric = metric_of(self.config, label)
         spec = plugins.registry().get("verifiers", metric)
-        prompts, cases, scores = self._answered(label, metric)
+        watched = Watched(self.config.record.episodes)
+        prompts, cases, scores = self._answered(label, metric, watched=watched)
         items = self._scored(label, prompts, cases, scores)
         extra = self._summarise(label, [(p, i.value) for p, i in zip(prompts, items, strict=True) if i.value is not None])
         extra["truncated_share"] = sum(c.status.is_truncated for c in cases) / len(cases)
         extra["failed"] = float(sum(s.failed for s in scores))
-        extra |= _episodes(cases)
+        outcomes = self._outcomes(cases)
+        extra |= {name: statistics.fmean(values) for name, values in outcomes.items()}
         if self.config.evaluate.samples > 1:
             extra |= several(items, spec)
         if self.config.evaluate.blank and any(p.images for p in prompts):
             extra["blank"] = statistics.fmean(_values(self._scored(label, *self._answered(label, metric, blank=True))))
-        return _figure(label, self.config.evaluate.split, spec, metric, items, extra), scores
+        figure = _figure(label, self.config.evaluate.split, spec, metric, items, extra)
+        return replace(
+            figure,
+            intervals={name: interval_of(outcomes[name]) for name in HELD if name in outcomes},
+            samples=self.config.evaluate.samples,
+            temperature=self.config.evaluate.temperature,
+            episodes=watched.rows,
+        ), scores
 
-    def _answered(self, label: str, metric: str, blank: bool = False) -> tuple[list[Prompt], list[Case], list[Score]]:
-        """[P] prompts, [P * k] answers to them and their scores, a prompt's next to each other."""
+    def _answered(
+        self, label: str, metric: str, blank: bool = False, watched: Watched | None = None
+    ) -> tuple[list[Prompt], list[Case], list[Score]]:
+        """[P] prompts, [P * k] answers to them and their scores, a prompt's next to each other. watched: is shown the first
+        answer to each."""
         entry, settings = entry_of(self.config, label), self.config.evaluate
         spec = plugins.registry().get("verifiers", metric)
         limit = self.config.generate.max_tokens
@@ -147,6 +170,8 @@ class Evaluator:
             shown = [blanked(self.shown(p)) if blank else self.shown(p) for p in prompts]
             rollouts = self.collector.collect(shown, self.collector.encode(shown), settings.samples, sampling)
             posed = [replace(r, prompt=prompts[i // settings.samples]) for i, r in enumerate(rollouts)]
+            if watched:
+                watched.see(posed[:: settings.samples], settings.temperature)
             # pixels of a whole split would not fit
             cases += [replace(c, rollout=_light(c.rollout, spec)) for c in cases_of(posed)]
             asked += prompts
@@ -169,6 +194,14 @@ class Evaluator:
             value = statistics.fmean(known) if known else None
             items.append(Item(id=prompt.id, value=value, values=values, answers=answers))
         return items
+
+    def _outcomes(self, cases: Sequence[Case]) -> dict[str, list[float]]:
+        """`episode/NAME` -> what came of each prompt's episodes in a simulator, on average; nothing where no task acts."""
+        k = self.config.evaluate.samples
+        asked = [cases[i : i + k] for i in range(0, len(cases), k)]
+        names = sorted({name for case in cases for name in case.outcome})
+        known = {n: [[c.outcome[n] for c in own if n in c.outcome] for own in asked] for n in names}
+        return {f"episode/{n}": [statistics.fmean(values) for values in prompts if values] for n, prompts in known.items()}
 
     def _read(self, label: str, completion: str) -> str:
         with calling(f"task {label!r}: answer_of()"):
@@ -244,12 +277,6 @@ def _blanked(message: Message) -> Message:
     return {**message, "content": parts}
 
 
-def _episodes(cases: Sequence[Case]) -> dict[str, float]:
-    """Means of what came of episodes in simulators, as `episode/NAME`."""
-    names = sorted({name for case in cases for name in case.outcome})
-    return {f"episode/{n}": statistics.fmean(c.outcome[n] for c in cases if n in c.outcome) for n in names}
-
-
 def _light(rollout: Rollout | None, spec: VerifierSpec) -> Rollout | None:
     """Without what a verifier doesn't read."""
     track = rollout.track if rollout and spec.rollout else None
@@ -265,25 +292,30 @@ def _figure(
 ) -> Evaluation:
     """The mean of the items' values with its interval."""
     values = _values(items)
-    mean, n = statistics.fmean(values), len(values)
     accuracy = not spec.graded and all(v in (0.0, 1.0, None) for i in items for v in i.values)
-    if accuracy and all(v in (0.0, 1.0) for v in values):
-        low, high = wilson(sum(values), n)
-    elif n > 1 and statistics.stdev(values) <= 1e-9 * (spec.high - spec.low):
-        low, high = (spec.low + (spec.high - spec.low) * b for b in wilson(n * (mean - spec.low) / (spec.high - spec.low), n))
-        low, high = min(low, mean), max(high, mean)  # rounding
-    else:
-        half = Z * statistics.stdev(values) / math.sqrt(n) if n > 1 else math.inf  # one value says nothing of their spread
-        low, high = max(spec.low, mean - half), min(spec.high, mean + half)
+    low, high = interval_of(values, spec.low, spec.high, counted=accuracy)
     return Evaluation(
         task=label,
         split=split,
         metric="accuracy" if accuracy else metric,
-        value=mean,
+        value=statistics.fmean(values),
         low=low,
         high=high,
-        n=n,
+        n=len(values),
         extra=extra,
         verifier=metric,
         items=tuple(items),
     )
+
+
+def interval_of(values: Sequence[float], low: float = 0.0, high: float = 1.0, counted: bool = True) -> tuple[float, float]:
+    """The bounds of the mean that `Evaluation.low` describes. low, high: of the values. counted: where all are 0 or 1, each says
+    whether something held."""
+    mean, n = statistics.fmean(values), len(values)
+    if counted and all(v in (0.0, 1.0) for v in values):
+        return wilson(sum(values), n)
+    if n > 1 and statistics.stdev(values) <= 1e-9 * (high - low):
+        least, most = (low + (high - low) * b for b in wilson(n * (mean - low) / (high - low), n))
+        return min(least, mean), max(most, mean)  # rounding
+    half = Z * statistics.stdev(values) / math.sqrt(n) if n > 1 else math.inf  # one value says nothing of their spread
+    return max(low, mean - half), min(high, mean + half)

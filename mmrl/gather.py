@@ -358,7 +358,9 @@ def _check(found: Any, kind: type, what: str) -> None:
 
 def adjusted(score: Score, part: str, amount: float) -> Score:
     """The score with an amount added, under its own name; a failed one stays failed."""
-    return score if score.value is None else Score(score.value + amount, {**score.parts, part: amount}, score.detail)
+    if score.value is None:
+        return score
+    return replace(score, value=score.value + amount, parts={**score.parts, part: amount})
 
 
 def moved(rollout: Rollout, prompt: Prompt, inputs: PromptInputs) -> Rollout:

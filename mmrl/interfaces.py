@@ -11,7 +11,7 @@ from mmrl.types import Case, Eyes, Prompt, Reply, Score
 if TYPE_CHECKING:
     import torch
 
-    from mmrl.simulation import Observation, Simulation, Transition
+    from mmrl.simulation import Demonstration, Observation, Simulation, Transition
 
 
 class Task:
@@ -55,6 +55,12 @@ class Task:
         start = completion.rfind("<answer>")
         text = completion[start + len("<answer>") :].partition("</answer>")[0] if start >= 0 else completion
         return text.strip().lower()
+
+    def demonstration(self, prompt: Prompt) -> Demonstration | None:
+        """What is to be imitated in the start or the moment that a prompt stands for, in a task that acts and has data of its
+        own. By default there is nothing: the simulator's expert shows it. UserError for data that can't be used: the prompt is
+        left out, and counted."""
+        return None
 
     def hint(self, prompt: Prompt, share: float) -> str:
         """What a hint for this prompt says: by default the first `share` (0 to 1) of its gold completion's words."""

@@ -31,7 +31,7 @@ Sums = dict[str, torch.Tensor]
 """Name -> sum over the trained tokens of a pass, float64."""
 SUMS = (
     *("loss", "tokens", "entropy", "clip_share", "kl", "logprob_gap", "sampled"),
-    *("value", "value_loss", "value_clip", "divergence"),
+    *("value", "value_loss", "value_clip", "divergence", "moved"),
 )
 """What is added up; most become means over tokens."""
 
@@ -91,7 +91,7 @@ class Learner:
         """`epochs` passes over the batches, an optimiser step after each; without a batch, one on the demonstrations alone.
 
         step: number within the stage, from 0. kl: today's weight of the penalty. Returns metrics of the last pass, and the gap
-        between sampler and learner of the first.
+        between sampler and learner of the first. `stop_kl` ends it before a batch that shows the policy too far away.
         """
         batches = batches or [Batch(micro=(), num_tokens=0, num_rollouts=0, lengths_N=torch.zeros(0, dtype=torch.long))]
         counted = [self._counted(b) for b in batches]
@@ -101,16 +101,20 @@ class Learner:
         ]  # before the first step moves the weights
         warming = self.critic is not None and step < self.critic.config.warmup_steps
         metrics: dict[str, float] = {}
+        limit, before = self.rl.stop_kl if self.rl else None, self.optimizer.steps
         for epoch in range(self.rl.epochs if self.rl else 1):
             passed: list[dict[str, float]] = []
             for i, (batch, known) in enumerate(zip(counted, old, strict=True)):
                 first = epoch == 0 and not (exact and i)
                 figures = self._accumulate(batch, known, kl, 1 - (demonstrations.weight if demonstrations else 0.0), first)
+                if figures.pop("moved", 0.0) > (math.inf if limit is None else limit):
+                    self.optimizer.clear()
+                    return metrics | _means(passed) | {"updates": float(self.optimizer.steps - before)}
                 if demonstrations:
                     figures |= self._imitate(demonstrations)
                 passed.append(figures | self.optimizer.step(step, only_critic=warming))
             metrics |= _means(passed)
-        return metrics
+        return metrics | ({} if limit is None else {"updates": float(self.optimizer.steps - before)})
 
     def _counted(self, batch: Batch) -> Batch:
         """The batch with the counts of all ranks."""
@@ -173,6 +177,8 @@ class Learner:
             loss_L = loss_L - stage.entropy * out.entropy_L
         gap_L = (micro.sampler_logprobs_L - old[i]).abs().where(own_L, 0.0)
         sums = {"entropy": out.entropy_L.sum(), "clip_share": clipped_L.sum(), "kl": kl_L.sum()}
+        if stage and stage.stop_kl is not None:
+            sums["moved"] = k3(old[i], out.logprobs_L.detach()).sum()  # what was sampled came from the old weights
         sums |= {"logprob_gap": gap_L.sum(), "sampled": own_L.sum()}
         if critic is not None and micro.values_L is not None and micro.returns_L is not None:
             values_L, _ = critic.values(micro, out.states_QH)
@@ -223,6 +229,7 @@ class Learner:
         if not -1e-6 <= metrics.get("clip_share", 0.0) <= 1 + 1e-6:
             self.optimizer.clear()
             raise PluginError(f"{self.what}: clipped_L must be 1.0 where a bound cuts the gradient off and else 0.0")
+        metrics["moved"] = found["moved"] / found["tokens"]
         if self.critic:
             metrics |= {name: found[name] / max(float(targets), 1.0) for name in ("value_loss", "value_clip")}
         if first and found["sampled"] and self.rl is not None:

@@ -12,7 +12,7 @@ import functools
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -28,7 +28,6 @@ from mmrl.interfaces import Simulator, Task
 from mmrl.simulation import Simulation, parts_of
 from mmrl.specs import Spec
 from mmrl.targets import PluginError, calling, check_options, explain_import, load_target, one_line, suggest
-from mmrl.types import Case, Score
 
 GROUP = "mmrl.plugins"
 
@@ -182,6 +181,8 @@ class Registry:
     def make_simulator(self, simulation: Simulation, num_envs: int, device: str) -> Simulator:
         """The simulator that a task names, built with its spec's options and then the task's. UserError also where the task pays
         for a part that it hasn't."""
+        if not simulation.simulator:
+            raise UserError("the task has no simulator: it can be imitated, and nothing more")
         spec = self.get("simulators", simulation.simulator)
         kind, options = self.target(spec), {**spec.options, **simulation.options}
         check_options(f"simulator {spec.id!r}", kind, {**options, "num_envs": num_envs, "device": device})
@@ -197,14 +198,45 @@ class Registry:
             raise UserError(f"simulator {spec.id!r}: its target gave a {type(simulator).__name__}, which is no mmrl.Simulator")
         return simulator
 
-    def make_verifier(self, id: str, options: Mapping[str, Any] | None = None) -> Callable[[Case], float | Score]:
-        """The verifier of an id as a function of a case only: its spec's options and then these are bound. It pickles."""
+    def make_verifier(self, id: str, options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
+        """The verifier of an id as a function of a case only: its spec's options and then these are bound. It pickles. One that
+        is a model is loaded now, and is a function of several cases."""
+        spec = self.get("verifiers", id)
+        function, merged = self.check_verifier(id, options)
+        if not spec.model:
+            return functools.partial(function, **merged) if merged else function
+        try:
+            with calling(f"verifier {spec.id!r}, made with {merged},"):
+                model = function(**merged)
+        except PluginError:
+            raise
+        except UserError as error:
+            raise UserError(f"verifier {spec.id!r}: {error}") from error
+        if not callable(model):
+            raise PluginError(f"verifier {spec.id!r}: its target {spec.target!r} makes no function of cases")
+        return model  # type: ignore[no-any-return]
+
+    def check_verifier(
+        self, id: str, options: Mapping[str, Any] | None = None, cameras: Mapping[str, Sequence[str]] | None = None
+    ) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """Refuse options that a verifier can't have, without loading a model; gives its target and all its options.
+
+        cameras: of the simulators of the tasks that it judges, by the task's label."""
         spec = self.get("verifiers", id)
         function, merged = self.target(spec), {**spec.options, **(options or {})}
         if not callable(function):
             raise PluginError(f"verifier {spec.id!r}: its target {spec.target!r} is not a function of a case")
-        check_options(f"verifier {spec.id!r}", function, merged, skip=1)
-        return functools.partial(function, **merged) if merged else function
+        cure = f'give {{name}} = ... under [verifiers."{spec.id}"] in a run file, or --set {{name}}=... to mmrl score'
+        check_options(f"verifier {spec.id!r}", function, merged, skip=0 if spec.model else 1, cure=cure)
+        if check := getattr(function, "check", None) if spec.model else None:
+            try:
+                with calling(f"verifier {spec.id!r}: check()"):
+                    check(cameras or {}, **merged)
+            except PluginError:
+                raise
+            except UserError as error:
+                raise UserError(f"verifier {spec.id!r}: {error}") from error
+        return function, merged
 
     def _load_entry_points(self, found: list[EntryPoint], only: Iterable[str] | None, block: set[str]) -> None:
         wanted = None if only is None else set(only)

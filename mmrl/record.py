@@ -13,21 +13,17 @@ import re
 import shutil
 import time
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmrl import files
+from mmrl import episodes, files
 from mmrl.errors import UserError
 from mmrl.files import plain
+from mmrl.kept import view_png, view_webp
 from mmrl.targets import is_finite
-from mmrl.types import Message, Rollout, Score, user
 
-STRIP = 8
-"""Moments of an episode in a simulator that are kept, as one picture."""
-VIEW_PIXELS = 512
-"""Longest side of the pictures that are kept for viewing; larger ones are scaled down."""
 MAY_CHANGE = ("runs", "judge", "train", "checkpoint", "record", "limits")
 """Sections of the run file that a resumed run may have otherwise: they don't change what is learned."""
 _STEP = re.compile(r"step-(\d{6,})(?:\.jsonl)?")
@@ -91,7 +87,7 @@ class RunFolder:
 
     def changes(self, config: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
         """Dotted key -> (this run's value, `config`'s), where they differ; None stands for a key that is not there."""
-        return differences(self.config, tomllib.loads(_toml(config)))
+        return files.differences(self.config, tomllib.loads(_toml(config)))
 
     # -- rows -----------------------------------------------------------------------------------------------------------
 
@@ -109,7 +105,7 @@ class RunFolder:
 
     def rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
         """All rollouts of a step that are kept, in one call. Images in `messages` (PIL images, arrays or paths) are stored once
-        each, as PNG of at most `VIEW_PIXELS` a side, and replaced by their path relative to `rollouts/`."""
+        each, as PNG of at most `mmrl.kept.VIEW_PIXELS` a side, videos as WebP, and replaced by their path below `rollouts/`."""
         stored: dict[int, str] = {}  # a group shares its image objects: encode each once; `rows` keeps their ids alive
         lines = []
         for row in (rows := list(rows)):
@@ -124,6 +120,18 @@ class RunFolder:
         with files.writing(path):
             path.parent.mkdir(exist_ok=True)  # a run that evaluates nothing has none
         files.replace(path, b"".join(files.line({"step": step, **row}) for row in rows))
+
+    def episodes(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Episodes of an evaluation with their videos, all tasks in one call; see `mmrl.episodes`."""
+        if rows:  # words make none
+            episodes.write(self.path / "episodes" / f"step-{step:06d}", [{"step": step, **row} for row in rows])
+
+    def keep_episodes(self, steps: Container[int | None]) -> None:
+        """Forget the episodes of all evaluations but the first and those of these steps."""
+        for path in _by_step(self.path / "episodes")[1:]:
+            if step_of(path) not in steps:
+                with files.writing(path):
+                    shutil.rmtree(path)
 
     def summary(self, values: Mapping[str, Any]) -> None:
         """`summary.json`, which closes the run."""
@@ -146,8 +154,8 @@ class RunFolder:
         return [path for path in _by_step(self.path / "checkpoints") if path.is_dir()]
 
     def rewind(self, step: int) -> None:
-        """Forget everything after `step`, to go on from its checkpoint: rows, rollouts, evaluations, the summary, a torn
-        last line."""
+        """Forget everything after `step`, to go on from its checkpoint: rows, rollouts, evaluations, their episodes, the summary,
+        a torn last line."""
         for name in ("metrics.jsonl", "errors.jsonl"):
             path = self.path / name
             if path.exists():
@@ -156,6 +164,9 @@ class RunFolder:
         for path in (*_by_step(self.path / "rollouts"), *_by_step(self.path / "evaluations")):
             if step_of(path) > step:
                 path.unlink()
+        for path in _by_step(self.path / "episodes"):
+            if step_of(path) > step:
+                shutil.rmtree(path)
         (self.path / "summary.json").unlink(missing_ok=True)
         self._continue_clock()
 
@@ -179,17 +190,18 @@ class RunFolder:
         return {"role": message["role"], "content": [self._plain_part(part, stored) for part in content]}
 
     def _plain_part(self, part: Mapping[str, Any], stored: dict[int, str]) -> Mapping[str, Any]:
-        if part["type"] != "image" or "image" not in part:
+        kind = part["type"]
+        if kind not in ("image", "video") or kind not in part:
             return part
-        return {"type": "image", "path": self._picture(part["image"], stored)}
+        return {"type": kind, "path": self._picture(part[kind], stored, video=kind == "video")}
 
-    def _picture(self, image: Any, stored: dict[int, str]) -> str:
-        """Store a picture once; its path below `rollouts/`."""
+    def _picture(self, image: Any, stored: dict[int, str], video: bool = False) -> str:
+        """Store a picture or a video once; its path below `rollouts/`."""
         if id(image) not in stored:
-            name, png = view_png(image)
+            name, data = view_webp(image) if video else view_png(image)
             path = self.path / "rollouts" / name
             if not path.exists():
-                files.replace(path, png)
+                files.replace(path, data)
             stored[id(image)] = name
         return stored[id(image)]
 
@@ -218,6 +230,8 @@ class RunData:
     """`rollouts/step-*.jsonl`, in order; `read_rows` reads one."""
     item_files: list[Path]
     """`evaluations/step-*.jsonl`, in order; `read_items` reads one."""
+    episode_folders: list[Path]
+    """`episodes/step-*`, in order; `read_rows` reads the `episodes.jsonl` of one."""
 
 
 def read_run(path: str | os.PathLike[str]) -> RunData:
@@ -238,6 +252,7 @@ def read_run(path: str | os.PathLike[str]) -> RunData:
         summary=_read_json(summary) if summary.exists() else None,
         rollout_files=_by_step(path / "rollouts"),
         item_files=_by_step(path / "evaluations"),
+        episode_folders=_by_step(path / "episodes"),
     )
 
 
@@ -352,75 +367,6 @@ def _read_toml(path: Path) -> dict[str, Any]:
 # -- plain data ---------------------------------------------------------------------------------------------------------
 
 
-def rollout_row(rollout: Rollout, score: Score, advantage: float, shows: Any = None) -> dict[str, Any]:
-    """What the run folder keeps of a rollout. shows: the picture that its completion draws."""
-    prompt = rollout.prompt
-    return {
-        "task": prompt.task,
-        "prompt_id": prompt.id,
-        "group": rollout.group,
-        "messages": _shown(rollout) if rollout.track else _conversation(rollout),
-        "answer": prompt.answer,
-        "completion": _told(rollout) if rollout.outcome else rollout.completion,
-        "source": "gold" if rollout.demonstrated else "hint" if rollout.off_policy else "policy",
-        "tokens": rollout.length,
-        "status": rollout.status,
-        "score": score.as_json(),
-        "reward": None if score.value is None else score.value + rollout.world_reward,
-        "advantage": advantage,
-        **({} if shows is None else {"shows": shows}),
-    }
-
-
-def _shown(rollout: Rollout) -> list[Message]:
-    """An episode in a simulator: the instruction, and what was seen at up to eight moments of it, side by side."""
-    track = rollout.track
-    assert track is not None
-    views = next(iter(track.images.values()), None)
-    if views is None:
-        return [user(track.instruction)]
-    moments = sorted({round(i * (len(views) - 1) / (STRIP - 1)) for i in range(STRIP)})
-    strip = views[moments].cpu().transpose(0, 1).flatten(1, 2)  # [H, moments * W, 3]
-    return [user(track.instruction, strip.contiguous().numpy())]
-
-
-def _told(rollout: Rollout) -> str:
-    """What came of an episode, in words."""
-    found = rollout.outcome
-    end = "succeeded" if found.get("success") else "failed"
-    return f"{end} after {found['steps']:.0f} steps, return {found['return']:.3g}"
-
-
-def _conversation(rollout: Rollout) -> list[Message]:
-    """All messages before the last thing that the policy said; after it, what nothing was said to any more."""
-    found, turns = [*rollout.prompt.messages], rollout.turns
-    said = max((k for k, turn in enumerate(turns) if turn.token_ids), default=0)
-    for k, turn in enumerate(turns):
-        found += turn.messages
-        if k < said:
-            found.append({"role": "assistant", "content": turn.text})
-    return found
-
-
-def view_png(image: Any) -> tuple[str, bytes]:
-    """("media/<sha>.png", its bytes) of a PIL image, a uint8 [H, W, 3] array or a path; the name is a hash of the pixels."""
-    import hashlib
-    import io
-
-    from PIL import Image
-
-    from mmrl.media import load_image
-
-    image = Image.fromarray(image) if hasattr(image, "__array_interface__") and hasattr(image, "ndim") else load_image(image)
-    if max(image.size) > VIEW_PIXELS:
-        image = image.copy()
-        image.thumbnail((VIEW_PIXELS, VIEW_PIXELS))
-    sha = hashlib.sha256(f"{image.size}".encode() + image.tobytes()).hexdigest()[:16]
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    return f"media/{sha}.png", buffer.getvalue()
-
-
 def _toml(config: Mapping[str, Any]) -> str:
     import tomli_w
 
@@ -430,21 +376,3 @@ def _toml(config: Mapping[str, Any]) -> str:
 def _may_change(key: str) -> bool:
     """Whether a resumed run may have this key of the run file otherwise."""
     return key.partition(".")[0] in MAY_CHANGE
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Dotted key -> (old, new), where two trees of plain data differ; None stands for a key that is not there."""
-    return dict(_differences(old, new, ""))
-
-
-def _differences(old: Any, new: Any, key: str) -> Iterable[tuple[str, tuple[Any, Any]]]:
-    """(dotted key, (old, new)) of every value in which two trees of plain data differ."""
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        old, new = dict(enumerate(old)), dict(enumerate(new))
-    if isinstance(old, dict) and isinstance(new, dict):
-        if key.endswith(".verifiers") and old.keys() == new.keys() and [*old] != [*new]:  # the first is what evaluations report
-            yield key, ([*old], [*new])
-        for name in sorted({*old, *new}, key=str):
-            yield from _differences(old.get(name), new.get(name), f"{key}.{name}" if key else str(name))
-    elif old != new:
-        yield key, (old, new)

@@ -39,8 +39,7 @@ def check_config(config: RunConfig) -> dict[str, Task]:
     acts = registry.get("policies", config.policy.kind).acts
     tasks = {entry.label: registry.make_task(entry.id, entry.options) for entry in config.tasks}
     check_acting(config, tasks, acts)
-    for name in verifier_ids(config):
-        registry.make_verifier(name)
+    check_verifiers(config, tasks)
     weights = task_weights(config)
     for number, stage in enumerate(config.stages):
         if isinstance(stage, RlStage):
@@ -60,6 +59,24 @@ def check_config(config: RunConfig) -> dict[str, Task]:
     return tasks
 
 
+def check_verifiers(config: RunConfig, tasks: Mapping[str, Task]) -> None:
+    """Refuse options that no verifier of this run has."""
+    registry, wanted = plugins.registry(), verifier_ids(config)
+    used = {registry.get("verifiers", name).id for name in wanted}
+    for name in config.verifiers:
+        if registry.get("verifiers", name).id not in used:
+            raise UserError(f"verifiers.{name} has options and no task here uses it: these are used: {', '.join(sorted(used))}")
+    cameras: dict[str, dict[str, tuple[str, ...]]] = {name: {} for name in wanted}
+    for label, weights in task_weights(config).items():
+        simulation = tasks[label].simulation
+        if simulation is not None and simulation.simulator:
+            seen = registry.get("simulators", simulation.simulator).cameras
+            for name in (*weights, metric_of(config, label)):
+                cameras[name][label] = seen
+    for name, options in wanted.items():
+        registry.check_verifier(name, options, cameras[name])
+
+
 def check_acting(config: RunConfig, tasks: Mapping[str, Task], acts: bool) -> None:
     """Refuse tasks that don't go with the policy, or with each other, and keys that mean nothing to what acts."""
     acted = [label for label, task in tasks.items() if task.simulation is not None]
@@ -74,6 +91,13 @@ def check_acting(config: RunConfig, tasks: Mapping[str, Task], acts: bool) -> No
         )
     if acts and not acted:
         raise UserError(f"policy.kind = {config.policy.kind!r} acts in simulators, and task {spoken[0]!r} is answered in words")
+    for label in acted:
+        simulation = tasks[label].simulation
+        assert simulation is not None
+        if simulation.simulator:
+            plugins.registry().get("simulators", simulation.simulator)
+        else:
+            check_imitated(config, label)
     for number, stage in enumerate(config.stages):
         if isinstance(stage, DistillStage):
             check_distilled(config, number, stage, tasks if acts else {})
@@ -90,10 +114,21 @@ def check_acting(config: RunConfig, tasks: Mapping[str, Task], acts: bool) -> No
             )
     if acted and config.simulate.device != "auto":
         present("simulate.device", config.simulate.device)
-    for label in acted:
-        simulation = tasks[label].simulation
-        assert simulation is not None
-        plugins.registry().get("simulators", simulation.simulator)
+
+
+def check_imitated(config: RunConfig, label: str) -> None:
+    """Refuse a stage or an evaluation that plays the episodes of a task without a simulator."""
+    for number, stage in enumerate(config.stages):
+        if stage.kind != "sft" and label in config.weights(stage):
+            raise UserError(
+                f'stages.{number}: task {label!r} has demonstrations and no simulator, so kind = "{stage.kind}" can\'t play it: '
+                "give it one, in its option simulator, or leave it out of the stage"
+            )
+    if config.evaluate.n:
+        raise UserError(
+            f"task {label!r} has demonstrations and no simulator that a policy could be evaluated in: give it one, in its option "
+            "simulator, or set evaluate.n = 0"
+        )
 
 
 def check_distilled(config: RunConfig, number: int, stage: DistillStage, acted: Mapping[str, Task]) -> None:
@@ -218,9 +253,12 @@ def check_model(config: RunConfig) -> None:
 
 
 def verifier_ids(config: RunConfig) -> dict[str, dict[str, Any]]:
-    """Every verifier that the run calls, for rewards or for evaluation."""
+    """Every verifier that the run calls, for rewards or for evaluation, with the options that the run file gives it."""
+    registry = plugins.registry()
+    given = {registry.get("verifiers", name).id: options for name, options in config.verifiers.items()}
     rewards = [verifier for weights in task_weights(config).values() for verifier in weights]
-    return {name: {} for name in [*rewards, *(metric_of(config, t.label) for t in config.tasks)]}
+    wanted = [*rewards, *(metric_of(config, t.label) for t in config.tasks)]
+    return {name: given.get(registry.get("verifiers", name).id, {}) for name in wanted}
 
 
 def device_of(config: RunConfig) -> str:

@@ -228,17 +228,20 @@ class Run:
         started = time.perf_counter()
         figures: list[Evaluation] = []
         items: list[dict[str, Any]] = []
+        episodes: list[dict[str, Any]] = []
         stage = self.config.stages[self.at.stage]
         with self.steps.learner.optimizer.averaged():
             for task in self.tasks:
                 figure, scores = self.evaluator(task)
                 items += figure.rows()
+                episodes += figure.episodes
                 for score in [s for s in scores if s.failed][:8]:
                     self.folder.error(self.at.step, f"evaluation of {task}", score.detail)
                 self.folder.evaluation(self.at.step, stage.kind, figure.as_json())
                 self.trackers.evaluation(self.at.step, figure)
                 figures.append(figure)
         self.folder.items(self.at.step, items)
+        self.folder.episodes(self.at.step, episodes)
         found = {f.task: f.as_json() for f in figures}
         for name in names:
             self.at.figures[name] = found
@@ -249,6 +252,7 @@ class Run:
             self.at.figures["best"], self.at.best_step = found, self.at.step
             if self.at.step:
                 self.save()
+        self.folder.keep_episodes((self.at.best_step, self.at.step))
         for what in self.watch.evaluated(self.at.step, figures):
             self.warn("evaluation", what, self.at.step)
 

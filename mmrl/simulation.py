@@ -1,10 +1,11 @@
-"""What flows between a simulator, a task and the engine: Observation, Transition, ActionSpec, Simulation.
+"""What flows between a simulator, a task and the engine: Observation, Transition, ActionSpec, Simulation, Demonstration.
 
 N environments, n of them chosen, A action dims, H and W pixels, S numbers of state. Tensors are on the simulator's device.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -67,6 +68,13 @@ class ActionSpec:
     """`end-effector-delta`: x, y, z, then rotations, then the gripper, as differences from the pose of now."""
     gripper: int | None = None
     """Which dim opens (below 0) and closes (above 0) a gripper, if one does."""
+    units: tuple[float, ...] = ()
+    """A numbers: what 1 of each is, in metres, radians, or what the simulator counts in; a gripper's is not used. Below 0 where
+    the simulator turns a number round. Empty: unknown."""
+
+    def __post_init__(self) -> None:
+        if self.units and (len(self.units) != self.dims or not all(math.isfinite(u) and u for u in self.units)):
+            raise ValueError(f"ActionSpec: units = {self.units} must be {self.dims} finite numbers, none of them 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +82,8 @@ class Simulation:
     """How a task's episodes are simulated and paid: what `Task.simulation` says."""
 
     simulator: str
-    """Id of the simulator."""
+    """Id of the simulator; empty for a task that brings its own demonstrations and has none: it can be imitated, and nothing
+    more."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the simulator, besides `num_envs` and `device`."""
     max_steps: int | None = None
@@ -92,6 +101,21 @@ class Simulation:
     that reaches it was merely cut off, and a critic's value of its last state still counts."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demonstration:
+    """What a task itself shows for imitation: a moment of an episode, or several, T of them, and what was done."""
+
+    instruction: str
+    images: Mapping[str, torch.Tensor]
+    """Camera -> uint8 [T, H, W, 3]: what was seen before each action, under the names that the simulator's cameras have."""
+    state: torch.Tensor | None
+    """float32 [T, S], of the same moments."""
+    actions_MA: torch.Tensor
+    """float32, M >= T: what was done in these moments, and then, for policies that choose chunks, what followed."""
+    physical: bool = False
+    """The numbers of an action are metres, radians and so on, and not the simulator's [-1, 1]: for policies with statistics."""
+
+
 def parts_of(stage: str) -> list[str]:
     """The parts whose product a key of `Simulation.stages` names."""
     return [name.strip() for name in stage.split("&")]
@@ -99,8 +123,6 @@ def parts_of(stage: str) -> list[str]:
 
 def potential(stages: Mapping[str, float], parts: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """float32 [N]: what states are worth, see `Simulation.stages`. parts: name -> float32 [N], `success` among them."""
-    import math
-
     import torch
 
     worth = [weight * math.prod(parts[name] for name in parts_of(key)) for key, weight in stages.items()]
@@ -130,6 +152,8 @@ class Track:
     """float32: what an expert would have done at each call, where one was asked."""
     bootstrap: float = 0.0
     """What it said of the state in which the episode was left; 0 where the episode ended by itself."""
+    step_s: float = 0.1
+    """Simulated seconds of an action, for videos."""
 
     @property
     def length(self) -> int:

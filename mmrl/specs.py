@@ -39,7 +39,7 @@ class TaskSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierSpec(Spec):
-    """A verifier: the target is a pure function `(case, **options) -> float | Score`."""
+    """A verifier: the target is a pure function `(case, **options) -> float | Score`, or with `model` a class."""
 
     low: float = 0.0
     high: float = 1.0
@@ -52,6 +52,12 @@ class VerifierSpec(Spec):
     """The function reads `case.images`; without this they are not sent to it."""
     rollout: bool = False
     """The function reads `case.rollout`."""
+    model: bool = False
+    """The target is a class that holds a model: it is made once, `target(**options)`, in a process of its own without a limit of
+    memory, and called with several cases at once: `(cases) -> [float | Score, ...]`. If it has a static method
+    `check(cameras, **options)`, that is called before a run starts, to refuse what can be refused before anything is loaded;
+    `cameras`: label of a task that acts -> the names of its simulator's cameras. With `--smoke` its option `model` is `"tiny"`,
+    which should stand for a small random one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

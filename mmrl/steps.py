@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,13 +20,13 @@ from mmrl.data.source import Source, gold_of, prompts_of
 from mmrl.errors import UserError
 from mmrl.gather import Gathered, Gatherer, Taken, collected, outcomes
 from mmrl.generate.local import LocalGenerator, Sampling
+from mmrl.kept import kept_of, rollout_row
 from mmrl.learn import Demonstrations, Learner
 from mmrl.metrics import rl_metrics
 from mmrl.policies.acting import ActingPolicy
 from mmrl.policies.critic import Critic
 from mmrl.policies.reference import Reference
 from mmrl.policies.vlm import VLM
-from mmrl.record import rollout_row
 from mmrl.schema import EXPERT, CriticConfig, DistillStage, RlStage, SftStage, Training
 from mmrl.targets import PluginError, calling
 from mmrl.types import Batch, Credit, Prompt, Rollout, Score
@@ -259,8 +258,7 @@ class RlSteps(Steps):
 
     def parts(self, task: str) -> dict[str, float]:
         """Part of the reward -> weight: those of the verifiers, or the group's agreement, and what long completions pay."""
-        labels = self.stage.labels
-        own = self.weights(task) if labels == "task" else {labels: 1.0}
+        own = self.weights(task) if self.stage.labels == "task" else {self.stage.labels: 1.0}
         return own | ({"overlong": 1.0} if self.stage.overlong_buffer else {})
 
     # -- the update -------------------------------------------------------------------------------------------------------
@@ -325,41 +323,20 @@ class RlSteps(Steps):
     # -- for people -------------------------------------------------------------------------------------------------------
 
     def keep(self, gathered: Gathered, credit: Credit) -> None:
-        """Record some rollouts: whole groups of each task in turn, those that taught something first. Of a first group that is
-        too large, its gold completions and the first others."""
+        """Record some rollouts, see `kept_of`."""
         record, run = self.config.record, self.run
         every, step = record.rollouts_every, run.at.step + 1
         if every and (step == 1 or step % every == 0 or run.at.stage_step in (0, self.stage.steps - 1)):
             with run.clock("other"):
+                kept = kept_of(gathered.rollouts, credit, record.rollouts)
                 advantages = credit.advantages if credit.advantages.ndim == 1 else credit.advantages.sum(1)
-                nonzero = credit.advantages.nan_to_num(0.0) != 0
-                taught = (nonzero if nonzero.ndim == 1 else nonzero.any(1)).tolist()
                 rows = list(zip(gathered.rollouts, gathered.scores, advantages.tolist(), strict=True))
-                kept = kept_of(gathered.rollouts, taught, record.rollouts)
                 run.folder.rollouts(step, [rollout_row(*rows[n], self.drawn(rows[n][0])) for n in kept])
 
     def drawn(self, rollout: Rollout) -> Any:
         """The picture that a completion draws, if it draws one."""
-        prompt = rollout.prompt
-        with calling(f"task {prompt.task!r}: shows()"):
-            return self.run.tasks[prompt.task].shows(prompt, rollout.completion)
-
-
-def kept_of(rollouts: Sequence[Rollout], taught: Sequence[bool], limit: int) -> list[int]:
-    """Which rollouts `RlSteps.keep` records. taught: of each, whether it has an advantage other than zero."""
-    groups: dict[int, list[int]] = {}
-    for n, rollout in enumerate(rollouts):
-        groups.setdefault(rollout.group, []).append(n)
-    by_task: dict[str, list[list[int]]] = {}
-    for group in sorted(groups.values(), key=lambda group: not any(taught[n] for n in group)):
-        by_task.setdefault(rollouts[group[0]].prompt.task, []).append(group)
-    kept: list[int] = []
-    for group in (group for turn in zip_longest(*by_task.values()) for group in turn if group):
-        if not kept and len(group) > limit:
-            return sorted(sorted(group, key=lambda n: not rollouts[n].demonstrated)[:limit])
-        if len(kept) + len(group) <= limit:
-            kept += group
-    return kept
+        with calling(f"task {rollout.prompt.task!r}: shows()"):
+            return self.run.tasks[rollout.prompt.task].shows(rollout.prompt, rollout.completion)
 
 
 class DistillSteps(Steps):

@@ -75,7 +75,11 @@ def explain_import(error: BaseException, module: str, dist: str | None = None) -
     return f"failed to import: no module named {missing!r}: {cure}"
 
 
-def check_options(what: str, target: Callable[..., Any], options: Mapping[str, Any], skip: int = 0) -> None:
+CURE = "give options = {{{name} = ...}} in a run file, or --set {name}=..."
+"""How an option is given that is missing."""
+
+
+def check_options(what: str, target: Callable[..., Any], options: Mapping[str, Any], skip: int = 0, cure: str = CURE) -> None:
     """Raise UserError unless `target` can be called with these keyword arguments after `skip` positional ones."""
     parameters = list(inspect.signature(target).parameters.values())[skip:]
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -88,10 +92,7 @@ def check_options(what: str, target: Callable[..., Any], options: Mapping[str, A
                 )
     for p in named:
         if p.default is p.empty and p.name not in options:
-            raise UserError(
-                f"{what} needs the option {p.name!r}: give options = {{{p.name} = ...}} in a run file, or --set {p.name}=...; "
-                f"it accepts: {', '.join(accepted)}"
-            )
+            raise UserError(f"{what} needs the option {p.name!r}: {cure.format(name=p.name)}; it accepts: {', '.join(accepted)}")
         choices = _choices(p.annotation)
         if p.name in options and choices and options[p.name] not in choices:
             known = ", ".join(repr(c) for c in choices)

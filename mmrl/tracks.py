@@ -39,6 +39,14 @@ def rewards_of(track: Track, ratio: Ratio) -> torch.Tensor:
     return targets(paid_TKC, track.valid_TK, ratio)
 
 
+def ends_of(track: Track, ratio: Ratio) -> torch.Tensor:
+    """int64 [T]: the last target of each call that was carried out."""
+    if ratio == "chunk":
+        return torch.arange(len(track.valid_TK))
+    each = track.logprobs_TKC.shape[-1] if ratio == "token" else 1
+    return (track.valid_TK.sum(1).cumsum(0) * each - 1).cpu()
+
+
 def units_of(track: Track, ratio: Ratio, credit: str) -> torch.Tensor:
     """int64 [L]: the number of the unit of credit that each target belongs to: itself, its action, or its call."""
     if credit == "token":

@@ -232,18 +232,23 @@ class Score:
     """Named contributions, unweighted; the judge adds one per verifier id."""
     detail: str = ""
     """One line for people: why this value, or what failed."""
+    steps: tuple[float, ...] = ()
+    """How much of `value` each call of the policy earned (in a conversation each turn), one number for each: it is paid where
+    that call ends. What is left of `value` is paid at the end; without `steps` that is all of it."""
 
     @property
     def failed(self) -> bool:
         return self.value is None
 
     def as_json(self) -> dict[str, Any]:
-        """`{"value", "parts", "status", "detail"}`, the format of `mmrl score` and of the run folder."""
+        """`{"value", "parts", "status", "detail"}`, the format of `mmrl score` and of the run folder; `steps` too where there are
+        some."""
         return {
             "value": self.value,
             "parts": dict(self.parts),
             "status": "failed" if self.failed else "ok",
             "detail": self.detail,
+            **({"steps": list(self.steps)} if self.steps else {}),
         }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -109,14 +110,15 @@ class Signals:
 
     @functools.cached_property
     def rewards_NT(self) -> torch.Tensor:
-        """float64; the world's rewards at the end of each turn (or action), the score at the last token, less the KL penalty of
-        each token if that is in the reward; NaN in rollouts whose score failed, 0 behind the end."""
+        """float64; the world's rewards at the end of each turn (or action), what a score's `steps` pay at the end of each turn
+        (or call) and the rest of the score at the last token, less the KL penalty of each token if that is in the reward; NaN in
+        rollouts whose score failed, 0 behind the end."""
         rewards_NT = torch.zeros(self.mask_NT.shape, dtype=torch.float64)
         for n, (rollout, score) in enumerate(zip(self._rollouts, self._scores, strict=True)):
-            end = 0
+            end, ends = 0, []
             if rollout.track:
                 paid_L = tracks.rewards_of(rollout.track, self._stage.ratio)
-                end = len(paid_L)
+                end, ends = len(paid_L), tracks.ends_of(rollout.track, self._stage.ratio).tolist()
                 rewards_NT[n, :end] = paid_L.double().cpu()
             for turn in rollout.turns:
                 size, steps = len(turn.token_ids), turn.action_rewards or (turn.reward,)
@@ -124,8 +126,11 @@ class Signals:
                     if rollout.length:  # what is paid where nothing was sampled goes to the token before it
                         rewards_NT[n, max(end - (-size * k // len(steps)) - 1, 0)] += reward
                 end += size
-            if end:
-                rewards_NT[n, end - 1] += torch.nan if score.value is None else score.value
+                ends.append(max(end - 1, 0))
+            if end and score.value is not None:
+                for place, paid in zip(ends, score.steps, strict=True) if score.steps else ():
+                    rewards_NT[n, place] += paid
+                rewards_NT[n, end - 1] += score.value - math.fsum(score.steps)
             if score.failed:
                 rewards_NT[n] = torch.nan
         return rewards_NT - self._penalty_NT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
 
 SHOWN = 8
 """Run folders that are named to somebody who named none."""
+COLUMNS = (
+    ("episode/success", "at any time"),
+    ("episode/success_at_end", "at the end"),
+    ("episode/steps", "steps"),
+    ("episode/return", "return"),
+)
+"""What the table of tasks that act has beside their metric."""
 
 
 @click.command()
@@ -26,6 +34,9 @@ SHOWN = 8
 @click.option("-n", "n", type=click.IntRange(min=1), help="Prompts per task, instead of the run file's.")
 @click.option("--samples", type=click.IntRange(min=1), metavar="K", help="Answers to each prompt, for pass@K and majority@K.")
 @click.option("--temperature", type=click.FloatRange(min=0), metavar="T", help="Of these answers; 0 takes the likeliest token.")
+@click.option(
+    "--videos", type=click.Path(path_type=Path), metavar="DIR", help="Keep the first successes and failures of tasks that act."
+)
 @click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one value of the run file; may be repeated."
 )
@@ -39,6 +50,7 @@ def command(
     n: int | None,
     samples: int | None,
     temperature: float | None,
+    videos: Path | None,
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -50,6 +62,8 @@ def command(
     from mmrl.config import load_config
 
     _refuse_unknown(target)
+    if videos:
+        _refuse_full(videos)
     folder = target if target.is_dir() else None
     if folder is None and ctx.get_parameter_source("which") is ParameterSource.COMMANDLINE:
         raise UserError(f"--checkpoint {which} is of a run folder, and {target} is a run file: leave it out, or give runs/NAME")
@@ -64,14 +78,37 @@ def command(
     weights, step = _weights(config, folder, which)
     # the run file's own policy is what is evaluated where no checkpoint was better
     figures = evaluate_only(config, None if step is None else folder, str(step))
+    if videos:
+        _keep(videos, figures)
     if as_json:
         click.echo(json.dumps({f.task: f.as_json() for f in figures}))
         return
     click.echo(weights)
     if (settings := config.evaluate).temperature:
         click.echo(f"answers to each prompt: {settings.samples}, sampled at temperature {settings.temperature:g}")
-    for f in figures:
-        _print(f, settings.n)
+    if len(figures) > 1 and any(f.intervals for f in figures):
+        _table(figures)
+    else:
+        for f in figures:
+            _print(f, settings.n)
+
+
+def _refuse_full(videos: Path) -> None:
+    """UserError unless the folder can be written as one of episodes."""
+    if videos.exists() and (not videos.is_dir() or any(videos.iterdir())):
+        raise UserError(f"--videos {videos} is there already and not an empty folder: give another, or remove it")
+
+
+def _keep(videos: Path, figures: Sequence[Evaluation]) -> None:
+    """Write the videos, and say where they are."""
+    from mmrl import episodes
+
+    rows = [{"step": None, **row} for f in figures for row in f.episodes]
+    if rows:
+        episodes.write(videos, rows)
+        click.echo(f"{len(rows)} videos are in {videos}; {videos / episodes.ROWS} says what they show", err=True)
+    else:
+        click.echo("no videos: no task acts in a simulator that shows pictures", err=True)
 
 
 def _refuse_unknown(target: Path) -> None:
@@ -121,4 +158,31 @@ def _print(figure: Evaluation, asked: int) -> None:
         if name == "blank":
             click.echo(f"  blank {value:.3f} (with every picture blanked)")
         elif "@" not in name and (value or name != "failed"):
-            click.echo(f"  {name} {value:.3f}")
+            click.echo(f"  {name} {value:.3f}{_interval(figure, name)}")
+
+
+def _interval(figure: Evaluation, name: str) -> str:
+    """The bounds of one of the extras, where they are known."""
+    return " ({:.3f} to {:.3f})".format(*figure.intervals[name]) if name in figure.intervals else ""
+
+
+def _table(figures: Sequence[Evaluation]) -> None:
+    """Tasks that act, a row each."""
+    from mmrl.cli.table import escape, print_table
+
+    metrics = list(dict.fromkeys(f.metric for f in figures))
+    one, value = len(metrics) == 1, metrics[0] if len(metrics) == 1 else "value"
+    shown = [(key, title) for key, title in COLUMNS if any(key in f.extra for f in figures)]
+    if all(f.extra.get(shown[0][0]) == f.value for f in figures):  # as is usual
+        value = f"{value}, {shown.pop(0)[1]}"
+    failed = any(f.extra.get("failed") for f in figures)
+    columns = ["task", *([] if one else ["metric"]), value, *(title for _, title in shown)]
+    rows = []
+    for f in figures:
+        cells = [escape(f.task), *([] if one else [escape(f.metric)]), f"{f.value:.3f} ({f.low:.3f} to {f.high:.3f})"]
+        cells += ["" if key not in f.extra else f"{f.extra[key]:.3f}{_interval(f, key)}" for key, _ in shown]
+        rows.append([*cells, str(f.n), *([f"{f.extra.get('failed', 0):.0f}"] if failed else [])])
+    splits = ", ".join(dict.fromkeys(f.split for f in figures))
+    way = f"temperature {figures[0].temperature:g}" if figures[0].temperature else "greedy"
+    title = f"{splits}, {way}, 95% intervals in brackets; --json has every figure"
+    print_table(title, [*columns, "n", *(["failed"] if failed else [])], rows)

@@ -37,7 +37,8 @@ class Option:
 def options_of(kind: str, spec: Spec, target: Callable[..., Any]) -> list[Option]:
     """The options of a target, those that must be given first; none where it has no signature."""
     try:
-        parameters = list(inspect.signature(target).parameters.values())[SKIP.get(kind, 0) :]
+        skip = 0 if getattr(spec, "model", False) else SKIP.get(kind, 0)  # of a verifier that is a model all are options
+        parameters = list(inspect.signature(target).parameters.values())[skip:]
     except (TypeError, ValueError):
         return []
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in ENGINE.get(kind, ())]

@@ -67,7 +67,7 @@ class Lane:
         self.calls: list[Call] = []
         self.ended: list[Job] = []
         self.lost = self.steps = 0
-        self._starts: dict[tuple[str, Any], Any] = {}
+        self._starts: dict[tuple[str, str, str | None], Any] = {}
         self._observation: Observation | None = None
         self._elapsed_N = torch.zeros(num_envs, dtype=torch.int64)
         self._potential_N, self._paid_N = torch.zeros(num_envs), torch.zeros(num_envs)
@@ -87,12 +87,15 @@ class Lane:
         self._refill()
 
     def _refill(self) -> None:
-        """Starts waiting episodes in free environments; without partial resets only when all are free."""
+        """Starts waiting episodes where there is room. Without partial resets: when all are free, those of one variant."""
         free = [i for i, job in enumerate(self.jobs) if job is None]
-        if "partial-reset" not in self.spec.capabilities and len(free) < self.num_envs:
+        together = "partial-reset" not in self.spec.capabilities
+        if together and len(free) < self.num_envs:
             return
         taken: dict[str | None, list[tuple[int, Job]]] = {}
         while free and self.queue:
+            if together and taken and self.queue[0].prompt.meta.get("variant") not in taken:
+                break
             job = self.queue.popleft()
             job.env, job.start = free.pop(0), len(self.calls)
             job.tries += 1
@@ -104,7 +107,7 @@ class Lane:
     def _start(self, envs: list[int], jobs: list[Job], variant: str | None) -> None:
         """Puts environments into the starts of their episodes: equal ones for equal prompts."""
         if self.draws_for_all:
-            keys = [(job.prompt.id, variant) for job in jobs]
+            keys = [(job.prompt.task, job.prompt.id, variant) for job in jobs]
             for env, job, key in zip(envs, jobs, keys, strict=True):
                 if key not in self._starts:
                     self._reset([env], [job.prompt.seed], variant)
@@ -289,6 +292,7 @@ class Lane:
                 rewards_TK=rewards[at],
                 values_TU=None if values is None else values[at],
                 advice_TA=None if advice is None else advice[at],
+                **({"step_s": 1 / self.spec.control_hz} if self.spec.control_hz else {}),
             )
 
     def _spread(self, rows_n: torch.Tensor, envs_n: torch.Tensor) -> torch.Tensor:

@@ -11,15 +11,16 @@ from typing import Any
 import torch
 
 from mmrl import plugins
+from mmrl.collect.demonstrations import Played, advice, as_expert, demonstrated, moment, seen_on, track_of
 from mmrl.collect.lane import Job, Lane
 from mmrl.data.seeds import derive
 from mmrl.errors import UserError
 from mmrl.generate.local import Sampling
-from mmrl.interfaces import Expert, Task
+from mmrl.interfaces import Task
 from mmrl.policies.acting import ActingPolicy, Chosen
 from mmrl.policies.critic import Critic
 from mmrl.schema import SimulateConfig
-from mmrl.simulation import Observation, Simulation, Track
+from mmrl.simulation import Demonstration, Observation, Simulation, Track
 from mmrl.targets import calling
 from mmrl.types import Prompt, Rollout, Status, replace
 
@@ -40,7 +41,7 @@ class StepCollector:
         self.seconds = {"policy": 0.0, "waiting": 0.0, "stepping": 0.0}
         """The policy's time, how long it waited for simulators, and the time that those took."""
         self._lanes: dict[str, list[Lane]] = {}
-        self._demonstrations: dict[tuple[str, str], Track] = {}
+        self._played = Played(config.demonstrations_mb * 2**20)
         self._pool = ThreadPoolExecutor(config.lanes, "simulator") if config.lanes > 1 else None
 
     @property
@@ -50,7 +51,7 @@ class StepCollector:
 
     def figures(self) -> dict[str, float]:
         """Metrics since they were last asked for."""
-        lanes = [lane for lanes in self._lanes.values() for lane in lanes]
+        lanes = self._every_lane()
         seconds, self.seconds = self.seconds, dict.fromkeys(self.seconds, 0.0)
         steps, lost = sum(lane.steps for lane in lanes), sum(lane.lost for lane in lanes)
         for lane in lanes:
@@ -65,9 +66,9 @@ class StepCollector:
             }
         return found
 
-    def encode(self, prompts: Sequence[Prompt]) -> list[Any]:
-        """Nothing: what is shown is what the simulator shows."""
-        return [None] * len(prompts)
+    def encode(self, prompts: Sequence[Prompt]) -> list[Demonstration | None]:
+        """What their tasks demonstrate of these prompts; nothing where the simulator is to show all."""
+        return [demonstrated(self.tasks[prompt.task], prompt) for prompt in prompts]
 
     def collect(
         self, prompts: Sequence[Prompt], inputs: Sequence[Any], group_size: int, sampling: Sampling, version: int = 0
@@ -82,33 +83,48 @@ class StepCollector:
         self._value_ends(jobs)
         return [_rollout(job, n // group_size) for n, job in enumerate(jobs)]
 
-    def demonstrate(self, prompts: Sequence[Prompt], inputs: Sequence[Any], completions: Sequence[str]) -> list[Rollout]:
-        """What the simulator's own expert does from the starts of these prompts; nobody sampled it, so logprobs are NaN. A prompt
-        with `meta["call"]` is of one moment of its episode alone, counted round and round."""
-        keys = [(p.task, p.id) if "call" not in p.meta else (p.task, f"{p.seed} {p.meta.get('variant')}") for p in prompts]
-        missing = {key: p for key, p in zip(keys, prompts, strict=True) if key not in self._demonstrations}
+    def demonstrate(
+        self, prompts: Sequence[Prompt], inputs: Sequence[Demonstration | None], completions: Sequence[str]
+    ) -> list[Rollout]:
+        """What their tasks demonstrate or, where a task has nothing, what the simulator's own expert does from these starts.
+        Nobody sampled it, so logprobs are NaN. A prompt with `meta["call"]` is of one moment of its expert's episode alone,
+        counted round and round."""
+        if self.policy.statistics is not None and self.policy.units is None:
+            for label in sorted({p.task for p, shown in zip(prompts, inputs, strict=True) if shown and not shown.physical}):
+                self.lanes(label)  # whose simulator says what its numbers are
+        of_expert = self._expert([p for p, shown in zip(prompts, inputs, strict=True) if shown is None])
+        tracks = [
+            of_expert[_episode(p)] if shown is None else track_of(shown, p, self.policy)
+            for p, shown in zip(prompts, inputs, strict=True)
+        ]
+        moments = [
+            moment(track, p.meta["call"]) if shown is None and "call" in p.meta else track
+            for p, shown, track in zip(prompts, inputs, tracks, strict=True)
+        ]
+        device = self.policy.device
+        return [
+            Rollout(prompt=p, group=n, turns=(), status=Status.FINISHED, track=seen_on(track, device))
+            for n, (p, track) in enumerate(zip(prompts, moments, strict=True))
+        ]
+
+    def _expert(self, prompts: Sequence[Prompt]) -> dict[Any, Track]:
+        """The expert's episodes of these prompts, in the policy's terms; those that aren't kept any more are played again."""
+        starts = {_episode(p): p for p in prompts}
+        found = {key: self._played[key] for key in starts if key in self._played}
+        missing = {key: p for key, p in starts.items() if key not in found}
         jobs = [Job(prompt=prompt, seed=derive(prompt.seed, "expert")) for prompt in missing.values()]
-        self._play(jobs, self._act_as_expert)
+        self._play(jobs, as_expert)
         for key, job in zip(missing, jobs, strict=True):
             if job.track is None:
                 raise UserError(f"task {job.prompt.task!r}: the expert's episode {job.prompt.id!r} could not be played")
-            self._demonstrations[key] = self.policy.chunked(job.track)
-        tracks = [self._demonstrations[key] for key in keys]
-        return [
-            Rollout(
-                prompt=p,
-                group=n,
-                turns=(),
-                status=Status.FINISHED,
-                track=moment(track, p.meta["call"]) if "call" in p.meta else track,
-            )
-            for n, (p, track) in enumerate(zip(prompts, tracks, strict=True))
-        ]
+            found[key] = self.policy.chunked(job.track)
+            lasting = "per-env-seed" not in self.lanes(job.prompt.task)[0].spec.capabilities
+            self._played.add({key: found[key]}, lasting)
+        return found
 
     def close(self) -> None:
-        for lanes in self._lanes.values():
-            for lane in lanes:
-                lane.simulator.close()
+        for lane in self._every_lane():
+            lane.simulator.close()
         self._lanes = {}
         if self._pool:
             self._pool.shutdown()
@@ -117,12 +133,12 @@ class StepCollector:
 
     def _play(self, jobs: Sequence[Job], choose: Choose) -> None:
         """Plays all episodes."""
-        by_task: dict[str, list[Job]] = {}
+        shared: dict[int, tuple[list[Lane], list[Job]]] = {}
         for job in jobs:
-            by_task.setdefault(job.prompt.task, []).append(job)
+            made = self.lanes(job.prompt.task)
+            shared.setdefault(id(made), (made, []))[1].append(job)
         lanes: deque[tuple[Lane, Future[None] | None]] = deque()
-        for label, own in by_task.items():
-            made = self.lanes(label)
+        for made, own in shared.values():
             for lane, dealt in zip(made, _dealt(own, len(made), made[0].draws_for_all), strict=True):
                 lanes.append((lane, self._step(lane.begin, dealt)))
         begun = [lane for lane, _ in lanes]
@@ -161,19 +177,7 @@ class StepCollector:
         seeds_n = torch.tensor([job.seed for job in jobs if job], dtype=torch.int64)
         calls_n = torch.tensor([len(lane.calls) - job.start for job in jobs if job], dtype=torch.int64)
         chosen = self.policy.act(seen, seeds_n, calls_n, temperature, self.critic)
-        return replace(chosen, advice_nA=self._advice(lane, envs)) if self.advised else chosen
-
-    def _advice(self, lane: Lane, envs: Sequence[int]) -> torch.Tensor:
-        """What the simulator's expert would do, float32 [n, A]."""
-        if not isinstance(lane.simulator, Expert):
-            raise UserError(f"simulator {lane.spec.id!r} has no expert that could be followed: take another teacher")
-        return lane.simulator.expert()[torch.tensor(envs)]
-
-    def _act_as_expert(self, lane: Lane, envs: Sequence[int], seen: Observation) -> Chosen:
-        actions_nA = self._advice(lane, envs)
-        return Chosen(
-            actions_nKA=actions_nA[:, None], choices=actions_nA[:, None], logprobs_nKC=torch.full((len(envs), 1, 1), torch.nan)
-        )
+        return replace(chosen, advice_nA=advice(lane, envs)) if self.advised else chosen
 
     def _value_ends(self, jobs: Sequence[Job]) -> None:
         """What the critic says of the states in which episodes were cut off."""
@@ -192,15 +196,24 @@ class StepCollector:
     # -- simulators -------------------------------------------------------------------------------------------------------
 
     def lanes(self, label: str) -> list[Lane]:
-        """The lanes of a task, made now if they aren't there."""
+        """The lanes of a task, made now if they aren't there. Tasks with the same simulation share theirs, such as those that
+        differ in the world's variant alone."""
         if label not in self._lanes:
             simulation, count = self.tasks[label].simulation, self.config.lanes
             assert simulation is not None
+            for other, lanes in self._lanes.items():
+                if self.tasks[other].simulation == simulation:
+                    self._lanes[label] = lanes
+                    return lanes
             sizes = [self.config.environments // count + (i < self.config.environments % count) for i in range(count)]
             self._lanes[label] = [made_lane(simulation, size, self.device) for size in sizes if size]
             first = self._lanes[label][0]
             self.policy.fits(label, first.simulator, first.spec)
         return self._lanes[label]
+
+    def _every_lane(self) -> list[Lane]:
+        """Each once."""
+        return list({id(lane): lane for lanes in self._lanes.values() for lane in lanes}.values())
 
 
 def made_lane(simulation: Simulation, num_envs: int, device: str) -> Lane:
@@ -210,27 +223,18 @@ def made_lane(simulation: Simulation, num_envs: int, device: str) -> Lane:
     return Lane(simulator, registry.get("simulators", simulation.simulator), simulation, num_envs)
 
 
-def moment(track: Track, call: int) -> Track:
-    """One call of an episode, with what was seen then."""
-    at = call % len(track.choices)
-    return replace(
-        track,
-        images={camera: shown[at : at + 2] for camera, shown in track.images.items()},
-        state=None if track.state is None else track.state[at : at + 2],
-        choices=track.choices[at : at + 1],
-        logprobs_TKC=track.logprobs_TKC[at : at + 1],
-        valid_TK=track.valid_TK[at : at + 1],
-        rewards_TK=track.rewards_TK[at : at + 1],
-    )
+def _episode(prompt: Prompt) -> tuple[str, str]:
+    """What tells the expert's episodes apart: prompts of moments of one share it."""
+    return prompt.task, f"{prompt.seed} {prompt.meta.get('variant')}" if "call" in prompt.meta else prompt.id
 
 
 def _dealt(jobs: Sequence[Job], count: int, whole: bool) -> list[list[Job]]:
     """Episodes in turn to `count` lanes, in advance, so that who is quicker changes nothing. whole: all of a prompt to one lane,
     which alone knows the start that they share."""
-    turns: dict[str, int] = {}
+    turns: dict[tuple[str, str], int] = {}
     dealt: list[list[Job]] = [[] for _ in range(count)]
     for n, job in enumerate(jobs):
-        turn = turns.setdefault(job.prompt.id, len(turns)) if whole else n
+        turn = turns.setdefault((job.prompt.task, job.prompt.id), len(turns)) if whole else n
         dealt[turn % count].append(job)
     return dealt
 

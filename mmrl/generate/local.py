@@ -60,6 +60,19 @@ class LocalGenerator:
         return groups
 
     @torch.inference_mode()
+    def first(self, inputs: Sequence[PromptInputs]) -> torch.Tensor:
+        """Float32 log-probabilities [P, V] of the token that follows each prompt, at temperature 1; nothing is sampled."""
+        at_once = self.batch_size if self.policy.family.shares_prefix else 1
+        order = sorted(range(len(inputs)), key=lambda i: len(inputs[i].ids))
+        found: list[torch.Tensor | None] = [None] * len(inputs)
+        for start in range(0, len(order), at_once):
+            chosen = order[start : start + at_once]
+            logits, _ = self._prefill([inputs[i] for i in chosen], DynamicCache(config=self.policy.model.config))
+            for i, row in zip(chosen, self.policy.distribution(logits, 1.0), strict=True):
+                found[i] = row
+        return torch.stack([row for row in found if row is not None])
+
+    @torch.inference_mode()
     def _decode(
         self, inputs: list[PromptInputs], group_size: int, sampling: Sampling, noise: torch.Generator
     ) -> list[list[Sample]]:

@@ -1,4 +1,5 @@
-"""Run verifiers in other processes, with deadlines: the judge owns time, processes and failure, a verifier is a pure function.
+"""Run verifiers in other processes, with deadlines: the judge owns time, processes and failure, a verifier is a pure function,
+or a model.
 
 A verifier that raises, hangs, crashes, runs out of memory, or returns anything but a finite number in the range of its spec
 gives a *failed* score, never a zero. A verifier that can't be imported is a fault of the set-up and raises UserError.
@@ -14,7 +15,7 @@ from typing import Any
 
 from mmrl import plugins
 from mmrl.errors import UserError
-from mmrl.judge.pool import Pool, Request
+from mmrl.judge.pool import Crew, Pool, Request
 from mmrl.judge.process import Worker
 from mmrl.types import Case, Frame, Rollout, Score
 
@@ -22,10 +23,10 @@ from mmrl.types import Case, Frame, Rollout, Score
 class Judge:
     """Verifiers by id -> options, served by worker processes. Use it as a context manager, or call `close`.
 
-    processes: how many workers.
+    processes: how many workers. Verifiers that are models have one worker more, for all of them.
     deadline_s: seconds that one verifier may take for one case; by default what its spec says. Heavy imports belong to the
-        top of a verifier's module, where they don't count.
-    memory_mb: how much a case may allocate beyond what the imports took, on Linux; None for no limit.
+        top of a verifier's module, where they don't count, nor does loading a model.
+    memory_mb: how much a case may allocate beyond what the imports took, on Linux; None for no limit. Models have none.
 
     Raises UserError at once for an unknown id; what only importing shows (a broken module, an unknown option) is raised by the
     first result, since the workers start in the background. `ready` waits for them.
@@ -45,8 +46,15 @@ class Judge:
         registry = plugins.registry()
         self._specs = {name: registry.get("verifiers", name) for name in verifiers}
         deadlines = {name: spec.deadline_s if deadline_s is None else deadline_s for name, spec in self._specs.items()}
-        hire = partial(Worker, verifiers, memory_mb, dict(os.environ))  # the plugins of now, also in a worker that starts later
-        self._pool = Pool(self._specs, deadlines, processes, hire)
+        models = {name: options for name, options in verifiers.items() if self._specs[name].model}
+        functions = {name: options for name, options in verifiers.items() if name not in models}
+        hire = partial(Worker, environment=dict(os.environ))  # the plugins of now, also in a worker that starts later
+        crews = []
+        if functions or not models:
+            crews.append(Crew(partial(hire, functions, memory_mb=memory_mb), frozenset(functions), processes))
+        if models:
+            crews.append(Crew(partial(hire, models, memory_mb=None, model=True), frozenset(models), 1, model=True))
+        self._pool = Pool(self._specs, deadlines, crews)
 
     def score(self, cases: Sequence[Case], weights: Sequence[Mapping[str, float]]) -> list[Score]:
         """[N] cases and for each the weights by verifier id -> [N] weighted sums; see `submit`."""
@@ -79,7 +87,7 @@ class Judge:
         return self._submit(Request(cases, everything, lambda s: [s[verifier][i] for i in range(len(cases))])).result()
 
     def ready(self) -> None:
-        """Wait until a worker has imported every verifier; UserError if that fails."""
+        """Wait until workers have imported every verifier and loaded every model; UserError if that fails."""
         self._pool.loaded.result()
 
     def close(self) -> None:
@@ -103,10 +111,12 @@ class Judge:
 
 
 def weigh(weights: Mapping[str, float], scores: Mapping[str, Score]) -> Score:
-    """The weighted sum of one case's scores."""
+    """The weighted sum of one case's scores, their `steps` too."""
     value: float | None = 0.0
     parts: dict[str, float] = {}
     details = []
+    count = max((len(scores[name].steps) for name in weights), default=0)
+    steps = [0.0] * count
     for name, weight in weights.items():
         score = scores[name]
         if score.value is None:
@@ -114,11 +124,12 @@ def weigh(weights: Mapping[str, float], scores: Mapping[str, Score]) -> Score:
             value = value if weight == 0 else None
             continue
         value = None if value is None else value + weight * score.value
+        steps = [paid + weight * s for paid, s in zip(steps, score.steps or [0.0] * count, strict=True)]
         parts[name] = score.value
         parts |= {f"{name}/{part}": v for part, v in score.parts.items()}
         if score.detail:
             details.append(f"{name}: {score.detail}")
-    return Score(value, parts, "; ".join(details))
+    return Score(value, parts, "; ".join(details), () if value is None else tuple(steps))
 
 
 def cases_of(rollouts: Sequence[Rollout]) -> list[Case]:

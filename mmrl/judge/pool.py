@@ -7,6 +7,7 @@ When it is missed, or the worker dies, one case is blamed and the worker's whole
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import os
 import pickle
@@ -22,17 +23,18 @@ from typing import Any
 
 from mmrl.errors import UserError
 from mmrl.judge.process import Worker
+from mmrl.simulation import Track
 from mmrl.specs import VerifierSpec
 from mmrl.targets import PluginError
 from mmrl.types import Case, Score, replace
 
-START_S = 120.0
-"""Seconds that a worker has to import its plugins."""
+START_S, MODEL_START_S = 120.0, 1200.0
+"""Seconds that a worker has to import its plugins; and to load models besides."""
 TICK_S = 0.25
 """How often a worker is looked after whose death the pipes can't tell, since a child of it keeps them open."""
 CHUNK = 256
 HEAVY_CHUNK = 8
-"""Cases per message, at most; fewer where cases carry images."""
+"""Cases per message, at most; fewer where cases carry images, and for models, which take a message at once."""
 
 
 @dataclass(eq=False, slots=True)
@@ -65,23 +67,39 @@ class Chunk:
     """Have each result sent at once, because a worker died and it is not known on which case."""
 
 
+@dataclass(eq=False, slots=True)
+class Crew:
+    """Workers that load the same verifiers, and what waits for them."""
+
+    hire: Callable[[], Worker]
+    verifiers: frozenset[str]
+    count: int
+    """How many workers."""
+    model: bool = False
+    """The verifiers are models: a message is one call, whose cases are late or lost together."""
+    ready: bool = False
+    """One of the workers has loaded everything."""
+    queue: deque[Chunk] = field(default_factory=deque)
+
+    @property
+    def start_s(self) -> float:
+        """Seconds that a worker has to start."""
+        return MODEL_START_S if self.model else START_S
+
+
 class Pool:
     """A fixed number of workers that are replaced when they hang or die."""
 
-    def __init__(
-        self, specs: Mapping[str, VerifierSpec], deadlines: Mapping[str, float], processes: int, hire: Callable[[], Worker]
-    ) -> None:
-        self._specs, self._deadlines, self._processes = specs, deadlines, processes
-        self._hire_one = hire
+    def __init__(self, specs: Mapping[str, VerifierSpec], deadlines: Mapping[str, float], crews: Sequence[Crew]) -> None:
+        self._specs, self._deadlines, self._crews = specs, deadlines, crews
         self._workers: list[Worker] = []
         self._requests: list[Request] = []
-        self._queue: deque[Chunk] = deque()
         self._lock = threading.Lock()
         self._inbox: deque[Request] = deque()
         self._fault: BaseException | None = None
         self._closing = False
         self.loaded: Future[None] = Future()
-        """Done when a worker has imported every verifier, or has failed to."""
+        """Done when a worker of each crew has loaded its verifiers, or one has failed to."""
         self._selector = selectors.DefaultSelector()
         self._bell, self._button = os.pipe()
         os.set_blocking(self._button, False)
@@ -143,24 +161,28 @@ class Pool:
             for name, indices in request.wanted.items():
                 request.scores[name] = {}
                 request.missing += len(indices)
-                most = HEAVY_CHUNK if self._specs[name].images or self._specs[name].rollout else CHUNK
-                size = min(most, math.ceil(len(indices) / (4 * self._processes)))
-                self._queue += [Chunk(request, name, list(indices[i : i + size])) for i in range(0, len(indices), size or 1)]
+                crew, spec = next(c for c in self._crews if name in c.verifiers), self._specs[name]
+                size = HEAVY_CHUNK if spec.images or spec.rollout or spec.model else CHUNK
+                if not crew.model:
+                    size = min(size, math.ceil(len(indices) / (4 * crew.count)))
+                crew.queue += [Chunk(request, name, list(indices[i : i + size])) for i in range(0, len(indices), size or 1)]
             self._finish(request)
 
     def _hand_out(self) -> None:
-        while len(self._workers) < self._processes and not self._fault:
-            self._hire()
+        for crew in self._crews:
+            while sum(w.crew is crew for w in self._workers) < crew.count and not self._fault:
+                self._hire(crew)
         for worker in self._workers:
-            while self._queue and worker.ready and not worker.chunk:
-                self._give(worker, self._queue.popleft())
+            while worker.crew.queue and worker.ready and not worker.chunk:
+                self._give(worker, worker.crew.queue.popleft())
 
-    def _hire(self) -> None:
+    def _hire(self, crew: Crew) -> None:
         try:
-            worker = self._hire_one()
+            worker = crew.hire()
         except OSError as error:
             self._fail(UserError(f"the judge can't start a worker process: {error}"))
             return
+        worker.crew = crew
         self._workers.append(worker)
         self._selector.register(worker.stdin, selectors.EVENT_WRITE, partial(self._write, worker))
         self._selector.register(worker.stdout, selectors.EVENT_READ, partial(self._read, worker))
@@ -192,15 +214,16 @@ class Pool:
     def _read(self, worker: Worker) -> None:
         for kind, body in worker.read():
             if kind == "ready":
-                worker.ready = True
-                if not self.loaded.done():
+                worker.ready = worker.crew.ready = True
+                if all(crew.ready for crew in self._crews) and not self.loaded.done():
                     self.loaded.set_result(None)
             elif kind == "fault":
                 self._fail(_as_user_error(*body))
             elif kind in ("scores", "done") and (chunk := worker.chunk):
                 rows, healthy = body if kind == "done" else (body, True)
                 for row in rows:
-                    chunk.request.put(chunk.verifier, chunk.indices.pop(0), Score(*row))
+                    value, parts, detail, steps = row
+                    chunk.request.put(chunk.verifier, chunk.indices.pop(0), Score(value, parts, detail, tuple(steps)))
                 if kind == "done":
                     worker.chunk, worker.spent = None, not healthy
                     self._finish(chunk.request)
@@ -212,7 +235,9 @@ class Pool:
 
     def _limit(self, worker: Worker) -> float:
         """When a busy worker is late."""
-        return worker.clock[1] + self._deadlines[worker.chunk.verifier] if worker.chunk else worker.born + START_S
+        if not worker.chunk:
+            return worker.born + worker.crew.start_s
+        return worker.clock[1] + self._deadlines[worker.chunk.verifier] * (worker.sent if worker.crew.model else 1)
 
     def _look_after(self) -> None:
         for worker in list(self._workers):
@@ -222,9 +247,11 @@ class Pool:
             elif worker.ended or worker.process.poll() is not None:
                 self._bury(worker)
             elif busy and time.monotonic() > (limit := self._limit(worker)):
-                why = f"importing the verifiers took longer than {START_S:g} s"
+                what = "loading the models" if worker.crew.model else "importing the verifiers"
+                why = f"{what} took longer than {worker.crew.start_s:g} s"
                 if worker.chunk:
-                    why = f"took longer than its deadline of {self._deadlines[worker.chunk.verifier]:g} s"
+                    many = f" for each of {worker.sent} cases" if worker.crew.model else ""
+                    why = f"took longer than its deadline of {self._deadlines[worker.chunk.verifier]:g} s{many}"
                 self._bury(worker, why, limit)
 
     def _bury(self, worker: Worker, late: str = "", limit: float = 0.0) -> None:
@@ -232,7 +259,7 @@ class Pool:
 
         The worker was on case `clock[0]`. If it was late, that is the culprit. If it died, it is surely so only when that was the
         first one unanswered (what is answered later may be the work of a process in ruins, such as one whose pipe a case closed);
-        otherwise all are run again, with every result sent at once.
+        otherwise all are run again, with every result sent at once. A model is called with all of them, so all are to blame.
         """
         why = late or worker.cause_of_death()
         worker.kill()
@@ -240,7 +267,11 @@ class Pool:
         chunk = worker.chunk
         if not worker.ready and not self._fault:
             self._fail(UserError(f"the judge's worker could not start: {why}"))
-        if chunk:
+        if chunk and worker.crew.model:
+            for index in chunk.indices:
+                chunk.request.put(chunk.verifier, index, Score(None, {}, why[:500]))
+            self._finish(chunk.request)
+        elif chunk:
             running = int(worker.clock[0]) - (worker.sent - len(chunk.indices))
             if late:
                 culprit = running if self._limit(worker) == limit and 0 <= running < len(chunk.indices) else None
@@ -249,7 +280,7 @@ class Pool:
             if culprit is not None:
                 chunk.request.put(chunk.verifier, chunk.indices.pop(culprit), Score(None, {}, why[:500]))
             if chunk.indices:
-                self._queue.appendleft(Chunk(chunk.request, chunk.verifier, chunk.indices, careful=culprit is None))
+                worker.crew.queue.appendleft(Chunk(chunk.request, chunk.verifier, chunk.indices, careful=culprit is None))
             self._finish(chunk.request)
         self._dismiss(worker)
 
@@ -271,7 +302,8 @@ class Pool:
     def _fail(self, error: BaseException) -> None:
         """Nothing can be run any more: all requests, and later ones, get this error."""
         self._fault = error
-        self._queue.clear()
+        for crew in self._crews:
+            crew.queue.clear()
         for future in [self.loaded, *(r.future for r in self._requests)]:
             if not future.done():
                 future.set_exception(error)
@@ -284,8 +316,17 @@ def lighten(case: Case, spec: VerifierSpec) -> Case:
     if case.media and not spec.images:
         changes["media"] = ()
     if case.rollout is not None:
-        changes["rollout"] = replace(case.rollout, inputs=None) if spec.rollout else None
+        track = case.rollout.track
+        light = replace(case.rollout, inputs=None, later=None, track=None if track is None else _travelling(track))
+        changes["rollout"] = light if spec.rollout else None
     return replace(case, **changes) if changes else case
+
+
+def _travelling(track: Track) -> Track:
+    """With tensors of their own, in main memory: a part of a tensor would take the whole along."""
+    tensors = {f.name: getattr(track, f.name) for f in dataclasses.fields(track) if hasattr(getattr(track, f.name), "clone")}
+    images = {camera: shown.cpu().clone() for camera, shown in track.images.items()}
+    return replace(track, images=images, **{name: tensor.cpu().clone() for name, tensor in tensors.items()})
 
 
 class WorkerTraceback(Exception):

@@ -24,14 +24,21 @@ if TYPE_CHECKING:
 TRANSFER_S = 10.0
 """Seconds that a chunk may take to reach the worker, before its first case's time begins."""
 BOOT = "import json, sys; sys.path[:], args = json.loads(sys.argv[1]); from mmrl.judge.worker import main; main(*args)"
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
-"""One thread each, for there are several workers; the same set order everywhere, so that a verifier's score repeats."""
+SAME = {"PYTHONHASHSEED": "0"}
+"""The same set order everywhere, so that a verifier's score repeats."""
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **SAME}
+"""One thread each, for there are several workers."""
 
 
 class Worker:
     """One worker process, the chunk it is on, and the last it said on stderr."""
 
-    def __init__(self, options: Mapping[str, Mapping[str, Any]], memory_mb: int | None, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, options: Mapping[str, Mapping[str, Any]], memory_mb: int | None, environment: Mapping[str, str], model: bool = False
+    ) -> None:
+        """options: of each verifier. model: they are models, which may have all threads."""
+        self.crew: Any = None
+        """The crew that it belongs to, see `mmrl.judge.pool`."""
         shared = _shared_memory()
         try:
             self.clock = memoryview(mmap.mmap(shared, 16)).cast("d")
@@ -44,7 +51,7 @@ class Worker:
                 bufsize=0,
                 pass_fds=[shared],
                 start_new_session=True,
-                env={**environment, **ENVIRONMENT},
+                env={**environment, **(SAME if model else ENVIRONMENT)},
             )
         finally:
             os.close(shared)

@@ -6,6 +6,7 @@ The engine starts it (`mmrl.judge.process`); whatever a verifier does in here co
 from __future__ import annotations
 
 import faulthandler
+import importlib.util
 import json
 import math
 import mmap
@@ -15,7 +16,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from mmrl import plugins
@@ -32,7 +33,7 @@ DETAIL = 500
 SLACK = 1e-6
 """Rounding that a value may be outside its range by."""
 
-Row = tuple[float | None, dict[str, float], str]
+Row = tuple[float | None, dict[str, float], str, list[float]]
 """The fields of a Score as they travel."""
 
 
@@ -52,7 +53,22 @@ def main(clock_fd: int, parent: int, memory_mb: int | None) -> None:
             name, careful, payloads = pickle.load(jobs)
         except (EOFError, pickle.UnpicklingError):
             os.killpg(os.getpid(), signal.SIGKILL)  # the engine is gone: take along what verifiers left running
-        _run(verifiers[name], payloads, careful, clock, replies)
+        verifier = verifiers[name]
+        if isinstance(verifier, Model):
+            _call(verifier, payloads, clock, replies)
+        else:
+            _run(verifier, payloads, careful, clock, replies)
+
+
+def _call(model: Model, payloads: list[bytes], clock: memoryview[float], replies: int) -> None:
+    """Score a chunk in one call. Where that raises, the cases are tried one by one, with the time of a call for all of them."""
+    clock[1] = time.monotonic()
+    rows = model.score(payloads)
+    if rows is None:
+        clock[1] = time.monotonic()
+        rows = [model.score_one(payload) for payload in payloads]
+    clock[1] = time.monotonic() + REPLY_S
+    _reply(replies, "done", [rows, True])
 
 
 def _run(verifier: Verifier, payloads: list[bytes], careful: bool, clock: memoryview[float], replies: int) -> None:
@@ -78,7 +94,7 @@ class Verifier:
     """One verifier and its contract."""
 
     def __init__(self, function: Callable[[Case], Any], spec: VerifierSpec) -> None:
-        self.function, self.low, self.high = function, spec.low, spec.high
+        self.function, self.spec = function, spec
         self.healthy = True
         """False once memory ran out: what the verifier hoards goes away with its process."""
         self._process = os.getpid()
@@ -86,23 +102,72 @@ class Verifier:
     def score(self, payload: bytes) -> Row:
         """Run one case, unpickled afresh so that nothing it changes is seen again; any way to fail gives a failed row."""
         try:
-            row = self._check(self.function(pickle.loads(payload)))
+            case = pickle.loads(payload)
+            moments = _moments(case)  # before the verifier has it in its hands
+            row = _checked(self.function(case), self.spec, moments)
         except BaseException as error:  # noqa: BLE001  SystemExit and KeyboardInterrupt of a verifier are failures too
             self.healthy &= not isinstance(error, MemoryError)
-            row = (None, {}, describe(error))
+            row = (None, {}, describe(error), [])
         if os.getpid() != self._process:  # a fork that came back from the verifier must not reply
             os._exit(0)
         return row
 
-    def _check(self, result: Any) -> Row:
-        score = result if isinstance(result, Score) else Score(result)
-        if isinstance(result, Score) and score.value is None:
-            return None, {}, one_line(score.detail) or "the verifier gave no value"
-        value = _number(score.value, "the value is")
-        if not self.low - SLACK <= value <= self.high + SLACK:
-            raise BadScore(f"the value is {value:g}, outside its range [{self.low:g}, {self.high:g}]")
-        parts = {str(k): _number(v, f"part {k!r} is") for k, v in score.parts.items()}
-        return value, parts, one_line(score.detail)
+
+class Model:
+    """A verifier that is a model, which takes several cases at once."""
+
+    def __init__(self, model: Callable[[list[Case]], Sequence[Any]], spec: VerifierSpec) -> None:
+        self.model, self.spec = model, spec
+
+    def score(self, payloads: list[bytes]) -> list[Row] | None:
+        """One call; None where it raised, or one of its scores can't be used."""
+        try:
+            return self._score(payloads)
+        except Exception:  # noqa: BLE001  alone, each case says what is wrong with it
+            return None
+
+    def score_one(self, payload: bytes) -> Row:
+        """One case; any way to fail gives a failed row."""
+        try:
+            return self._score([payload])[0]
+        except Exception as error:  # noqa: BLE001
+            return None, {}, describe(error), []
+
+    def _score(self, payloads: list[bytes]) -> list[Row]:
+        cases = [pickle.loads(payload) for payload in payloads]
+        moments = [_moments(case) for case in cases]
+        results = self.model(cases)
+        if not isinstance(results, list | tuple) or len(results) != len(cases):
+            many = f"{len(results)} of them" if isinstance(results, list | tuple) else f"a {type(results).__name__}"
+            raise BadScore(f"the model must give a list of {len(cases)} scores, one for each case, and gave {many}")
+        return [_checked(result, self.spec, n) for result, n in zip(results, moments, strict=True)]
+
+
+def _moments(case: Case) -> int:
+    """How many `Score.steps` a verifier may give: the calls of the policy, or the turns."""
+    if case.rollout is None:
+        return 0
+    return len(case.rollout.track.valid_TK) if case.rollout.track else len(case.rollout.turns)
+
+
+def _checked(result: Any, spec: VerifierSpec, moments: int) -> Row:
+    """What a verifier returned as a row. Raises BadScore where it is no score, or outside the range of the spec."""
+    score = result if isinstance(result, Score) else Score(result)
+    if isinstance(result, Score) and score.value is None:
+        return None, {}, one_line(score.detail) or "the verifier gave no value", []
+    value = _number(score.value, "the value is")
+    if not spec.low - SLACK <= value <= spec.high + SLACK:
+        raise BadScore(f"the value is {value:g}, outside its range [{spec.low:g}, {spec.high:g}]")
+    parts = {str(k): _number(v, f"part {k!r} is") for k, v in score.parts.items()}
+    steps = [_number(s, "one of the steps is") for s in score.steps]
+    if steps and len(steps) != moments:
+        what = (
+            f"the episode has {moments} calls or turns"
+            if moments
+            else "the verifier sees no episode: its spec needs rollout=True"
+        )
+        raise BadScore(f"it gave {len(steps)} steps, and {what}")
+    return value, parts, one_line(score.detail), steps
 
 
 class BadScore(Exception):
@@ -139,19 +204,26 @@ def one_line(text: Any) -> str:
     return " ".join(str(text)[: 2 * DETAIL].split())[:DETAIL]
 
 
-def _load(wanted: Mapping[str, Mapping[str, Any]], replies: int) -> dict[str, Verifier]:
+def _load(wanted: Mapping[str, Mapping[str, Any]], replies: int) -> dict[str, Verifier | Model]:
     """The verifiers by id. A failure here is a fault of the set-up: the engine stops with it."""
     try:
         registry = plugins.registry()
-        return {
-            name: Verifier(registry.make_verifier(name, options), registry.get("verifiers", name))
-            for name, options in wanted.items()
-        }
+        specs = {name: registry.get("verifiers", name) for name in wanted}
+        if any(spec.rollout for spec in specs.values()):
+            _prepare_for_tensors()
+        made = {name: registry.make_verifier(name, options) for name, options in wanted.items()}
+        return {name: Model(f, specs[name]) if specs[name].model else Verifier(f, specs[name]) for name, f in made.items()}
     except BaseException as error:  # noqa: BLE001  whatever it is, the engine reports it
         text = str(error) if isinstance(error, UserError) else f"verifiers could not be loaded: {describe(error)}"
         cause = error.__cause__ if isinstance(error, UserError) else error
         _reply(replies, "fault", [text, "".join(traceback.format_exception(cause)) if cause else ""])
         sys.exit(1)
+
+
+def _prepare_for_tensors() -> None:
+    """An episode in a simulator comes as tensors; importing what they need must not count for the first case."""
+    if importlib.util.find_spec("torch"):
+        importlib.import_module("torch")
 
 
 def _reply(replies: int, kind: str, body: Any) -> None:

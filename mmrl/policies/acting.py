@@ -16,6 +16,7 @@ from torch import nn
 from mmrl.errors import UserError
 from mmrl.policies.heads import Draw, Head
 from mmrl.policies.policy import Outputs
+from mmrl.policies.units import Statistics, Units, check_gripper, read, units_of
 from mmrl.simulation import Observation, Track
 from mmrl.specs import SimulatorSpec
 from mmrl.tracks import Ratio, targets, values_of
@@ -113,6 +114,12 @@ class ActingPolicy:
     width: int
     """Of the states that a critic reads."""
     lora: Any = None
+    statistics: Statistics | None = None
+    """Of the data that it was trained on, for a policy whose numbers are normalised; see `mmrl.policies.units`."""
+    gripper: str = ""
+    """What that data's numbers for a gripper mean."""
+    units: Units | None = None
+    """Of the simulator, for such a policy; known when it first met one."""
 
     @property
     def tokens_per_call(self) -> int:
@@ -133,6 +140,48 @@ class ActingPolicy:
     def eyes(self) -> Eyes:
         return Eyes()
 
+    # -- scales -----------------------------------------------------------------------------------------------------------
+
+    def use_statistics(self, given: str | Mapping[str, Any], key: str, kind: str, gripper: str) -> None:
+        """The policy's numbers are those of a data set; nothing where nothing is given. given: see `units.read`. Raises UserError
+        for statistics that don't fit it."""
+        check_gripper(gripper)
+        if not given:
+            for option, value in (("statistics_key", key), ("statistics_kind", kind), ("gripper", gripper)):
+                if value:
+                    raise UserError(
+                        f"policy.options.{option} = {value!r} says what statistics mean, and policy.options.statistics names none"
+                    )
+            return
+        statistics = read(given, key, kind)
+        if len(statistics.action) != self.dims:
+            raise UserError(
+                f"policy.options.statistics are of actions of {len(statistics.action)} numbers, and policy.options.dims = "
+                f"{self.dims}: make them equal"
+            )
+        self.statistics, self.gripper = statistics, gripper
+
+    def simulated(self, actions: torch.Tensor) -> torch.Tensor:
+        """The policy's own numbers [..., A] -> the simulator's, in [-1, 1]."""
+        if self.statistics is None:
+            return actions.clamp(-1, 1)
+        return self._units().simulated(self.statistics.action.physical(actions))
+
+    def in_own_terms(self, actions: torch.Tensor, physical: bool = False) -> torch.Tensor:
+        """The inverse of `simulated`. physical: from metres, radians and the data set's own convention for a gripper."""
+        if self.statistics is None:
+            if physical:
+                raise UserError(
+                    "the actions are physical, and the policy has no statistics of such actions: give policy.options.statistics"
+                )
+            return actions
+        return self.statistics.action.normalised(actions if physical else self._units().physical(actions))
+
+    def _units(self) -> Units:
+        if self.units is None:
+            raise UserError("a policy with statistics needs a simulator that says its units, and has met none: call fits() first")
+        return self.units
+
     # -- acting -----------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
@@ -147,7 +196,7 @@ class ActingPolicy:
         values = None
         if critic is not None:
             values = critic.of(states if critic.backbone is None else critic.backbone.states_of(seen, draw))
-        return Chosen(actions_nKA=actions, choices=choices, logprobs_nKC=logprobs, values_nU=values)
+        return Chosen(actions_nKA=self.simulated(actions), choices=choices, logprobs_nKC=logprobs, values_nU=values)
 
     def choose(self, seen: Observation, draw: Draw, temperature: float) -> tuple[torch.Tensor, ...]:
         """(actions_nKA, choices, logprobs_nKC, states [n, width])."""
@@ -164,9 +213,10 @@ class ActingPolicy:
         """The states that a critic reads, [n, width]. draw: of the calls, for a policy with a memory of its episodes."""
         return self.features(seen)[1]
 
-    def chunked(self, track: Track) -> Track:
-        """A demonstration, one action a call, as chunks in the policy's terms: at each moment the next K actions."""
-        actions_TA = track.choices[:, 0].to(self.device)
+    def chunked(self, track: Track, physical: bool = False) -> Track:
+        """A demonstration, one action a call, as chunks in the policy's terms: at each moment the next K actions. physical: they
+        are not the simulator's, see `in_own_terms`."""
+        actions_TA = self.in_own_terms(track.choices[:, 0].to(self.device), physical)
         count = len(actions_TA)
         later = torch.arange(count)[:, None] + torch.arange(self.chunk)
         valid_TK = (later < count).to(self.device)
@@ -196,6 +246,14 @@ class ActingPolicy:
                 f"task {task!r}: simulator {spec.id!r} takes actions of {action.dims} numbers, and policy.options.dims = "
                 f"{self.dims}: make them equal"
             )
+        if self.statistics is not None:
+            units = units_of(f"task {task!r}: simulator {spec.id!r}", action, self.gripper)
+            if self.units not in (None, units):
+                raise UserError(
+                    f"task {task!r}: an action of simulator {spec.id!r} has units {list(units.sizes)}, and that of another task "
+                    "has others: a policy with statistics takes tasks of equal units"
+                )
+            self.units = units
 
     # -- learning ---------------------------------------------------------------------------------------------------------
 
@@ -237,13 +295,17 @@ class ActingPolicy:
     def save(self, folder: Path) -> None:
         """All weights and settings, so that `load` gives the same policy."""
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / SETTINGS).write_text(json.dumps(dict(self.settings()), indent=2))
+        (folder / SETTINGS).write_text(json.dumps(self._kept(), indent=2))
         save_file({name: p.detach().contiguous() for name, p in self._own()}, folder / WEIGHTS)
 
     def load(self, folder: Path) -> None:
         """What `save` wrote. Raises UserError where it is of a policy of another shape."""
         saved = json.loads((folder / SETTINGS).read_text())
-        for name, value in self.settings().items():
+        if "statistics" in saved and self.statistics is None:
+            raise UserError(
+                f"{folder} holds a policy with statistics of its data, and the run file has none: set policy.options.statistics"
+            )
+        for name, value in self._kept().items():
             if saved.get(name, value) != value:
                 raise UserError(
                     f"{folder} holds a policy with {name} = {saved.get(name)!r}, and the run file says {value!r}: "
@@ -259,6 +321,11 @@ class ActingPolicy:
                     there, here = list(tensors[name].shape), list(parameter.shape)
                     raise UserError(f"{folder / WEIGHTS}: {name!r} is {there}, and {here} in this policy")
                 parameter.copy_(tensors[name])
+
+    def _kept(self) -> dict[str, Any]:
+        """All settings, those of the scales among them."""
+        scales = {} if self.statistics is None else {"statistics": self.statistics.plain(), "gripper": self.gripper}
+        return {**self.settings(), **scales}
 
     def _own(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The weights that this class keeps itself."""

@@ -62,6 +62,15 @@ class Family:
         """(width, height) of each image as the model sees it, in pixels; empty where that can't be said."""
         return ()
 
+    @property
+    def action_end(self) -> int:
+        """The id behind the last one that can stand for an action."""
+        return int(self.model.get_output_embeddings().weight.shape[0])
+
+    def acting(self) -> dict[str, Any]:
+        """How the family acts: options of `VLA` in which it differs from others."""
+        return {}
+
     def logits(
         self,
         ids_BS: torch.Tensor,
@@ -121,10 +130,60 @@ class InternVL(Family):
     frame = Frame.THOUSANDTHS
 
 
-class Qwen25VL(Family):
-    """Qwen2.5-VL: coordinates in pixels of the resized image."""
+class PrefixFamily(Family):
+    """A family whose masks and positions can be given, so that rows share a prompt."""
 
     shares_prefix = True
+
+    def hidden(
+        self,
+        ids_BS: torch.Tensor,
+        mask: torch.Tensor | None,
+        positions: torch.Tensor | None,
+        media: Mapping[str, torch.Tensor],
+        cache: Any = None,
+    ) -> torch.Tensor:
+        """The last hidden states [B, S, H]. positions: int64 [axes, B, S]. cache: is read and filled."""
+        found: torch.Tensor = self.model.model(
+            input_ids=ids_BS,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=cache is not None,
+            **media,
+        ).last_hidden_state
+        return found
+
+    def logits(
+        self,
+        ids_BS: torch.Tensor,
+        mask: torch.Tensor,
+        positions: torch.Tensor | None,
+        media: Mapping[str, torch.Tensor],
+        source_L: torch.Tensor,
+        states_Q: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
+        hidden = self.hidden(ids_BS, mask, positions, media).flatten(0, 1)
+        # not hidden[source_L]: the prompt's last token is taken once per completion, and a plain index adds such gradients up
+        # in whatever order the CPU threads come
+        states = None if states_Q is None else hidden.index_select(0, states_Q)
+        return hidden.index_select(0, source_L), self.model.get_output_embeddings(), states
+
+    def step(
+        self,
+        ids_NS: torch.Tensor,
+        mask: torch.Tensor | None,
+        positions: torch.Tensor | None,
+        media: Mapping[str, torch.Tensor],
+        cache: Any,
+    ) -> torch.Tensor:
+        found: torch.Tensor = self.model.get_output_embeddings()(self.hidden(ids_NS, mask, positions, media, cache)[:, -1])
+        return found
+
+
+class Qwen25VL(PrefixFamily):
+    """Qwen2.5-VL: coordinates in pixels of the resized image."""
+
     frame = Frame.MODEL_PIXELS
 
     def __init__(self, model: Any, processor: Any) -> None:
@@ -146,36 +205,6 @@ class Qwen25VL(Family):
             tuple((w * patch, h * patch) for _, h, w in encoded["image_grid_thw"].tolist()) if "image_grid_thw" in encoded else ()
         )
 
-    def logits(
-        self,
-        ids_BS: torch.Tensor,
-        mask: torch.Tensor,
-        positions: torch.Tensor | None,
-        media: Mapping[str, torch.Tensor],
-        source_L: torch.Tensor,
-        states_Q: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
-        hidden = self.model.model(
-            input_ids=ids_BS, attention_mask=mask, position_ids=positions, use_cache=False, **media
-        ).last_hidden_state.flatten(0, 1)
-        # not hidden[source_L]: the prompt's last token is taken once per completion, and a plain index adds such gradients up
-        # in whatever order the CPU threads come
-        states = None if states_Q is None else hidden.index_select(0, states_Q)
-        return hidden.index_select(0, source_L), self.model.lm_head, states
-
-    def step(
-        self,
-        ids_NS: torch.Tensor,
-        mask: torch.Tensor | None,
-        positions: torch.Tensor | None,
-        media: Mapping[str, torch.Tensor],
-        cache: Any,
-    ) -> torch.Tensor:
-        output = self.model.model(
-            input_ids=ids_NS, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True, **media
-        )
-        return self.model.lm_head(output.last_hidden_state[:, -1])
-
 
 class Qwen2VL(Qwen25VL):
     """Qwen2-VL: coordinates in thousandths."""
@@ -189,7 +218,45 @@ class Qwen3VL(Qwen25VL):
     frame = Frame.THOUSANDTHS
 
 
+class OpenVLA(PrefixFamily):
+    """OpenVLA: pictures follow the first token; actions are ids before the rows that fill the embeddings up."""
+
+    def banned_ids(self) -> list[int]:
+        return sorted({*super().banned_ids(), self.model.config.image_id})
+
+    def positions(self, ids_S: torch.Tensor, encoded: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return torch.arange(len(ids_S))[None]
+
+    def model_sizes(self, encoded: Mapping[str, torch.Tensor]) -> tuple[tuple[int, int], ...]:
+        shown = encoded.get("pixel_values")
+        return () if shown is None else ((shown.shape[3], shown.shape[2]),) * len(shown)
+
+    def hidden(
+        self,
+        ids_BS: torch.Tensor,
+        mask: torch.Tensor | None,
+        positions: torch.Tensor | None,
+        media: Mapping[str, torch.Tensor],
+        cache: Any = None,
+    ) -> torch.Tensor:
+        places = None if positions is None else positions[0]
+        found: torch.Tensor = self.model.hidden(
+            ids_BS, attention_mask=mask, position_ids=places, past_key_values=cache, use_cache=cache is not None, **media
+        )
+        return found
+
+    @property
+    def action_end(self) -> int:
+        return super().action_end - int(self.model.config.pad_to_multiple_of)
+
+    def acting(self) -> dict[str, Any]:
+        config = self.model.config
+        own = {"bins": config.n_action_bins, "binning": "openvla", "decoding": "one-by-one"}
+        return own | {"crop": 0.9, "size": config.image_sizes[0], "lower_case": True}
+
+
 FAMILIES: dict[str, type[Family]] = {
+    "openvla": OpenVLA,
     "qwen2_vl": Qwen2VL,
     "qwen2_5_vl": Qwen25VL,
     "qwen3_vl": Qwen3VL,

@@ -19,6 +19,7 @@ _PROJECTOR = re.compile(
     r"|(vision|visual|language|modality|image)_projection|image_to_text_projection|embed_vision"
 )
 _VISION = re.compile(r"(high_res_)?(visual|vision|image|video|vit|vqmodel|patch_embed).*")
+_ACTIONS = re.compile("dit|embed_action_time|action_out_proj")  # the head of a policy that acts: `own`, or pi0's expert
 _OTHER = re.compile(r"(audio|speech|sound).*|embed_audio")
 
 
@@ -27,7 +28,7 @@ def part_of(name: str) -> str:
     steps = name.split(".")
     if steps[0] in ("value", "critic"):
         return "value"
-    if "lm_head" in steps or steps[0] == "own":  # the head of a policy that acts
+    if "lm_head" in steps or steps[0] == "own" or any(_ACTIONS.fullmatch(step) for step in steps):
         return "head"
     for step in steps:
         if _LANGUAGE.fullmatch(step):
@@ -102,6 +103,10 @@ def skeleton(config: PolicyConfig) -> Any:
     from mmrl.policies.lora import layers_of
 
     _, name = layers_of(config.model)
+    if config.kind == "pi0":
+        from mmrl.policies import pi0_loading
+
+        return pi0_loading.skeleton(name)
     if name.startswith("tiny:"):
         from mmrl.policies import tiny
 
@@ -109,6 +114,8 @@ def skeleton(config: PolicyConfig) -> Any:
         return tiny.skeleton(options["family"], hidden=options["hidden"], layers=options["layers"])
     prepare_torchvision()
     from transformers import AutoConfig, AutoModelForImageTextToText
+
+    from mmrl.policies import openvla  # noqa: F401  transformers doesn't know it otherwise
 
     trust = config.trust_remote_code
     try:

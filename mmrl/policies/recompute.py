@@ -19,7 +19,8 @@ from torch.utils.checkpoint import checkpoint
 def checkpointing(model: torch.nn.Module, on: bool = True) -> Iterator[None]:
     """Forward passes inside keep only what goes into each layer; their backward pass may be inside or after.
 
-    Passes without gradients and those that fill or read a cache are as ever.
+    Passes without gradients are as ever, and so are those that fill or read a cache, unless that says that it is `repeatable`: a
+    layer that is computed again finds in it what it found before.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -38,7 +39,8 @@ def checkpointing(model: torch.nn.Module, on: bool = True) -> Iterator[None]:
 
 
 def _again(forward: Callable, *args: Any, **kwargs: Any) -> Any:
-    if not torch.is_grad_enabled() or any(kwargs.get(k) is not None for k in ("past_key_values", "layer_past")):
+    caches = [kwargs[k] for k in ("past_key_values", "layer_past") if kwargs.get(k) is not None]
+    if not torch.is_grad_enabled() or not all(getattr(cache, "repeatable", False) for cache in caches):
         return forward(*args, **kwargs)
     # nothing in evaluation mode is random
     return checkpoint(partial(forward, **kwargs), *args, use_reentrant=False, preserve_rng_state=False)

@@ -8,7 +8,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,6 +19,10 @@ from mmrl.policies.small import Small, state_of
 from mmrl.policies.vla import VLA
 from mmrl.schema import PolicyConfig
 from mmrl.simulation import Observation
+from mmrl.specs import SimulatorSpec
+
+if TYPE_CHECKING:
+    from mmrl.interfaces import Simulator
 
 PLANS = 65_536
 """Episodes whose planned actions are kept: more than go on at a time, anywhere."""
@@ -85,13 +89,14 @@ class Residual(ActingPolicy):
     def _planned(self, seen: Observation, draw: Draw) -> torch.Tensor:
         """[n, 1, A]: what the base does in these calls of these episodes; it looks once a chunk."""
         if self.base.chunk == 1:
-            return self.base.choose(seen, draw, 0.0)[0]
+            return self.base.simulated(self.base.choose(seen, draw, 0.0)[0])
         seeds, turns = draw.seeds_n.tolist(), (draw.calls_n % self.base.chunk).tolist()
         asked = [i for i, seed in enumerate(seeds) if turns[i] == 0 or seed not in self._plans]
         if asked:
             rows = torch.tensor(asked)
             of = rows.to(draw.seeds_n.device)
-            planned_nKA = self.base.choose(seen.rows(rows), Draw(seeds_n=draw.seeds_n[of], calls_n=draw.calls_n[of]), 0.0)[0]
+            own = Draw(seeds_n=draw.seeds_n[of], calls_n=draw.calls_n[of])
+            planned_nKA = self.base.simulated(self.base.choose(seen.rows(rows), own, 0.0)[0])
             for i, plan_KA in zip(asked, planned_nKA, strict=True):
                 self._plans[seeds[i]] = plan_KA.roll(turns[i], 0)  # one that is first seen in mid-chunk begins there
                 self._plans.move_to_end(seeds[i])
@@ -124,7 +129,11 @@ class Residual(ActingPolicy):
             other.model.requires_grad_(False)
         return other
 
-    def chunked(self, track: Any) -> Any:
+    def fits(self, task: str, simulator: Simulator, spec: SimulatorSpec) -> None:
+        super().fits(task, simulator, spec)
+        self.base.fits(task, simulator, spec)
+
+    def chunked(self, track: Any, physical: bool = False) -> Any:
         raise UserError("a residual policy corrects another and can't imitate: train its base by imitation")
 
 

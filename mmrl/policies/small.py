@@ -36,11 +36,17 @@ class Small(ActingPolicy):
         hidden: Sequence[int] = (256, 256, 256),
         head: str = "normal",
         spread: float = 0.6,
+        statistics: str | Mapping[str, Any] = "",
+        statistics_key: str = "",
+        statistics_kind: str = "",
+        gripper: str = "",
     ) -> None:
         """dims: numbers of an action. state: of the state that is read, 0 for none. size: pixels of the camera's sides. camera:
         the first one when empty. hidden: widths of the perceptron, or of what follows the convolutions. head: normal, flow.
-        spread: the standard deviation that a normal head begins with."""
+        spread: the standard deviation that a normal head begins with. statistics, statistics_key, statistics_kind, gripper: what
+        its numbers mean, see `units.read`."""
         self.device, self.dims, self.chunk, self.camera = torch.device(device), dims, chunk, camera
+        self.use_statistics(statistics, statistics_key, statistics_kind, gripper)
         given = source or (Path(config.model) if Path(config.model).is_dir() else None)
         self.kind = _kind(config.model, given)
         self.state, self.size, self.hidden = state, size, list(hidden)

@@ -15,7 +15,7 @@ import torch
 from mmrl.compat import prepare_torchvision
 from mmrl.errors import UserError
 
-FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "openvla")
 
 SPECIAL = (
     "<|endoftext|>",
@@ -64,6 +64,11 @@ def build(
     hidden: width of the language model and the vision tower, a multiple of 32. layers: depth of both. words: texts that get a
     token of their own, 100 at most. Same arguments, same weights.
     """
+    if family == "openvla":
+        from mmrl.policies import tiny_openvla
+
+        _refuse(family, hidden, layers)
+        return tiny_openvla.build(hidden, layers, seed, dtype, attention)
     config, kind, tokenizer = _config(family, hidden, layers, words)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -78,6 +83,11 @@ def build(
 
 def skeleton(family: str, *, hidden: int = HIDDEN, layers: int = LAYERS) -> Any:
     """The model without its weights, which are on torch's meta device."""
+    if family == "openvla":
+        from mmrl.policies import openvla, tiny_openvla
+
+        with torch.device("meta"):
+            return openvla.OpenVLA._from_config(tiny_openvla.config_of(hidden, layers))
     config, kind, _ = _config(family, hidden, layers)
     with torch.device("meta"):
         return kind._from_config(config)
@@ -167,8 +177,12 @@ def _refuse(family: str, hidden: int, layers: int) -> None:
         )
 
 
-def vocabulary() -> dict[str, int]:
-    """Token -> id; the same in all families."""
+def vocabulary(family: str = "qwen2_5_vl") -> dict[str, int]:
+    """Token -> id; the same in all families of Qwen."""
+    if family == "openvla":
+        from mmrl.policies import tiny_openvla
+
+        return dict(tiny_openvla.tokenizer_of().get_vocab())
     return _tokenizer().get_vocab()
 
 

@@ -13,14 +13,17 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import interpolate, linear
+from torch.nn.functional import linear
 from transformers import DynamicCache
 
 from mmrl.errors import UserError
 from mmrl.policies.acting import SETTINGS, ActingPolicy, Calls
 from mmrl.policies.action_tokens import ActionTokens
+from mmrl.policies.families import OpenVLA, PrefixFamily
 from mmrl.policies.heads import Draw, Flow, Normal, Tokens, categorical
+from mmrl.policies.openvla_reading import statistics_of
 from mmrl.policies.reading import PromptInputs
+from mmrl.policies.scaling import scaled
 from mmrl.policies.small import picture_of
 from mmrl.policies.vlm import VLM, prefix_mask
 from mmrl.schema import PolicyConfig
@@ -30,6 +33,16 @@ from mmrl.types import Prompt, user
 HEADS = ("tokens", "normal", "flow")
 DECODING = ("parallel", "one-by-one")
 INSTRUCTION = "What action should the robot take to {instruction}?"
+DEFAULTS: dict[str, Any] = {
+    "decoding": "parallel",
+    "bins": 256,
+    "binning": "uniform",
+    "lower_case": False,
+    "size": 0,
+    "crop": 1.0,
+}
+NONE = "none"
+"""Statistics that are not used although they are there."""
 
 
 class VLA(ActingPolicy):
@@ -45,44 +58,49 @@ class VLA(ActingPolicy):
         dims: int = 7,
         chunk: int = 1,
         head: str = "tokens",
-        decoding: str = "parallel",
-        bins: int = 256,
-        binning: str = "uniform",
+        decoding: str | None = None,
+        bins: int | None = None,
+        binning: str | None = None,
         prompt: str = INSTRUCTION,
+        lower_case: bool | None = None,
         camera: str = "",
-        size: int = 0,
-        crop: float = 1.0,
+        size: int | None = None,
+        crop: float | None = None,
         flow_steps: int = 4,
         spread: float = 0.6,
+        statistics: str | Mapping[str, Any] = "",
+        statistics_key: str = "",
+        statistics_kind: str = "",
+        gripper: str = "",
     ) -> None:
         """dims: numbers of an action. chunk: actions of a call. head: tokens, normal or flow. decoding: of tokens, `parallel` in
         slots that see each other, or `one-by-one`, each seeing those before it. bins, binning: see `ActionTokens`. prompt: the
-        text, with {instruction} in it. camera: the first one when empty. size: pixels that pictures are scaled to, 0 leaves them.
-        crop: the share of a picture's area around its middle that is kept (OpenVLA: 0.9). flow_steps:
-        of the flow. spread: what a normal head begins with."""
-        _check(head, decoding, binning, prompt, crop, dims, chunk)
+        text, with {instruction} in it. lower_case: of instructions. camera: the first one when empty. size: pixels that pictures
+        are scaled to, 0 leaves them. crop: the share of a picture's area around its middle that is kept. flow_steps: of the flow.
+        spread: what a normal head begins with. statistics, statistics_key, statistics_kind, gripper: what its numbers mean, see
+        `units.read`; those that come with an OpenVLA checkpoint when statistics is empty, none of them with "none". None:
+        `DEFAULTS`, or what the model's family does."""
+        asked = {"decoding": decoding, "bins": bins, "binning": binning, "lower_case": lower_case, "size": size, "crop": crop}
+        _check(head, prompt, dims, chunk, DEFAULTS | _given(asked))
         self.vlm = VLM(config, device=device, seed=seed, source=source)
-        if not self.vlm.family.shares_prefix:
-            kind = self.vlm.model.config.model_type
-            raise UserError(f"policy.kind = 'vla': models of type {kind} can't act yet: take a Qwen2-VL, Qwen2.5-VL or Qwen3-VL")
+        self.family = _acting_family(self.vlm)
+        way = DEFAULTS | self.family.acting() | _given(asked)
+        self.lower_case, self.size, self.crop = way["lower_case"], way["size"], way["crop"]
         self.device, self.lora, self.dims, self.chunk = self.vlm.device, config.lora, dims, chunk
-        self.head_kind, self.decoding = head, decoding if head == "tokens" else "parallel"
-        self.camera, self.size, self.crop, self.text = camera, size, crop, prompt
-        self.tokens = ActionTokens(bins=bins, kind=binning)  # type: ignore[arg-type]
-        rows = self.vlm.model.get_output_embeddings().weight.shape[0]
+        self.head_kind, self.decoding = head, way["decoding"] if head == "tokens" else "parallel"
+        self.camera, self.text = camera, prompt
+        self.use_statistics(self._published(config, statistics), statistics_key, statistics_kind, gripper)
+        self.tokens = ActionTokens(bins=way["bins"], kind=way["binning"])
         self.slots = dims * chunk if head == "tokens" else chunk
-        self._place_ids(rows, bins)
+        self._place_ids(self.family.action_end, way["bins"])
         wide = self.vlm.model.config.get_text_config().hidden_size
-        self.width = wide * (dims if head == "tokens" and decoding == "parallel" else 1)
+        self.width = wide * (dims if head == "tokens" and self.decoding == "parallel" else 1)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.head = (
-                Tokens(self.tokens, dims)
-                if head == "tokens"
-                else Flow(wide, dims, flow_steps)
-                if head == "flow"
-                else Normal(wide, dims, spread)
-            )
+            if head == "tokens":
+                self.head = Tokens(self.tokens, dims)
+            else:
+                self.head = Flow(wide, dims, flow_steps) if head == "flow" else Normal(wide, dims, spread)
         self.own = nn.ModuleDict({"head": self.head}).to(self.device)
         self.model = nn.ModuleDict({"vlm": self.vlm.model, "own": self.own})
         self._read: dict[tuple[str, int, int], PromptInputs] = {}
@@ -94,6 +112,19 @@ class VLA(ActingPolicy):
     def check(config: PolicyConfig) -> None:
         """See `VLM.check`."""
         VLM.check(config)
+
+    def _published(self, config: PolicyConfig, given: str | Mapping[str, Any]) -> str | Mapping[str, Any]:
+        """The statistics to use, where none were given those that come with the model."""
+        mine = config.model.startswith("tiny:") or (Path(config.model) / SETTINGS).is_file()  # it says so where it has any
+        if given == NONE or given or mine or not isinstance(self.family, OpenVLA):
+            return "" if given == NONE else given
+        found = statistics_of(config.model)
+        if found is None:
+            raise UserError(
+                f"policy.model {config.model!r} comes without statistics of its data (norm_stats, dataset_statistics.json): set "
+                f"policy.options.statistics to a file, or to {NONE!r} where the policy's numbers are the simulator's"
+            )
+        return found
 
     def _place_ids(self, rows: int, bins: int) -> None:
         """The ids of the bins, at the end of the vocabulary, and before them one for each slot."""
@@ -108,7 +139,7 @@ class VLA(ActingPolicy):
         found: dict[str, Any] = {"kind": "vla", "head": self.head_kind, "dims": self.dims, "chunk": self.chunk}
         if self.head_kind == "tokens":
             found |= {"decoding": self.decoding, "bins": self.tokens.bins, "binning": self.tokens.kind}
-        return found | {"prompt": self.text, "size": self.size, "crop": self.crop}
+        return found | {"prompt": self.text, "lower_case": self.lower_case, "size": self.size, "crop": self.crop}
 
     @property
     def tokens_per_call(self) -> int:
@@ -125,9 +156,9 @@ class VLA(ActingPolicy):
             top, left = (height - inner_h) // 2, (width - inner_w) // 2
             pictures = pictures[:, :, top : top + inner_h, left : left + inner_w]
             if not self.size:
-                pictures = _scaled(pictures, height, width)
+                pictures = scaled(pictures, height, width)
         if self.size and pictures.shape[2:] != (self.size, self.size):
-            pictures = _scaled(pictures, self.size, self.size)
+            pictures = scaled(pictures, self.size, self.size)
         return list(pictures)
 
     def _prompt(self, instruction: str, width: int, height: int) -> PromptInputs:
@@ -136,7 +167,7 @@ class VLA(ActingPolicy):
         if key not in self._read:
             from PIL import Image
 
-            text = self.text.replace("{instruction}", instruction)
+            text = self.text.replace("{instruction}", instruction.lower() if self.lower_case else instruction)
             self._read[key] = self.vlm.encode(Prompt(messages=[user(text, Image.new("RGB", (width, height)))], id=instruction))
         return self._read[key]
 
@@ -185,7 +216,7 @@ class VLA(ActingPolicy):
             both = (segment[:, None, :, None] == 1) & (segment[:, None, None, :] == 1)
             mask = mask | both if mask.dtype == torch.bool else mask.masked_fill(both, 0.0)
         source = (torch.arange(len(ids), device=self.device)[:, None] * ids.shape[1] + last_n[:, None] + at_nM).flatten()
-        values, _, _ = self.vlm.family.logits(ids, mask, positions, media, source)
+        values, _, _ = self.family.logits(ids, mask, positions, media, source)
         return values.view(len(ids), at_nM.shape[1], -1)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -208,7 +239,7 @@ class VLA(ActingPolicy):
         if self.decoding == "parallel":
             return super().choose(seen, draw, temperature)
         cache = DynamicCache(config=self.vlm.model.config)
-        hidden, padding, positions_n = self._prefilled(seen, cache)
+        hidden, padding, places = self._prefilled(seen, cache)
         uniform = draw.uniform(0, self.slots) if temperature else None
         states, chosen, logprobs = hidden, [], []
         for m in range(self.slots):
@@ -218,30 +249,27 @@ class VLA(ActingPolicy):
             if m + 1 == self.slots:
                 break
             padding = torch.cat([padding, padding.new_ones(len(padding), 1)], 1)
-            positions = (positions_n + m)[None, :, None].expand(3, -1, -1)
-            hidden = self._stepped(self.action_ids[one][:, None], padding, positions, {}, cache)
+            hidden = self._stepped(self.action_ids[one][:, None], padding, (places + m)[..., None], {}, cache)
         shape = (len(seen), self.chunk, self.dims)
         bins = torch.stack(chosen, 1).view(shape)
         return self.tokens.action_of(bins), bins, torch.stack(logprobs, 1).view(shape), states
 
     def _prefilled(self, seen: Observation, cache: DynamicCache) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(hidden states at the prompts' ends [n, H], what is no padding [n, S], the next positions [n]), padded on the left."""
+        """(hidden states at the prompts' ends [n, H], what is no padding [n, S], the next positions [axes, n]); padding is on the
+        left."""
         ids, segment, positions, media, last_n = self._inputs(seen, None)
         size = ids.shape[1]
         shift = (torch.arange(size, device=self.device)[None] + last_n[:, None] + 1) % size  # the padding comes first
         ids, segment = ids.gather(1, shift), segment.gather(1, shift)
         positions = positions.gather(2, shift.expand(len(positions), -1, -1))
-        following = positions.amax((0, 2)) + 1
+        following = (positions.amax((0, 2)) + 1).expand(len(positions), -1)
         padding = (segment == 0).long()
         return self._stepped(ids, padding, positions, media, cache), padding, following
 
     def _stepped(
         self, ids: torch.Tensor, padding: torch.Tensor, positions: torch.Tensor, media: Mapping[str, torch.Tensor], cache: Any
     ) -> torch.Tensor:
-        mask = None if bool(padding.all()) else padding
-        inner = self.vlm.model.model
-        found = inner(input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True, **media)
-        return found.last_hidden_state[:, -1]
+        return self.family.hidden(ids, None if bool(padding.all()) else padding, positions, media, cache)[:, -1]
 
     def scored(self, calls: Calls, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         if self.decoding == "parallel":
@@ -273,20 +301,27 @@ class VLA(ActingPolicy):
         yield from self.own.named_parameters()
 
 
-def _scaled(pictures: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """uint8 [n, 3, H, W] -> this size, bicubic without aliasing."""
-    scaled = interpolate(pictures.float(), (height, width), mode="bicubic", antialias=True, align_corners=False)
-    return scaled.round().clamp(0, 255).to(torch.uint8)
+def _acting_family(vlm: VLM) -> PrefixFamily:
+    if not isinstance(vlm.family, PrefixFamily):
+        kind = vlm.model.config.model_type
+        raise UserError(f"policy.kind = 'vla': models of type {kind} can't act yet: take a Qwen-VL or a checkpoint of OpenVLA")
+    return vlm.family
 
 
-def _check(head: str, decoding: str, binning: str, prompt: str, crop: float, dims: int, chunk: int) -> None:
+def _given(asked: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def _check(head: str, prompt: str, dims: int, chunk: int, way: Mapping[str, Any]) -> None:
+    crop = way["crop"]
     for name, value, known in (
         ("head", head, HEADS),
-        ("decoding", decoding, DECODING),
-        ("binning", binning, ("uniform", "openvla")),
+        ("decoding", way["decoding"], DECODING),
+        ("binning", way["binning"], ("uniform", "openvla")),
+        ("lower_case", way["lower_case"], (True, False)),
     ):
         if value not in known:
-            raise UserError(f"policy.options.{name} = {value!r} is unknown: choose one of {', '.join(known)}")
+            raise UserError(f"policy.options.{name} = {value!r} is unknown: choose one of {', '.join(map(str, known))}")
     if "{instruction}" not in prompt:
         raise UserError(f"policy.options.prompt = {prompt!r} must hold {{instruction}}, where the task's own goes")
     if not 0.1 <= crop <= 1:

@@ -255,6 +255,16 @@ def _load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
     return model, processor
 
 
+def model_type(name: str) -> str:
+    """What a folder's or hub name's config.json says; empty where it can't be read."""
+    from transformers import PreTrainedConfig
+
+    try:
+        return str(PreTrainedConfig.get_config_dict(name)[0].get("model_type", ""))
+    except (OSError, ValueError):
+        return ""  # loading it says what is wrong
+
+
 def _load_whole(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
     dtype = getattr(torch, config.dtype)
     if name.startswith("tiny:"):
@@ -263,6 +273,11 @@ def _load_whole(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
         return tiny.build(dtype=dtype, attention=config.attention, **tiny.parse(name, seed))
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
+    if model_type(name) == "openvla":
+        from mmrl.policies import openvla, openvla_reading
+
+        whole = openvla.load(name, dtype, config.attention)
+        return whole, openvla_reading.load_processor(name, whole.config)
     options = dict(trust_remote_code=config.trust_remote_code)
     try:
         model = AutoModelForImageTextToText.from_pretrained(

@@ -31,8 +31,11 @@ def read(config: PolicyConfig, name: str) -> tuple[str, dict[str, int]]:
     if name.startswith("tiny:"):
         from mmrl.policies import tiny
 
-        return str(tiny.parse(name, 0)["family"]), tiny.vocabulary()
+        family = str(tiny.parse(name, 0)["family"])
+        return family, tiny.vocabulary(family)
     from transformers import AutoConfig, AutoTokenizer
+
+    from mmrl.policies import openvla  # noqa: F401  transformers doesn't know it otherwise
 
     options: dict[str, Any] = dict(trust_remote_code=config.trust_remote_code)
     try:

@@ -152,6 +152,8 @@ class SimulateConfig(Section):
     """Parts that they are divided into: while the policy acts for one, the simulators of the others are stepped."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     """Where simulators that can run on a GPU do; `auto` is the policy's."""
+    demonstrations_mb: Annotated[int, Field(ge=0, le=2**30)] = 4096
+    """Memory for the expert's episodes that were played, the newest of them; others are played again when they are needed."""
 
 
 class EvaluateConfig(Section):
@@ -181,11 +183,12 @@ class JudgeConfig(Section):
     """`[judge]`: the processes in which verifiers run."""
 
     processes: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Workers that score side by side."""
+    """Workers that score side by side; verifiers that are models have one more, together."""
     deadline_s: Rate | None = None
     """Seconds per case and verifier; each verifier's own limit when unset."""
     memory_mb: Annotated[int, Field(ge=16, le=1_000_000)] = 512
-    """Megabytes that a worker's cases may take beyond what the imports took, on Linux; the case that needs more fails."""
+    """Megabytes that a worker's cases may take beyond what the imports took, on Linux; the case that needs more fails. Models
+    have no limit."""
     failure_limit: Share = 0.1
     """The run stops when more than this share of a step's scores failed."""
 
@@ -219,6 +222,8 @@ class RecordConfig(Section):
     """Steps between recorded rollouts; 0 records none."""
     rollouts: Positive = 16
     """How many a recorded step keeps."""
+    episodes: Annotated[int, Field(ge=0, le=100)] = 4
+    """Successes and failures, so many of each, that an evaluation of a task that acts keeps as videos."""
     trackers: list[str] = ["tensorboard"]
     """Where curves go besides the run folder: `tensorboard`, `wandb`, `trackio`, `mlflow`, or a plugin's."""
     project: str = "mmrl"
@@ -280,6 +285,8 @@ class RunConfig(Section):
     """The model."""
     tasks: Annotated[list[TaskConfig], Field(min_length=1)]
     """What it is trained on and evaluated with."""
+    verifiers: dict[str, Free] = {}
+    """Verifier id -> its options, such as `verifiers = {"robotics/judge" = {model = "..."}}`; of those that tasks here use."""
     stages: Annotated[list[Stage], Field(min_length=1)]
     """What is done, in order."""
     generate: GenerateConfig = GenerateConfig()

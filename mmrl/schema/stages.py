@@ -170,6 +170,9 @@ class RlStage(Training):
     """Passes over each step's completions; from the second on the ratio is clipped."""
     minibatches: Positive = 1
     """Optimiser steps in a pass, each on its share of the prompts."""
+    stop_kl: Rate | None = None
+    """End a step's passes before the update whose mini-batch shows the policy further than this, in nats a unit of `ratio`, from
+    the one that sampled."""
     credit: Literal["token", "action", "chunk", "turn"] = "token"
     """What a critic's values belong to. A turn of a conversation and a chunk of actions are one call of the policy each."""
     ratio: Literal["token", "action", "chunk"] = "token"

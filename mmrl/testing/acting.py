@@ -34,6 +34,8 @@ def simulator_is_there(subject: TaskSubject) -> str:
     simulation = subject.make().simulation
     if not isinstance(simulation, Simulation):
         raise Fault(f"simulation is {simulation!r:.80}: set it to a mmrl.simulation.Simulation")
+    if not simulation.simulator:
+        return "none: it can be imitated alone"
     try:
         plugins.registry().make_simulator(simulation, 1, "cpu").close()
     except UserError as error:
@@ -41,19 +43,39 @@ def simulator_is_there(subject: TaskSubject) -> str:
     return simulation.simulator
 
 
+def demonstrations_can_be_used(subject: TaskSubject) -> str:
+    """What the task itself demonstrates has an instruction, moments of one shape and an action for each."""
+    from mmrl.collect.demonstrations import demonstrated
+
+    task, shown = subject.make(), 0
+    for split, rows in subject.rows.items():
+        for row in rows:
+            try:
+                found = demonstrated(task, row)
+            except UserError as error:
+                raise Fault(f"row {row.id!r} of {split!r}: {error}") from error
+            if found is not None and not found.instruction.strip():
+                raise Fault(f"row {row.id!r} of {split!r} is demonstrated without an instruction: say what is to be done")
+            shown += found is not None
+    return f"{shown} of them" if shown else "none: the simulator's expert shows it, where it has one"
+
+
 def starts_can_be_simulated(subject: TaskSubject) -> str:
-    """Each split's starts give an observation with an instruction."""
+    """Each split's starts give an observation with an instruction; those that the task demonstrates itself need none."""
     import torch
 
     from mmrl import plugins
 
-    simulation = subject.make().simulation
-    assert simulation is not None
-    simulator = plugins.registry().make_simulator(simulation, 1, "cpu")
+    task = subject.make()
+    played = {s: [r for r in rows[:STARTS] if task.demonstration(r) is None] for s, rows in subject.rows.items()}
+    if not any(played.values()):
+        return "none"
+    assert task.simulation is not None
+    simulator = plugins.registry().make_simulator(task.simulation, 1, "cpu")
     said: set[str] = set()
     try:
-        for split, rows in subject.rows.items():
-            for row in rows[:STARTS]:
+        for split, rows in played.items():
+            for row in rows:
                 try:
                     seen = simulator.reset(torch.tensor([row.seed]), None, row.meta.get("variant"))
                 except UserError as error:
@@ -86,6 +108,7 @@ CHECKS = (
     same_in_another_process,
     global_random_state_is_untouched,
     splits_start_apart,
+    demonstrations_can_be_used,
     starts_can_be_simulated,
     prompts_pickle,
 )
@@ -106,7 +129,7 @@ class OutcomeSubject:
         from mmrl import plugins
 
         self.spec, self.verify = spec, verify
-        simulators = {t.simulation.simulator for t, _ in rows if t.simulation is not None}
+        simulators = {t.simulation.simulator for t, _ in rows if t.simulation is not None and t.simulation.simulator}
         self.parts = sorted({p for s in simulators for p in plugins.registry().get("simulators", s).parts})
 
     def outcome(self, success: float, steps: float = 1.0) -> dict[str, float]:

@@ -40,6 +40,8 @@ def check_id(id: str, n: int = 32, options: Options | None = None, task: str | N
         reports.append(check_task(registry.get("tasks", id), n=n, options=options))
     if "verifiers" in kinds:
         spec = registry.get("verifiers", id)
+        if spec.model:
+            return [*reports, _unchecked(spec)]
         users = [registry.get("tasks", task)] if task else _users(spec.id)
         rows, left_out = _rows(users, n, {t.id: options or {} for t in users})
         if not rows:
@@ -96,11 +98,19 @@ def _check_verifier(
     spec: VerifierSpec, users: Iterable[TaskSpec], rows: list[tuple[Task, Prompt]], left_out: Mapping[str, str]
 ) -> Report:
     """Check a verifier on rows of the tasks that could be built, and say which could not."""
+    if spec.model:
+        return _unchecked(spec)
     note = f"without {', '.join(left_out)}, which can't be built with no options" if left_out else ""
     if not rows:
         note = "no task that names it can be built with no options: there was nothing to score"
     report = check_verifier(spec, rows, is_metric=_is_metric(spec.id, users)) if rows else Report(spec.id, "verifier", ())
     return Report(spec.id, "verifier", (CheckResult("rows_to_score_are_found", True, note=note), *report.results))
+
+
+def _unchecked(spec: VerifierSpec) -> Report:
+    """What is said of a verifier that is a model: whether it is right is no matter of rules."""
+    note = "it is a model, for which there are no rules but the judge's: test it with one whose answers are known"
+    return Report(spec.id, "verifier", (CheckResult("rows_to_score_are_found", True, note=note),))
 
 
 def _find(kind: str, id: str) -> Any:

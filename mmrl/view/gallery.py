@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from mmrl.record import RunData, read_rows, step_of
+from mmrl.view import films
 from mmrl.view.svg import number
+from mmrl.view.tabs import tabs
 from mmrl.view.text import count, esc
 
 STEPS = 7
@@ -28,6 +30,7 @@ EMBEDDED = 30_000
 """Bytes from which a picture is embedded as JPEG of at most `EMBEDDED_PIXELS` a side; smaller ones stay exact."""
 EMBEDDED_PIXELS = 448
 _PICTURE = re.compile(r"media/[0-9a-zA-Z_-]+\.png")
+_VIDEO = re.compile(r"media/[0-9a-zA-Z_-]+\.webp")
 _STATUS = {
     "truncated-length": "cut off: too long",
     "truncated-turns": "cut off: too many turns",
@@ -44,23 +47,12 @@ def gallery(run: RunData) -> str:
     panels = [(step_of(path), panel) for path in files if (panel := _panel(read_rows(path), path.parent, BUDGET // len(files)))]
     if not panels:
         return ""
-    chosen = len(panels) - 1  # the last step: what the policy can do now
-    rules, radios, labels, bodies = [], [], [], []
-    for i, (step, panel) in enumerate(panels):
-        checked = " checked" if i == chosen else ""
-        rules.append(
-            f"#r{i}:checked~#p{i}{{display:block}}"
-            f"#r{i}:checked~.tabs [for=r{i}]{{background:var(--ink);color:var(--card)}}"
-            f"#r{i}:focus-visible~.tabs [for=r{i}]{{outline:2px solid var(--c1);outline-offset:2px}}"
-        )
-        radios.append(f'<input type="radio" name="step" id="r{i}"{checked} aria-label="step {step}">')
-        labels.append(f'<label for="r{i}">{step}</label>')
-        bodies.append(f'<div class="panel" id="p{i}"><h3 class="panel-title">Step {step}</h3>{panel}</div>')
+    shown = [(str(step), f"Step {step}", panel) for step, panel in panels]  # at first the last: what the policy can do now
+    pause = films.PAUSE if any('class="moving' in panel for _, panel in panels) else ""
     return (
         f'<section class="rollouts"><h2>Rollouts</h2><p class="hint">What the policy wrote and what it earned. Equal answers '
         f"are counted together; the advantage says what the update encouraged (right) and discouraged (left).</p>"
-        f"<style>{''.join(rules)}</style>{''.join(radios)}"
-        f'<div class="tabs" aria-hidden="true"><span>Step</span>{"".join(labels)}</div>{"".join(bodies)}</section>'
+        f"{pause}{tabs('r', 'Step', shown, len(shown) - 1)}</section>"
     )
 
 
@@ -74,7 +66,7 @@ def _spread(items: Sequence[Any], n: int) -> list[Any]:
 def _panel(rows: Sequence[Mapping[str, Any]], folder: Path, budget: int) -> str:
     """One step: its first groups, as far as the budget goes."""
     groups: dict[tuple[Any, Any], list[Mapping[str, Any]]] = {}
-    for row in rows:
+    for row in map(_watched, rows):
         groups.setdefault((row.get("task"), row.get("group")), []).append(row)
     cards: list[str] = []
     for members in list(groups.values())[:GROUPS]:
@@ -84,6 +76,16 @@ def _panel(rows: Sequence[Mapping[str, Any]], folder: Path, budget: int) -> str:
     hidden = len(groups) - len(cards)
     more = f'<p class="hint">{count(hidden, "more prompt")} of this step in {esc(folder.name)}/.</p>' if hidden else ""
     return f'<div class="groups">{"".join(cards)}</div>{more}' if cards else ""
+
+
+def _watched(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The row with the video of its episode apart from the messages, which a group has in common."""
+    found: list[str] = []
+    messages = []
+    for message in row.get("messages") or []:
+        found += [str(part.get("path", "")) for part in _parts(message) if part.get("type") == "video"]
+        messages.append({**message, "content": [part for part in _parts(message) if part.get("type") != "video"]})
+    return {**row, "messages": messages, "film": found[0]} if found else row
 
 
 def _group(members: Sequence[Mapping[str, Any]], folder: Path, budget: int) -> str:
@@ -173,8 +175,12 @@ def _turns(row: Mapping[str, Any], asked: int, folder: Path, budget: int) -> str
 
 
 def _drawn(row: Mapping[str, Any], folder: Path, budget: int) -> str:
-    """The picture that a completion draws, where it draws one."""
-    path = row.get("shows")
+    """The picture that a completion draws, where it draws one, or the video of an episode."""
+    path, film = row.get("shows"), row.get("film")
+    if isinstance(film, str):
+        known = _VIDEO.fullmatch(film)
+        shown = films.film(folder / film, budget, str(row.get("completion"))) if known else films.MISSING
+        return f'<div class="pictures">{shown}</div>'
     return f'<div class="pictures">{_picture(path, folder, budget, "drawn")}</div>' if isinstance(path, str) else ""
 
 

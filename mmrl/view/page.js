@@ -1,4 +1,4 @@
-// Numbers under the pointer, and pictures that grow when they are clicked. The page reads well without it.
+// Numbers under the pointer, pictures that grow when they are clicked, and videos that pause. The page reads well without it.
 const tip = document.getElementById("tip");
 const NS = "http://www.w3.org/2000/svg";
 
@@ -70,3 +70,14 @@ document.addEventListener("click", (event) => {
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") document.querySelectorAll("button.picture.large").forEach((p) => p.classList.remove("large"));
 });
+
+const root = document.documentElement;
+for (const button of document.querySelectorAll("button.pause")) {
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    const paused = root.classList.contains("paused") || (still && !root.classList.contains("playing"));
+    root.classList.toggle("paused", !paused);
+    root.classList.toggle("playing", paused);
+  });
+}

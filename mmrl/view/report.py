@@ -13,11 +13,15 @@ from typing import Any
 
 from mmrl.errors import UserError
 from mmrl.record import RunData, RunFolder, read_run
-from mmrl.view.charts import PARTS, boundaries, curves, evaluation_card, stages
+from mmrl.view import episodes, evaluations
+from mmrl.view.catalogue import PARTS
+from mmrl.view.charts import boundaries, curves, evaluation_card, stages
 from mmrl.view.gallery import gallery
 from mmrl.view.svg import number
 from mmrl.view.text import count, duration, esc
 
+CARDS = 6
+"""Tasks up to which each has a card of its own."""
 PACKAGES = ("torch", "transformers", "torchvision", "peft", "vllm", "numpy", "pillow", "datasets")
 
 
@@ -49,6 +53,8 @@ def page(run: RunData) -> str:
 <main>
 {_header(run, name)}
 {_headline(run)}
+{evaluations.section(run)}
+{episodes.section(run)}
 {curves(run.steps)}
 {gallery(run)}
 {_errors(run.errors)}
@@ -82,10 +88,11 @@ def _header(run: RunData, name: str) -> str:
 
 
 def _headline(run: RunData) -> str:
-    """What a person looks for first: accuracy before and after, how long it took, what the time went into."""
+    """What a person looks for first: accuracy before and after, how long it took, what the time went into. Of many tasks the
+    table that follows says it."""
     results = _results(run)
     evaluations = evaluation_card(run.evals, boundaries(run.steps), run.config.get("evaluate") or {})
-    first = "".join(_intervals(task, rows) for task, rows in results.items())
+    first = "".join(_intervals(task, rows) for task, rows in results.items()) if len(results) <= CARDS else ""
     return f'<section class="headline">{first}{evaluations}{_tiles(run)}</section>'
 
 
@@ -159,7 +166,7 @@ def _intervals(task: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     moved = f'<span class="{_apart(first, last)}">{points}</span>' if len(rows) > 1 else ""
     n = f", {count(last['n'], 'item')}" if isinstance(last.get("n"), int) else ""
     extra = "".join(
-        f"<span>{esc(name.replace('_', ' '))} <b>{number(value)}</b></span>"
+        f"<span>{esc(name.removeprefix('episode/').replace('_', ' '))} <b>{number(value)}</b></span>"
         for name, value in (last.get("extra") or {}).items()
         if isinstance(value, int | float)
     )

@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from mmrl import Prompt, TaskSpec, VerifierSpec, plugins
+from mmrl.simulation import Demonstration
 from mmrl.testing import check_id
 from mmrl.testing.tasks import check_task
 from mmrl.testing.verifiers import check_verifier
@@ -89,6 +91,25 @@ def test_starts_without_an_instruction(monkeypatch):
     monkeypatch.setattr(dial.Dial, "observe", lambda self, ids: replace(real(self, ids), instructions=[""] * len(ids)))
     found = report(turn())["starts_can_be_simulated"]
     assert not found.ok and "starts without an instruction: say what is to be done" in found.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"instruction": " "}, "is demonstrated without an instruction: say what is to be done"),
+        ({"actions_MA": torch.zeros(0, 2)}, "actions_MA must be a float32 tensor [M, A] with at least one action"),
+        ({"actions_MA": torch.full((1, 2), 3.0)}, "has an action of 3, and a simulator's are in [-1, 1]"),
+    ],
+)
+def test_demonstrations_that_cannot_be_used(changes, message):
+    shown = Demonstration(instruction="turn", images={}, state=torch.zeros(1, 2), actions_MA=torch.zeros(1, 2))
+
+    def demonstration(self, prompt):
+        return replace(shown, **changes) if prompt.id == "warm-3" else shown if prompt.id.startswith("warm") else None
+
+    found = report(turn(demonstration=demonstration))
+    assert not found["demonstrations_can_be_used"].ok and message in found["demonstrations_can_be_used"].message
+    assert found["starts_can_be_simulated"].ok, "the others are"
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,18 @@ import shutil
 from pathlib import Path
 
 import pytest
+import tomli_w
+from click.testing import CliRunner
 
 import runs
+from mmrl.cli import main
 from mmrl.config import parse_config, smoke
 from mmrl.errors import UserError
+from mmrl.intervals import wilson
+from mmrl.record import read_items, read_rows, read_run
 from mmrl.start import check_config, evaluate_only, remarks, resolved
+from mmrl.video import pictures
+from pages import assert_self_contained, page_of
 
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
 SMALL = {"kind": "small", "model": "mlp", "options": {"dims": 2, "state": 2, "hidden": [64, 64]}}
@@ -49,6 +56,12 @@ def config(folder, stages, policy=SMALL, options=None, **sections):
         "train": {"threads": 1},
     }
     return parse_config({**data, **sections})
+
+
+def episodes(folder):
+    """Name -> content of what evaluations kept of episodes."""
+    kept = folder.path / "episodes"
+    return {path.relative_to(kept).as_posix(): path.read_bytes() for path in sorted(kept.rglob("*")) if path.is_file()}
 
 
 def figures(folder):
@@ -96,10 +109,10 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, stage, lanes):
     stage = {**stage, "steps": 4, "prompts_per_step": 12, "minibatches": 2}
     if stage["algorithm"] != "ppo":
         stage["group_size"] = 4
-    simulate, keep = {"environments": 8, "lanes": lanes}, {"every": 2, "keep": 9}
-    options = {"reward": "own"}
-    whole = runs.run(config(tmp_path / "whole", [stage], options=options, simulate=simulate, checkpoint=keep))
-    again = config(tmp_path / "again", [stage], options=options, simulate=simulate, checkpoint=keep)
+    how = {"simulate": {"environments": 8, "lanes": lanes}, "checkpoint": {"every": 2, "keep": 9}, "options": {"reward": "own"}}
+    how["evaluate"] = {"n": 24, "every": 1}
+    whole = runs.run(config(tmp_path / "whole", [stage], **how))
+    again = config(tmp_path / "again", [stage], **how)
     with pytest.raises(KeyboardInterrupt):
         runs.run(again, progress=runs.Silent(3))
     folder = runs.run(again, resume=True)
@@ -110,6 +123,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, stage, lanes):
         return [(step, {k: v for k, v in row.items() if k not in timed}) for step, row in steps], sampled
 
     assert comparable(folder) == comparable(whole)
+    assert episodes(folder) == episodes(whole) and len(episodes(whole)) >= 2
 
 
 def test_episodes_are_recorded_with_what_came_of_them(tmp_path):
@@ -127,6 +141,74 @@ def test_episodes_are_recorded_with_what_came_of_them(tmp_path):
         word, steps = row["completion"].split(" after ")
         assert word == ("succeeded" if row["score"]["parts"]["dial/success"] else "failed") and " steps, return -" in steps
         assert row["reward"] != row["score"]["value"] and row["source"] == "policy"
+
+
+def test_the_first_successes_and_failures_of_an_evaluation_are_kept_as_videos(tmp_path):
+    folder = runs.run(config(tmp_path, [{**GRPO, "steps": 2}], evaluate={"n": 60}, simulate={"environments": 16}))
+    run = read_run(folder.path)
+    assert [path.name for path in run.episode_folders] == ["step-000000", "step-000002"]
+    for items, kept in zip(run.item_files, run.episode_folders, strict=True):
+        rows, scored = read_rows(kept / "episodes.jsonl"), {item["id"]: item["value"] for item in read_items(items)}
+        for success in (0.0, 1.0):
+            ids = [id for id, value in scored.items() if value == success][:4]
+            assert [row["prompt_id"] for row in rows if row["outcome"]["success"] == success] == ids
+        assert {1.0, 0.0} == {row["outcome"]["success"] for row in rows} and {row["instruction"] for row in rows} == {
+            "turn to the mark"
+        }
+        assert len(list(kept.glob("*.webp"))) == len(rows) <= 8
+        for row in rows:
+            shown = pictures((kept / row["video"]).read_bytes())
+            lasts = 100 * row["outcome"]["steps"] + 1000 if len(shown) > 1 else 0  # where nothing moves it is a picture
+            assert sum(ms for _, ms in shown) == lasts and shown[0][0].size == (36, 36)
+    page = page_of(folder)
+    assert_self_contained(page)
+    rollouts = sum(len(read_rows(path)) for path in run.rollout_files)
+    assert 0 < page.count("img", "moving") <= 16 + rollouts
+
+
+def test_success_at_any_time_and_at_the_end_have_intervals(tmp_path):
+    folder = runs.run(config(tmp_path, [{**GRPO, "steps": 1}], evaluate={"n": 8}))
+    options = {"until_success": False}
+    asked = {"n": 90, "temperature": 1.0}
+    (single,) = evaluate_only(config(tmp_path, [GRPO], options=options, evaluate=asked), folder.path, "last")
+    once, end = (single.extra[f"episode/{name}"] for name in ("success", "success_at_end"))
+    assert end < once == single.value and (single.samples, single.temperature) == (1, 1.0)
+    assert single.intervals == {
+        "episode/success": (single.low, single.high),
+        "episode/success_at_end": wilson(round(90 * end), 90),
+    }
+    asked = {"n": 40, "samples": 3, "temperature": 1.0}
+    (sampled,) = evaluate_only(config(tmp_path, [GRPO], options=options, evaluate=asked), folder.path, "last")
+    assert sampled.intervals["episode/success"] == pytest.approx((sampled.low, sampled.high))
+    low, high = sampled.intervals["episode/success_at_end"]
+    assert low < sampled.extra["episode/success_at_end"] < high and sampled.temperature == 1.0
+    assert {row["temperature"] for row in sampled.episodes} == {1.0} and len(sampled.episodes) == 8
+    assert len({row["prompt_id"] for row in sampled.episodes}) == 8, "one of each start"
+
+
+def test_eval_prints_a_table_and_keeps_videos(tmp_path):
+    variants = {"plain": {}, "paid": {"reward": "own"}, "hopeless": {"never": True}}
+    tasks = [{"id": "dial/turn", "name": name, "options": {"n": 2000, **options}} for name, options in variants.items()]
+    data = config(tmp_path, [{**GRPO, "steps": 1}]).model_dump(mode="json", exclude_none=True) | {"tasks": tasks}
+    path = tmp_path / "run.toml"
+    path.write_text(tomli_w.dumps(data))
+    done = CliRunner().invoke(main, ["eval", str(path), "-n", "30", "--videos", str(tmp_path / "videos")])
+    assert done.exit_code == 0, done.output
+    lines = [line.split() for line in done.stdout.splitlines() if line.split() and line.split()[0] in variants]
+    assert [line[0] for line in lines] == list(variants) and all(line[-1] == "30" for line in lines)
+    assert "accuracy, at any time" in done.stdout and "at the end" in done.stdout and "greedy" in done.stdout
+    low, high = (f"{bound:.3f}" for bound in wilson(0, 30))
+    assert " ".join(lines[2]).count(f"0.000 ({low} to {high})") == 2
+    rows = read_rows(tmp_path / "videos" / "episodes.jsonl")
+    assert f"{len(rows)} videos are in" in done.stderr and {row["task"] for row in rows} == set(variants)
+    assert {row["step"] for row in rows} == {None} and {row["variant"] for row in rows} == {None}
+    assert all((tmp_path / "videos" / row["video"]).is_file() for row in rows)
+    again = CliRunner().invoke(main, ["eval", str(path), "-n", "30", "--videos", str(tmp_path / "videos")])
+    assert again.exit_code == 2 and "is there already and not an empty folder" in again.stderr
+    as_json = CliRunner().invoke(main, ["eval", str(path), "-n", "30", "--json"])
+    found = json.loads(as_json.stdout)
+    assert found["hopeless"]["intervals"]["episode/success_at_end"] == pytest.approx(wilson(0, 30))
+    assert found["plain"]["extra"]["episode/near"] > 0 and "episodes" not in found["plain"]
 
 
 def test_a_checkpoint_is_evaluated_again_and_under_a_variant(tmp_path):

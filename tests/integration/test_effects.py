@@ -85,8 +85,8 @@ class Talk(Ranked):
 def letters(case):
     return min(0.9, sum(ord(c) % 17 for c in case.completion) / 400)
 
-def opposite(case):
-    return 1 - letters(case)
+def opposite(case, share: float = 1.0):
+    return share * (1 - letters(case))
 
 def slow(case):
     time.sleep(1.0)
@@ -157,6 +157,8 @@ class Ran:
     workers: int = 0
     lanes: list[int] = field(default_factory=list)
     """Environments in each lane of simulators."""
+    resets: list[list[list[int]]] = field(default_factory=list)
+    """Of each lane: the environments in which episodes began, at each time."""
     kept: int = 0
     """Bytes that backward passes found in memory."""
     sdpa: int = 0
@@ -304,8 +306,10 @@ def watch(m, found):
         return found.policy
 
     def laned(simulation, size, device):
+        made = lane(simulation, size, device)
         found.lanes.append(size)
-        return lane(simulation, size, device)
+        found.resets.append(made.simulator.resets)
+        return made
 
     def packed(rollouts, credit, policy, **options):
         batch = pack(rollouts, credit, policy, **options)
@@ -652,6 +656,7 @@ OF_RL = {
     "settings": Effect(to={"scale": "none"}, seen=lambda a, b: credit(a, b) and learns(a, b), why="advantages in other units"),
     "epochs": Effect(to=2, seen=both(optimiser_steps, {2}, {4}), why="two passes a step"),
     "minibatches": Effect(to=2, seen=both(optimiser_steps, {2}, {4}), why="two optimiser steps"),
+    "stop_kl": Effect(to=1e-9, also={S + "epochs": 3}, seen=both(optimiser_steps, {6}, {2}), why="one optimiser step a step"),
     "credit": Effect(
         to=["action", "chunk", "turn"],
         each=True,
@@ -1066,6 +1071,17 @@ ENTRIES = {
     # simulators
     "simulate.environments": Effect(to=3, also=ACTS, seen=both(lambda r: r.lanes, [4], [3]), why="fewer at once"),
     "simulate.lanes": Effect(to=2, also=ACTS, seen=both(lambda r: r.lanes, [4], [2, 2]), why="divided into two"),
+    "simulate.demonstrations_mb": Effect(
+        to=0,
+        base="sft",
+        also={
+            **ACTS,
+            "stages": [{**BASES["sft"], "split": "warm"}],
+            "tasks": [{"id": "dial/turn", "options": {"size": 56, "n": 2}}],
+        },
+        seen=lambda a, b: [sum(map(len, lane)) for r in (a, b) for lane in r.resets] == [2, 4] and same(a, b),
+        why="episodes are played again, and the results are the same",
+    ),
     "simulate.device": Effect(to="cuda:99", also=ACTS, seen=refused("cuda:99"), why="there is no such GPU anywhere"),
     "evaluate.blank": Effect(
         to=True,
@@ -1074,6 +1090,12 @@ ENTRIES = {
         why="the figure on blanked pictures",
     ),
     # the judge
+    "verifiers": Effect(
+        to={"extras/opposite": {"share": 0.5}},
+        also={"tasks.0.verifiers": {"extras/opposite": 1.0}},
+        seen=rewards,
+        why="a verifier with another option",
+    ),
     "judge.processes": Effect(
         to=2,
         seen=lambda a, b: (a.workers, b.workers) == (1, 2) and a.steps == b.steps and same(a, b),
@@ -1139,6 +1161,12 @@ ENTRIES = {
     ),
     "record.rollouts_every": Effect(to=0, seen=both(lambda r: len(r.files("rollouts/*.jsonl")), 2, 0), why="none are recorded"),
     "record.rollouts": Effect(to=3, seen=both(lambda r: len(r.rollouts), 16, 6), why="fewer a step"),
+    "record.episodes": Effect(
+        to=1,
+        also={**ACTS, "evaluate.n": 6},
+        why="fewer videos of each evaluation",
+        seen=lambda a, b: len(a.files("episodes/step-000000/*.webp")) > len(b.files("episodes/step-000000/*.webp")) in (1, 2),
+    ),
     "record.trackers": Effect(
         to=["tensorboard"], seen=both(lambda r: bool(r.files("tensorboard/*")), False, True), why="event files"
     ),

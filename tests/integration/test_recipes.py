@@ -26,7 +26,8 @@ def test_there_is_one_for_each_system_and_a_place_for_each_on_the_page():
     assert names >= {
         *("vlm-r1-rec", "vlm-r1-ovd", "vision-r1", "visurf", "jigsaw-r1", "cls-rl", "no-thinking-rl", "ssl4rl", "rewardmap"),
         *("rrvf", "rlrf", "vlaa-thinking", "r1-reward", "generalpoints", "uav-vl-r1", "maye", "ttrv", "modomodo"),
-        *("rl4vla", "rlinf-vla-ppo", "rlinf-vla-grpo", "simplevla-rl", "vla-rl", "vla-opd", "llarp", "resfit", "recap"),
+        *("rl4vla", "rlinf-vla-ppo", "rlinf-vla-grpo", "simplevla-rl", "vla-rl", "vla-opd", "pi-rl", "llarp", "resfit", "recap"),
+        *("vlac-critic", "vlac", "vlm-rm"),
     }
     headings = re.findall(r"^### `([^`]+)`", PAGE, re.MULTILINE)
     assert sorted(headings) == sorted(names)
@@ -44,8 +45,8 @@ def test_it_is_named_after_its_file_and_says_so_at_its_top(path):
     check_config(resolved(config))
 
 
-LONG = ("rewardmap", "vla-rl")
-"""Those that take more than twenty seconds: they draw large maps, or play long episodes token by token."""
+LONG = ("rewardmap", "vla-rl", "vlac", "vlac-critic")
+"""Those that take more than twenty seconds: they draw large maps, play long episodes token by token, or look at each moment."""
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mmrl import noise
 from mmrl.policies.action_tokens import ActionTokens
+from mmrl.policies.flow import Chains
 from mmrl.policies.heads import Draw, Flow, Normal, Tokens, categorical
 
 SEEDS = torch.arange(100, 164)
@@ -98,7 +99,6 @@ def test_a_row_is_drawn_alike_in_any_company_and_scored_as_it_was_drawn(head):
         scored, entropy = head.score(features, choices, temperature)
         torch.testing.assert_close(scored, logprobs, atol=2e-5, rtol=1e-5)
         assert actions.shape == (64, 2, 3) and scored.shape[:2] == entropy.shape[:2] == (64, 2)
-        assert actions.abs().max() <= 1
     later = Draw(seeds_n=SEEDS, calls_n=DRAW.calls_n + 1)
     assert not torch.equal(head.sample(features, later, 1.0)[1], choices)
     calm = head.sample(features, DRAW, 0.0)[0]
@@ -171,6 +171,52 @@ def test_the_noisy_flow_ends_in_the_distribution_of_the_calm_one():
     for temperature in (0.0, 1.0):
         found = head.sample(features, draw, temperature)[0]
         assert float(found.mean()) == pytest.approx(mean, abs=0.01) and float(found.std()) == pytest.approx(std, rel=0.05)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_one_noisy_step_a_call_is_scored_as_it_was_drawn_and_keeps_the_distribution(temperature):
+    """Each call's own step; with data that is N(0.3, 0.2^2) at temperature 1 the end must be that."""
+    mean, std = 0.3, 0.2
+
+    def exact(x, times):
+        t = times[..., None]
+        variance = (1 - t) ** 2 * std**2 + t**2
+        return (t * (x - (1 - t) * mean) - (1 - t) * std**2 * (x - (1 - t) * mean)) / variance - mean
+
+    chains = Chains(steps=50, noise_level=0.7, noisy="one")
+    seeds = torch.arange(40_000)
+    draw = Draw(seeds_n=seeds, calls_n=torch.zeros_like(seeds))
+    end, choices, logprob = chains.sample(exact, draw, (1,), temperature)
+    assert choices.shape == (40_000, 3, 1)
+    scored, entropy = chains.score(exact, choices, temperature)
+    torch.testing.assert_close(scored, logprob, atol=2e-5, rtol=1e-4)
+    assert float(-scored.mean()) == pytest.approx(float(entropy.mean()), abs=0.02), "the likelihood is that of what was drawn"
+    steps = choices[:, 2, 0].long()
+    assert torch.bincount(steps, minlength=50).min() > 600
+    if temperature == 1:
+        assert float(end.mean()) == pytest.approx(mean, abs=0.01) and float(end.std()) == pytest.approx(std, rel=0.05)
+    calm = chains.sample(exact, draw, (1,), 0.0)
+    assert (calm[2] == 0).all() and not torch.equal(calm[0], end)
+
+
+def test_demonstrations_are_looked_at_all_along_the_way():
+    """One moment in each quarter of the distribution, everywhere within it; the target is noise less action."""
+    seen = []
+
+    def ask(x, times):
+        seen.append((x, times))
+        return torch.zeros_like(x)
+
+    actions = torch.randn(5000, 2, 1, generator=torch.Generator().manual_seed(0)) * 0.3
+    error = Chains(steps=4, emphasis=1.5).matching(ask, actions)
+    ((x, times),) = seen
+    quantiles = times**1.5
+    for quarter in range(4):
+        inside = quantiles[:, quarter] * 4 - quarter
+        assert 0 <= inside.min() < 0.01 and 0.99 < inside.max() <= 1.0001
+    t = times[:, :, None, None]
+    noise_less_action = (x - actions[:, None]) / t
+    torch.testing.assert_close(error, (noise_less_action**2).mean(1), atol=1e-2, rtol=1e-2)
 
 
 def test_flow_matching_learns_what_it_is_shown():

@@ -144,6 +144,7 @@ def test_list_json_is_a_contract(mmrl, site) -> None:
             "deadline_s": 5.0,
             "images": False,
             "rollout": False,
+            "model": False,
         },
         {
             "kind": "verifier",
@@ -158,6 +159,7 @@ def test_list_json_is_a_contract(mmrl, site) -> None:
             "deadline_s": 5.0,
             "images": False,
             "rollout": False,
+            "model": False,
         },
         {
             "kind": "simulator",

@@ -221,6 +221,28 @@ def test_every_pass_takes_a_step():
     assert learner.state()["optimizer/w/step"].item() == 6
 
 
+@pytest.mark.parametrize(("limit", "steps"), [(0.4, 1), (0.45, 2), (None, 3)])
+def test_passes_end_before_an_update_that_begins_too_far_from_the_sampler(limit, steps):
+    """Logits (0, 0), then (1, -1): the token's probability goes from 1/2 to sigma(2), which is a KL of 2 sigma(2) - 1 - log(2
+    sigma(2)) = 0.195, and for the other token 2 sigma(-2) - 1 - log(2 sigma(-2)) = 0.672; the mean of both is 0.434. A third pass
+    would begin further away still."""
+    policy, old = Bandit(0.0, 0.0), HALF
+    learner = rl(policy, epochs=3, stop_kl=limit, clip_low=1.0, clip_high=1e9)
+    found = learner.update([batch([0, 1], [1.0, -1.0], [old, old])], 0)
+    assert learner.state()["optimizer/w/step"].item() == steps and policy.w.grad is None
+    assert found.get("updates") == (None if limit is None else steps) and "moved" not in found
+    assert found["grad_norm"] > 0, "figures are those of the last pass that was made"
+
+
+def test_a_pass_may_end_between_two_mini_batches_and_the_next_update_begins_anew():
+    policy = Bandit(0.0, 0.0)
+    learner = rl(policy, stop_kl=0.1, clip_high=1e9)
+    halves = [batch([0], [1.0], [HALF]), batch([1], [1.0], [HALF])]
+    assert learner.update(halves, 0)["updates"] == 1
+    assert policy.w.tolist() == pytest.approx([1.0, -1.0], abs=1e-5), "the second one left nothing behind"
+    assert learner.update(halves[:1], 1)["updates"] == 1, "distances are from the weights of now"
+
+
 def test_each_update_compares_with_its_own_first_pass():
     policy = Bandit(0.0, 0.0)
     learner = rl(policy)

@@ -18,7 +18,8 @@ import pytest
 from PIL import Image
 
 from mmrl import UserError, files, user
-from mmrl.record import RunFolder, read_rows, read_run, rollout_row, step_of
+from mmrl.kept import rollout_row
+from mmrl.record import RunFolder, read_rows, read_run, step_of
 from mmrl.types import Prompt, Rollout, Score, Status, Turn
 from runs import figure
 

@@ -73,6 +73,7 @@ prompts_per_step = 4
 group_size = 2
 algorithm = "ppo"
 kl = 0.1
+stop_kl = 1.0
 dynamic_sampling = 1
 hints = "guide"
 imitation = {batch_size = 2}
@@ -97,7 +98,7 @@ name = "dial"
 policy = {kind = "small", model = "mlp", options = {dims = 2, state = 2, hidden = [4]}}
 tasks = [{id = "dial/turn", options = {reward = "own"}, verifiers = {"dial/success" = 1.0}}]
 stages = [{kind = "rl", steps = 1, prompts_per_step = 2, group_size = 2}]
-evaluate = {n = 0}
+evaluate = {n = 4}
 """
 
 
@@ -139,11 +140,12 @@ def keys(value: Mapping[str, Any], *opened: str) -> set[str]:
     return {key for name in value for key in ([f"{name}.{inner}" for inner in value[name]] if name in opened else [name])}
 
 
-def test_the_tree_is_what_is_there(run: Path) -> None:
+def test_the_tree_is_what_is_there(run: Path, acted: Path) -> None:
     tree = re.search(r"runs/digits/\n(.*?)```", PAGE, re.DOTALL)
     assert tree
     told = {re.sub(r"\d{6}", "NNN", name).rstrip("/") for name in re.findall(r"^  (\S+)", tree[1], re.MULTILINE)}
     there = {str(path.relative_to(run)) for path in run.glob("*")} | {str(path.relative_to(run)) for path in run.glob("*/*")}
+    there |= {str(path.relative_to(acted)) for path in acted.glob("episodes/*")}
     there = {re.sub(r"\d{6}", "NNN", name) for name in there} - {"rollouts", "checkpoints", "evaluations"}
     assert told == {re.sub(r"/events\..*", "", name) for name in there}
 
@@ -203,6 +205,15 @@ def test_items_of_evaluations(run: Path) -> None:
         rows = read_rows(path)
         assert len(rows) == 4 and all(set(row) == documented("evaluations/") for row in rows)
         assert {len(row["values"]) for row in rows} == {1} and None in [row["value"] for row in rows]
+
+
+def test_episodes_of_evaluations(acted: Path, run: Path) -> None:
+    folders = read_run(acted).episode_folders
+    assert [path.name for path in folders] == ["step-000000", "step-000001"] and read_run(run).episode_folders == []
+    for folder in folders:
+        rows = read_rows(folder / "episodes.jsonl")
+        assert rows and all(set(row) == documented("episodes/") for row in rows)
+        assert {row["video"] for row in rows} | {"episodes.jsonl"} == {path.name for path in folder.iterdir()}
 
 
 def test_errors(run: Path) -> None:

@@ -192,6 +192,43 @@ def test_a_variant_is_that_of_the_prompt():
     torch.testing.assert_close(marks[::2] * 0.8, marks[1::2])
 
 
+@pytest.mark.parametrize("abilities", [{"per-env-seed"}, {"snapshot"}])
+def test_episodes_of_several_variants_where_all_are_reset_at_once(abilities):
+    """A reset for one variant may not move what has begun in another."""
+    import dial
+
+    far, plain = prompts(6, variant="far"), prompts(6)
+    made = collector(environments=4)
+    made.lanes("dial/turn")[0].spec = replace(dial.SPEC, capabilities=frozenset(abilities))
+    found = collected(made, [p for pair in zip(far, plain, strict=True) for p in pair])
+    marks = torch.stack([r.track.state[0, 1] for r in found])
+    torch.testing.assert_close(marks[::2] * 0.8, marks[1::2])
+    assert all(replayed(r) for r in found)
+
+
+def test_tasks_with_the_same_simulation_share_their_environments():
+    """As a task that is evaluated in many variants has; what is played is the same as apart."""
+    make = plugins.registry().make_task
+    tasks = {"one": make("dial/turn", {}), "two": make("dial/turn", {}), "other": make("dial/turn", {"reward": "own"})}
+    made = StepCollector(policy(), tasks, SimulateConfig(environments=4, lanes=2))
+    one, two, other = made.lanes("one"), made.lanes("two"), made.lanes("other")
+    assert one is two and other is not one
+    asked = [replace(p, task=task) for task in tasks for p in prompts(5)]
+    found = made.collect(asked, made.encode(asked), 2, SAMPLING)
+    assert made.figures()["simulator/steps"] == sum(r.outcome["steps"] for r in found), "each is counted once"
+    closed = []
+    for lane in {*one, *other}:
+        lane.simulator.close = lambda lane=lane: closed.append(lane)
+    made.close()
+    assert len(closed) == 4 and len(set(closed)) == 4, "and closed once"
+    for task, label in zip(tasks.values(), tasks, strict=True):
+        alone = StepCollector(policy(), {label: task}, SimulateConfig(environments=4, lanes=2))
+        own = [p for p in asked if p.task == label]
+        for a, b in zip(collected(alone, own, 2), [r for r in found if r.prompt.task == label], strict=True):
+            torch.testing.assert_close(a.track.choices, b.track.choices)
+            assert a.outcome == pytest.approx(b.outcome)
+
+
 def test_an_environment_that_breaks_has_its_episode_begun_again_and_counted():
     broken = prompts(5)[2].seed
     made = collector(environments=2, breaks=broken, never=True)

@@ -19,11 +19,11 @@ from mmrl.config import parse_config
 from mmrl.data.seeds import derive
 from mmrl.errors import UserError
 from mmrl.judge import weigh
+from mmrl.kept import kept_of
 from mmrl.policies.vlm import VLM
 from mmrl.run import Run
 from mmrl.schema import PolicyConfig
 from mmrl.start import resolved
-from mmrl.steps import kept_of
 from mmrl.types import Credit, Prompt, Rollout, Score, Status, Turn, replace, user
 
 MODEL = "tiny:qwen2_5_vl:hidden=32,layers=1"
@@ -290,7 +290,8 @@ def kept(limit, sizes, taught=(), tasks="", gold=()):
         for _ in range(size):
             turn = Turn(observed_ids=(1,), token_ids=(2,), logprobs=(math.nan if len(rollouts) in gold else -1.0,), text="0")
             rollouts.append(Rollout(prompt=prompt, group=group, turns=(turn,), status=Status.FINISHED))
-    numbers = kept_of(rollouts, [r.group in taught for r in rollouts], limit)
+    credit = Credit(advantages=torch.tensor([float(r.group in taught) for r in rollouts]))
+    numbers = kept_of(rollouts, credit, limit)
     assert len({*numbers}) == len(numbers) <= limit
     return [rollouts[n].group for n in numbers] if not gold else numbers
 

@@ -218,7 +218,7 @@ def test_a_critic_reads_the_hidden_states_before_the_actions():
             for p in critic.head.parameters():
                 p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
         found = policy.act(seen(), SEEDS, CALLS, 1.0, critic)
-        torch.testing.assert_close(policy.values(seen(), critic), found.values_nU, atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(policy.values(seen(), SEEDS, CALLS, critic), found.values_nU, atol=2e-5, rtol=1e-4)
         assert found.values_nU.std() > 0
 
 
@@ -245,7 +245,7 @@ def test_cropping_and_scaling():
     import numpy as np
 
     gap = np.abs(pictures[0].permute(1, 2, 0).numpy().astype(int) - np.asarray(wanted).astype(int))
-    assert gap.mean() < 0.6, "Pillow rounds between its two passes"
+    assert gap.mean() < 0.02 and gap.max() <= 1, "where a number lies in the middle of two, rounding may differ"
     same = vla(crop=0.81)._pictures(shown)
     assert {tuple(p.shape) for p in same} == {(3, 80, 80)}
 

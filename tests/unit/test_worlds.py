@@ -11,9 +11,9 @@ from mmrl.errors import UserError
 from mmrl.generate.local import LocalGenerator, Sampling
 from mmrl.interfaces import Task
 from mmrl.judge import cases_of
+from mmrl.kept import rollout_row
 from mmrl.pack import pack
 from mmrl.policies.vlm import VLM
-from mmrl.record import rollout_row
 from mmrl.schema import PolicyConfig
 from mmrl.targets import PluginError
 from mmrl.types import Credit, Reply, Score, Status, replace, user

@@ -14,6 +14,43 @@ TABLETOP = {
 SUCCESS = {"robotics/success": 0.0}
 """The reward comes from the simulator, by stages; the verifier says whether the episode succeeded, for evaluations."""
 
+MOST = 1000.0
+"""Bound of what is added up over an episode."""
+LOOKING = [
+    VerifierSpec(
+        id="robotics/judge",
+        target="mmrl_robotics.looking:Judge",
+        model=True,
+        rollout=True,
+        graded=True,
+        deadline_s=60.0,
+        summary="How likely a vision-language model is to say that it was done",
+    ),
+    VerifierSpec(
+        id="robotics/progress",
+        target="mmrl_robotics.looking:Progress",
+        model=True,
+        rollout=True,
+        graded=True,
+        low=-MOST,
+        high=MOST,
+        deadline_s=120.0,
+        summary="What a vision-language model says of the progress from moment to moment",
+    ),
+    VerifierSpec(
+        id="robotics/vlm-rm",
+        target="mmrl_robotics.vlm_rm:Closeness",
+        model=True,
+        rollout=True,
+        graded=True,
+        low=-MOST,
+        high=MOST,
+        deadline_s=60.0,
+        summary="How close CLIP finds each picture to a text",
+    ),
+]
+"""Models that look at an episode; the last two pay for each call of the policy."""
+
 
 @hookimpl
 def mmrl_tasks() -> list[TaskSpec]:
@@ -34,6 +71,18 @@ def mmrl_tasks() -> list[TaskSpec]:
             verifiers=SUCCESS,
             summary="Episodes of any simulator, with a reward by stages",
         ),
+        TaskSpec(
+            id="robotics/progress-pairs",
+            target="mmrl_robotics.pairs:ProgressPairs",
+            verifiers={"robotics/percent": 1.0},
+            summary="By how much one moment of an expert's episode is ahead of another",
+        ),
+        TaskSpec(
+            id="robotics/demos",
+            target="mmrl_robotics.demos:Demos",
+            verifiers=SUCCESS,
+            summary="Demonstrations of a data set in LeRobot's format, and a simulator to evaluate in",
+        ),
     ]
 
 
@@ -45,4 +94,11 @@ def mmrl_verifiers() -> list[VerifierSpec]:
         VerifierSpec(
             id="robotics/quick", target="mmrl_robotics.verifiers:quick", graded=True, summary="Solved, and the sooner the better"
         ),
+        VerifierSpec(
+            id="robotics/percent",
+            target="mmrl_robotics.verifiers:percent",
+            graded=True,
+            summary="How close the completion is to the right percentage",
+        ),
+        *LOOKING,
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -40,6 +41,7 @@ class Gym(ProcessSimulator):
         success_return: float | None = None,
         frame: Literal["end-effector-delta", "joint-delta", "joint", "other"] = "other",
         gripper: int | None = None,
+        units: Sequence[float] = (),
         max_steps: int | None = None,
         python: str | None = None,
         environment: Mapping[str, str] | None = None,
@@ -48,7 +50,7 @@ class Gym(ProcessSimulator):
         """env_id, make: of `gymnasium.make`, whose further arguments (a camera, say) `make` holds. modules: those that register
         environments, imported before. size: pixels of a side that pictures are brought to, or None for those rendered. pictures,
         state: whether these are shown. flip: turn pictures upside down and left to right. success_key: what in `info` says that
-        the task is solved. success_return: or the sum of rewards from which it is. frame, gripper: see `ActionSpec`.
+        the task is solved. success_return: or the sum of rewards from which it is. frame, gripper, units: see `ActionSpec`.
         max_steps: of an episode, by default the environment's. python: another interpreter for the processes, that has numpy and
         gymnasium. environment: variables for them. deadline_s: seconds after which a process that doesn't answer is killed.
         """
@@ -86,10 +88,13 @@ class Gym(ProcessSimulator):
         if gripper is not None and not 0 <= gripper < dims:
             workers.close()
             raise UserError(f"{what}: gripper = {gripper!r} is none of the {dims} dims of an action")
+        if units and (len(units) != dims or not all(math.isfinite(u) and u for u in units)):
+            workers.close()
+            raise UserError(f"{what}: units = {units!r} must be {dims} finite numbers, none of them 0")
         super().__init__(
             workers,
             instruction=instruction,
-            action=ActionSpec(dims=dims, frame=frame, gripper=gripper),
+            action=ActionSpec(dims=dims, frame=frame, gripper=gripper, units=tuple(units)),
             max_steps=max_steps or workers.facts["max_steps"],
             device=device,
         )

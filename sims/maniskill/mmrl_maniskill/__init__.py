@@ -7,8 +7,10 @@ from mmrl import SimulatorSpec, hookimpl
 from mmrl.simulation import ActionSpec
 from mmrl_maniskill.tasks import CAMERAS, ENVIRONMENTS
 
-PANDA = ActionSpec(dims=7, frame="end-effector-delta", gripper=6)
-"""`pd_ee_delta_pose` of an arm with a gripper."""
+POSE = (0.1, 0.1, 0.1, -0.1, -0.1, -0.1)
+"""Metres and radians of `pd_ee_delta_pose`; ManiSkill multiplies turns by the lower of their limits, which is below 0."""
+PANDA = ActionSpec(dims=7, frame="end-effector-delta", gripper=6, units=(*POSE, 1.0))
+"""That of an arm with a gripper. An instance reads its own from its controllers."""
 ABILITIES = frozenset(("partial-reset", "per-env-seed", "snapshot", "render-gpu", "render-cpu"))
 
 
@@ -18,10 +20,10 @@ def mmrl_simulators() -> list[SimulatorSpec]:
         SimulatorSpec(
             id=f"maniskill/{name}",
             target="mmrl_maniskill.simulator:ManiSkill",
-            options={"env_id": task.env_id, "instruction": task.instruction, "parts": task.parts},
+            options={"env_id": task.env_id, "instruction": task.instruction, "parts": task.parts, "reward": task.reward},
             summary=f"{task.env_id}: {task.instruction}",
             cameras=CAMERAS,
-            action=ActionSpec(dims=6, frame="end-effector-delta") if task.stick else PANDA,
+            action=ActionSpec(dims=6, frame="end-effector-delta", units=POSE) if task.stick else PANDA,
             control_hz=20.0,
             max_steps=task.max_steps,
             parts=task.parts,

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import warnings
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 
 from mmrl import UserError
@@ -77,18 +75,10 @@ def _rungs(wanted: str) -> list[Rung]:
 
 @functools.cache
 def _probe(rendering: str, environment: tuple[tuple[str, str], ...], python: str | None) -> str | None:
-    """Why a rung doesn't work, or None. That it does is kept in a file, for as long as sapien and the driver are the same."""
-    key = json.dumps([rendering, environment, python, _version(), *(_changed(value) for _, value in environment)])
-    file = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mmrl" / "maniskill-rendering.json"
-    try:
-        known = json.loads(file.read_text())
-    except (OSError, ValueError):
-        known = []
-    if rendering == "software" and key in known:  # a GPU may be gone tomorrow
-        return None
+    """Why a rung doesn't work, or None."""
     try:
         Workers(
-            "mmrl_maniskill.world:Probe",
+            "mmrl_maniskill.devices:Probe",
             {"rendering": rendering},
             1,
             what=rendering,
@@ -98,20 +88,4 @@ def _probe(rendering: str, environment: tuple[tuple[str, str], ...], python: str
         ).close()
     except UserError as error:
         return str(error).removeprefix(f"{rendering} can't be made: ")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps([*known, key]))
-    except OSError:  # then it is tried again next time
-        return None
     return None
-
-
-def _version() -> str:
-    try:
-        return metadata.version("sapien")
-    except metadata.PackageNotFoundError:
-        return ""
-
-
-def _changed(path: str) -> float:
-    return Path(path).stat().st_mtime if Path(path).is_file() else 0.0

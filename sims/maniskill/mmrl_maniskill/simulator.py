@@ -85,7 +85,7 @@ class ManiSkill(ProcessSimulator):
         super().__init__(
             workers,
             instruction=instruction,
-            action=ActionSpec(dims=facts["dims"], frame=facts["frame"], gripper=facts["gripper"]),
+            action=ActionSpec(dims=facts["dims"], frame=facts["frame"], gripper=facts["gripper"], units=facts["units"]),
             max_steps=facts["max_steps"],
             device=device,
         )

@@ -20,6 +20,8 @@ class Task:
     """What the task's `evaluate` says of a state besides `success`, true or false, by its names there."""
     max_steps: int = 50
     """The registry's limit of an episode."""
+    reward: str = "normalized_dense"
+    """The richest of ManiSkill's rewards that the task has."""
     stick: bool = False
     """The arm has no gripper."""
 
@@ -41,10 +43,13 @@ ENVIRONMENTS = {
         env_id="StackPyramid-v1",
         instruction="put the red cube next to the green cube and the blue cube on top of both",
         max_steps=250,
+        reward="sparse",
     ),
     "lift-peg": Task(env_id="LiftPegUpright-v1", instruction="lift the peg and stand it upright on the table"),
     "insert-peg": Task(env_id="PegInsertionSide-v1", instruction="insert the orange end of the peg into the box", max_steps=100),
-    "plug-charger": Task(env_id="PlugCharger-v1", instruction="plug the charger into the wall receptacle", max_steps=200),
+    "plug-charger": Task(
+        env_id="PlugCharger-v1", instruction="plug the charger into the wall receptacle", max_steps=200, reward="sparse"
+    ),
     "place-sphere": Task(
         env_id="PlaceSphere-v1",
         instruction="place the sphere into the shallow bin",

@@ -9,10 +9,24 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import gc
 import hashlib
 import importlib.util
+import sys
+from pathlib import Path
 from typing import Any
 
+
+def _beside(name: str) -> Any:
+    """A module of this folder, whose package an interpreter of its own may not have."""
+    spec = importlib.util.spec_from_file_location(f"{__name__}.{name}", Path(__file__).with_name(f"{name}.py"))
+    assert spec and spec.loader
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+devices = _beside("devices")
 PEOPLE = 256
 """Pixels of a side of the pictures for people."""
 SEEDS = 2**32
@@ -64,11 +78,15 @@ class World:
         self.gripper = self.facts["gripper"]
         self.seed, self.actions = 0, []
         check_names(self.env, self.cameras, self.parts)
+        gc.collect()
+        gc.freeze()  # ManiSkill collects garbage for each new scene: 0.14 s among all that was imported, and nothing without it
 
     def reset(self, seed: int, variant: str | None) -> dict[str, Any]:
         self.seed, self.actions = seed, []
         self.torch.manual_seed(seed % SEEDS)  # for what a task may draw outside of the generators that ManiSkill seeds
-        obs, _ = self.env.reset(seed=seed % SEEDS)
+        # A scene that was played in before has another future, in its last bits, from the first contact on: PhysX orders contacts
+        # by their history.
+        obs, _ = self.env.reset(seed=seed % SEEDS, options={"reconfigure": True})
         return self._rows(obs, self.env.get_info(), 0.0)
 
     def step(self, action: Any) -> dict[str, Any]:
@@ -150,29 +168,6 @@ class World:
         return found.hexdigest()
 
 
-class Probe:
-    """A picture of an empty scene: proves that a device renders, in a process that may hang or die of it."""
-
-    def __init__(self, rendering: str) -> None:
-        import sapien
-        import torch
-
-        busy = torch.ones(1024, 1024, device="cuda") if rendering == "gpu" and torch.cuda.is_available() else None
-        scene = sapien.Scene([sapien.physx.PhysxCpuSystem(), sapien.render.RenderSystem(device(rendering))])
-        camera = scene.add_camera("probe", 16, 16, 1.0, 0.01, 10.0)
-        scene.set_ambient_light([1.0, 1.0, 1.0])
-        for _ in range(3):
-            for _ in range(50 if busy is not None else 0):  # some drivers hang only when both are at work
-                busy = busy @ busy / 1024
-            scene.update_render()
-            camera.take_picture()
-            self.picture = camera.get_picture("Color")
-        self.facts = {"dims": 1}
-
-    def reset(self, seed: int, variant: str | None) -> dict[str, Any]:
-        return {"picture": self.picture}
-
-
 def made(
     env_id: str, num_envs: int, backend: str, *, obs: str, size: int, control_mode: str, reward: str, rendering: str
 ) -> tuple[Any, int]:
@@ -183,7 +178,9 @@ def made(
     if importlib.util.find_spec("mani_skill") is None:
         raise Refused("no module named 'mani_skill': pip install \"mmrl[maniskill]\"")
     if rendering == "none":
-        _do_without_materials()
+        devices.do_without_materials()
+    if rendering == "software":
+        devices.spare_the_table()
     import gymnasium
     import mani_skill.envs
     import mani_skill.envs.sapien_env as sapien_env
@@ -199,7 +196,9 @@ def made(
 
     def parsed(sim: str, render: str) -> Any:
         """ManiSkill takes no name for a device that renders by software."""
-        return dataclasses.replace(parse(sim, "none"), render_device=device(rendering), render_backend="sapien_" + rendering)
+        return dataclasses.replace(
+            parse(sim, "none"), render_device=devices.device(rendering), render_backend="sapien_" + rendering
+        )
 
     if rendering != "none":
         sapien_env.parse_sim_and_render_backend = parsed
@@ -226,13 +225,6 @@ def made(
     return env.unwrapped, int(REGISTERED_ENVS[env_id].max_episode_steps or 0)
 
 
-def device(rendering: str) -> Any:
-    """The sapien device of `gpu` or `software`."""
-    import sapien
-
-    return sapien.Device("cuda" if rendering == "gpu" else "pci:0")  # with a software driver, Vulkan has one device
-
-
 def facts(env: Any, control_mode: str) -> dict[str, Any]:
     """What the parent must know of an environment."""
     space = env.single_action_space
@@ -248,8 +240,31 @@ def facts(env: Any, control_mode: str) -> dict[str, Any]:
         "dims": int(space.shape[0]),
         "gripper": int(space.shape[0]) - 1 if parts and parts[-1] == "gripper" else None,
         "frame": FRAMES.get(control_mode, "other"),
+        "units": units(env.agent.controller),
         "control_hz": float(env.control_freq),
     }
+
+
+def units(controller: Any) -> tuple[float, ...]:
+    """What 1 of each number is, in metres or radians; empty where a number isn't that times something, as that of a target with
+    another middle than 0. A gripper's says nothing."""
+    found: list[float] = []
+    for name, part in getattr(controller, "controllers", {"arm": controller}).items():
+        config, count = part.config, int(part.single_action_space.shape[0])
+        names = ("pos", "rot") if hasattr(config, "pos_lower") else ("",)
+        if name == "gripper":
+            found += [1.0] * count
+            continue
+        for each in names:
+            low, high = (getattr(config, f"{each}_{end}" if each else end, None) for end in ("lower", "upper"))
+            if low is None and each == "rot":
+                continue  # it moves without turning
+            if not isinstance(low, int | float) or not isinstance(high, int | float) or high <= 0 or low != -high:
+                return ()
+            # `PDEEPoseController` multiplies turns by `rot_lower`, whatever its sign; all else goes from lower to upper
+            scale = float(low if each == "rot" else high) if config.normalize_action else 1.0
+            found += [scale] * (3 if each else count)
+    return tuple(found) if len(found) == controller.single_action_space.shape[0] else ()
 
 
 def check_names(env: Any, cameras: tuple[str, ...], parts: tuple[str, ...]) -> None:
@@ -307,26 +322,3 @@ def _check_assets(env_id: str, needed: list[str]) -> None:
             raise Refused(
                 f"{env_id} needs files from elsewhere ({missing[0]!r}): python -m mani_skill.utils.download_asset {name}"
             )
-
-
-def _do_without_materials() -> None:
-    """Lets tasks be built where no Vulkan device is: what they say of looks goes nowhere."""
-    import sys
-
-    import sapien
-
-    class Material:
-        def __init__(self, **looks: Any) -> None:
-            self.__dict__.update(looks)
-
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("set_"):
-                return lambda *arguments, **options: None
-            raise AttributeError(name)
-
-    import mani_skill.envs  # noqa: F401  its modules hold the class by name, too
-
-    real = sapien.render.RenderMaterial
-    for module in list(sys.modules.values()):
-        if getattr(module, "RenderMaterial", None) is real:
-            module.RenderMaterial = Material

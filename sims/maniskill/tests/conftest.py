@@ -1,5 +1,6 @@
-"""ManiSkill's environments, made by options."""
+"""ManiSkill's environments, made by options, in whatever interpreter has ManiSkill."""
 
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,14 +15,27 @@ from mmrl_maniskill.simulator import ManiSkill
 from mmrl import UserError
 from mmrl.specs import SimulatorSpec
 
+OWN = Path(__file__).parents[3] / ".simulators" / "maniskill"
+"""Where `make simulators` puts it: its packages don't go with mmrl's."""
+
+
+@pytest.fixture(scope="session")
+def python() -> str | None:
+    """The option `python`: None where ManiSkill is installed here. Skips where it is nowhere."""
+    if importlib.util.find_spec("mani_skill"):
+        return None
+    if (OWN / "installed").is_file():  # written when all of it was
+        return str(OWN / "bin" / "python")
+    pytest.skip('ManiSkill is not installed: make simulators, or pip install "mmrl[maniskill]"')
+
 
 @pytest.fixture
-def made() -> Iterator[Callable[..., ManiSkill]]:
+def made(python: str | None) -> Iterator[Callable[..., ManiSkill]]:
     """An instance by its spec: `made(spec, 2, obs="state")`; closed at the end."""
     found: list[ManiSkill] = []
 
     def make(spec: SimulatorSpec, num_envs: int, **options: Any) -> ManiSkill:
-        found.append(ManiSkill(num_envs=num_envs, device="cpu", **{**spec.options, **options}))
+        found.append(ManiSkill(num_envs=num_envs, device="cpu", **{"python": python, **spec.options, **options}))
         return found[-1]
 
     yield make
@@ -30,11 +44,11 @@ def made() -> Iterator[Callable[..., ManiSkill]]:
 
 
 @pytest.fixture(scope="session")
-def vulkan() -> None:
+def vulkan(python: str | None) -> None:
     """Skips where nothing renders."""
     from mmrl_maniskill.rendering import choose
 
     try:
-        choose("auto", True)
+        choose("auto", True, python)
     except UserError as error:
         pytest.skip(str(error))

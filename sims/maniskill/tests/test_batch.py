@@ -1,25 +1,48 @@
-"""`maniskill/batch` on PhysX's CPU side, with its one environment: all but what only a GPU does."""
+"""`maniskill/batch` on PhysX's CPU side, with its one environment: all but what only a GPU does.
+
+It runs in the engine's process, so where that has no ManiSkill, this file is run by the interpreter that has.
+"""
+
+import importlib.util
+import subprocess
+from pathlib import Path
 
 import mmrl_maniskill
 import pytest
 import torch
+from mmrl_maniskill.batch import Batch
 
 from mmrl import UserError
 from mmrl.testing.sample import other_random_states, random_states
-
-pytest.importorskip("mani_skill", reason='ManiSkill is not installed: pip install "mmrl[maniskill]"')
-from mmrl_maniskill.batch import Batch
 
 (SPEC,) = [spec for spec in mmrl_maniskill.mmrl_simulators() if spec.id == "maniskill/batch"]
 PICK = {"env_id": "PickCube-v1", "instruction": "pick up the cube", "obs": "state", "rendering": "none"}
 
 
+HERE = importlib.util.find_spec("mani_skill") is not None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(HERE, reason="the tests below are run by this interpreter")
+def test_elsewhere(python):
+    done = subprocess.run(
+        [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not elsewhere", __file__],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        cwd=Path(__file__).parents[3],
+    )
+    assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not HERE, reason="ManiSkill is not installed here: test_elsewhere runs this")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_is_refused():
     with pytest.raises(UserError, match="needs a CUDA device, and this is cpu: take maniskill/env"):
         Batch(num_envs=2, device="cpu", **PICK)
 
 
+@pytest.mark.skipif(not HERE, reason="ManiSkill is not installed here: test_elsewhere runs this")
 def test_one_environment_does_what_that_of_a_process_does(made):
     """The same seed and actions give the same states, rewards and flags as `maniskill/env`, bit for bit."""
     process = made(SPEC, 1, **PICK)

@@ -9,9 +9,8 @@ from mmrl import UserError
 
 
 @pytest.fixture(autouse=True)
-def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No driver is installed, no variable set, nothing kept from before."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No driver is installed, no variable set, nothing known from before."""
     for name in rendering.VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(rendering, "DRIVERS", ())
@@ -35,15 +34,14 @@ def test_without_any_device_pictures_are_refused() -> None:
         rendering.choose("software", False)
 
 
-def test_a_driver_that_does_not_work_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    pytest.importorskip("sapien", reason='SAPIEN is not installed: pip install "mmrl[maniskill]"')
+def test_a_driver_that_does_not_work_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, python: str | None) -> None:
     driver = tmp_path / "broken_icd.json"
     driver.write_text("{}")
     monkeypatch.setenv("VK_ICD_FILENAMES", str(driver))
     with pytest.raises(UserError, match=rf"{driver} doesn't work \(.*\)"):
-        rendering.choose("auto", True)
+        rendering.choose("auto", True, python)
     with pytest.warns(UserWarning, match=f"states alone: {driver}"):
-        assert rendering.choose("auto", False).rendering == "none"
+        assert rendering.choose("auto", False, python).rendering == "none"
 
 
 def test_the_ladder_goes_down_from_a_gpu_that_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,194 @@
+"""PPO from states on a ManiSkill task, against ManiSkill's own PPO baseline at equal numbers of environment steps.
+
+    python benchmarks/maniskill_ppo.py --task push-cube --python PYTHON [--baseline PATH/ppo.py] [--updates 48] [--every 8]
+        [--seeds 1 2] [--environments 8] [--held-out 64] [--curve FILE.svg]
+
+PYTHON is an interpreter with ManiSkill 3.0.1, and for the baseline tyro; PATH/ppo.py is ManiSkill's
+`examples/baselines/ppo/ppo.py`, which is run unchanged (`maniskill_baseline.py`). Settings are its own: perceptrons of three
+times 256 for policy and critic, gamma 0.8, lambda 0.9, rate 3e-4, clip 0.2, gradients of at most 0.5, ManiSkill's reward, actions
+that move joints. An update is 64 episodes of 50 steps, 8 epochs of 8 mini-batches of 400, as `ppo_cpu.py` beside it says for
+processes (16 environments x 200 steps). Success ends no episode (`--no-partial-reset`). Both act greedily from the same held-out
+starts after the same numbers of steps. Seeds alternate: ours, theirs, theirs, ours. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import learning
+import tomli_w
+
+from machine import machine
+
+EPISODES, LENGTH = 64, 50
+"""Of an update."""
+TASKS = {"push-cube": ("PushCube-v1", 35), "pick-cube": ("PickCube-v1", 42)}
+"""Name -> (ManiSkill's name, numbers of its state)."""
+FIGURES = ("success", "success_at_end", "return")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One training run: a row for each evaluation."""
+
+    rows: list[dict[str, float]]
+    """Each `{"steps", "success", "success_at_end", "return"}`; steps of the environment."""
+    wall_s: float
+
+    def mean(self, figure: str) -> float:
+        """Over all evaluations after the first, which is before any training: the area under the curve."""
+        return statistics.fmean(row[figure] for row in self.rows[1:])
+
+
+def ours(args: argparse.Namespace, folder: Path, seed: int) -> Curve:
+    name = f"ours-{seed}"
+    run = learning.train(folder, name, run_file(args, folder, name, seed))
+    rows = []
+    for row in run.of(args.task):
+        extra = {figure: row["extra"][f"episode/{figure}"] for figure in FIGURES}
+        rows.append({"steps": row["step"] * EPISODES * LENGTH, **extra})
+    return Curve(rows, run.wall_s)
+
+
+def run_file(args: argparse.Namespace, folder: Path, name: str, seed: int) -> str:
+    simulator = {"simulator": f"maniskill/{args.task}", "obs": "state", "control_mode": "pd_joint_delta_pos", "rendering": "none"}
+    paid = {"python": args.python, "reward": "own", "until_success": False}
+    policy = {"dims": 8, "state": TASKS[args.task][1], "spread": math.exp(-0.5)}
+    stage = {
+        "kind": "rl",
+        "algorithm": "ppo",
+        "steps": args.updates,
+        **{"prompts_per_step": EPISODES, "group_size": 1, "ratio": "action", "credit": "action"},
+        "settings": {"gamma": 0.8, "lam": 0.9},
+        **{"epochs": 8, "minibatches": 8, "stop_kl": 0.1, "optimizer": "adam", "learning_rate": 3e-4, "max_grad_norm": 0.5},
+        "critic": {"backbone": "separate", "learning_rate": 3e-4, "clip": 0.0, "max_grad_norm": 0.5},
+    }
+    data = {
+        "name": name,
+        "runs": str(folder),
+        "seed": seed,
+        "policy": {"kind": "small", "model": "mlp", "options": policy},
+        "tasks": [{"id": "robotics/episodes", "name": args.task, "options": simulator | paid}],
+        "stages": [stage],
+        "simulate": {"environments": args.environments},
+        "evaluate": {"n": args.held_out, "every": args.every},
+        "train": {"threads": 1},
+        "record": {"rollouts_every": 0, "trackers": []},
+    }
+    return tomli_w.dumps(data)
+
+
+def theirs(args: argparse.Namespace, folder: Path, seed: int) -> Curve:
+    started, scalars = time.perf_counter(), folder / f"theirs-{seed}.jsonl"
+    options = {
+        "env-id": TASKS[args.task][0],
+        "seed": seed,
+        "exp-name": folder / f"theirs-{seed}",
+        "num-envs": args.environments,
+        "num-steps": EPISODES * LENGTH // args.environments,
+        "num-minibatches": 8,
+        "update-epochs": 8,
+        # it evaluates before an update alone: one more, so that there is something to evaluate before
+        "total-timesteps": (args.updates + 1) * EPISODES * LENGTH,
+        "eval-freq": args.every,
+        "num-eval-envs": args.environments,
+        "num-eval-steps": args.held_out // args.environments * LENGTH,
+    }
+    flags = ["--no-partial-reset", "--no-capture-video", "--no-save-model", "--no-cuda"]
+    driver = Path(__file__).with_name("maniskill_baseline.py")
+    done = subprocess.run(
+        [args.python, driver, args.baseline, scalars, str(args.held_out)]
+        + [word for key, value in options.items() for word in (f"--{key}", str(value))]
+        + flags,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    if done.returncode:
+        raise SystemExit(f"{args.baseline} failed:\n{done.stderr[-2000:]}")
+    points: dict[int, dict[str, float]] = {}
+    names = {"eval/success_once": "success", "eval/success_at_end": "success_at_end", "eval/return": "return"}
+    for row in map(json.loads, scalars.read_text().splitlines()):
+        if row["name"] in names:
+            points.setdefault(row["step"], {})[names[row["name"]]] = row["value"]
+    rows = [{"steps": steps, **found} for steps, found in sorted(points.items())]
+    return Curve(rows, round(time.perf_counter() - started, 1))
+
+
+def compared(mine: Sequence[Curve], other: Sequence[Curve]) -> dict[str, Any]:
+    """Ours less theirs, with Student's 95% interval over the seeds: at the end, and on average over the curve."""
+    from mmrl.intervals import mean_interval
+
+    found: dict[str, Any] = {}
+    for figure in FIGURES:
+        ends = [a.rows[-1][figure] - b.rows[-1][figure] for a, b in zip(mine, other, strict=True)]
+        areas = [a.mean(figure) - b.mean(figure) for a, b in zip(mine, other, strict=True)]
+        for where, values in (("end", ends), ("curve", areas)):
+            low, high = mean_interval(values)
+            found[f"{figure}/{where}"] = {
+                "difference": round(statistics.fmean(values), 4),
+                "interval": [round(low, 4), round(high, 4)] if math.isfinite(low) else None,
+                "seeds": [round(value, 4) for value in values],
+            }
+    return found
+
+
+def draw(path: Path, figure: str, curves: dict[str, list[Curve]]) -> None:
+    """The mean over seeds of each side, and the band from the lowest to the highest seed."""
+    from mmrl.view.svg import Series
+
+    series = []
+    for color, (name, runs) in enumerate(curves.items(), 1):
+        columns = [[run.rows[i][figure] for run in runs] for i in range(len(runs[0].rows))]
+        xs, ys = [row["steps"] for row in runs[0].rows], [statistics.fmean(column) for column in columns]
+        low, high = [min(column) for column in columns], [max(column) for column in columns]
+        series.append(Series(name=name, xs=xs, ys=ys, low=low, high=high, color=color))
+    learning.save(path, series)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", choices=tuple(TASKS), default="push-cube")
+    parser.add_argument("--python", required=True, help="an interpreter with ManiSkill")
+    parser.add_argument("--baseline", type=Path, default=None, help="ManiSkill's examples/baselines/ppo/ppo.py")
+    parser.add_argument("--updates", type=int, default=48, help=f"each of {EPISODES * LENGTH} steps; a multiple of --every")
+    parser.add_argument("--every", type=int, default=8, help="updates between two evaluations, at least 2")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--environments", type=int, default=8)
+    parser.add_argument("--held-out", type=int, default=64, help="starts; a multiple of --environments")
+    parser.add_argument("--figure", choices=FIGURES, default="success", help="what --curve shows")
+    parser.add_argument("--curve", type=Path, default=None)
+    args = parser.parse_args()
+    if args.every < 2 or args.updates % args.every or args.held_out % args.environments or EPISODES % args.environments:
+        parser.error(f"--updates must be a multiple of --every (2 or more); --held-out and {EPISODES} of --environments")
+    folder = Path(tempfile.mkdtemp())
+    sides = {"mmrl": ours} | ({"ManiSkill": theirs} if args.baseline else {})
+    curves: dict[str, list[Curve]] = {name: [] for name in sides}
+    for turn, seed in enumerate(args.seeds):
+        for name, side in list(sides.items())[:: -1 if turn % 2 else 1]:
+            curves[name].append(side(args, folder, seed))
+    found: dict[str, Any] = {"benchmark": "maniskill_ppo", "task": args.task, "seeds": args.seeds, "held_out": args.held_out}
+    found["steps"] = [row["steps"] for row in curves["mmrl"][0].rows]
+    for name, runs in curves.items():
+        shown = {figure: [[round(row[figure], 4) for row in run.rows] for run in runs] for figure in FIGURES}
+        found[name] = shown | {"wall_s": [run.wall_s for run in runs]}
+    if args.baseline:
+        found["difference"] = compared(curves["mmrl"], curves["ManiSkill"])
+    if args.curve:
+        draw(args.curve, args.figure, curves)
+    print(json.dumps(found | {"machine": machine()}))
+
+
+if __name__ == "__main__":
+    main()

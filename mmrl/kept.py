@@ -1,0 +1,109 @@
+"""What the run folder keeps of rollouts for people: rows of plain data, with pictures and videos still to be stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any
+
+from mmrl import video
+from mmrl.types import Credit, Message, Rollout, Score, user
+
+VIEW_PIXELS = 512
+"""Longest side of the pictures that are kept for viewing; larger ones are scaled down."""
+
+
+def kept_of(rollouts: Sequence[Rollout], credit: Credit, limit: int) -> list[int]:
+    """Which rollouts are kept, at most `limit`: whole groups of each task in turn, those that taught something first. Of a first
+    group that is too large, its gold completions and the first others."""
+    nonzero = credit.advantages.nan_to_num(0.0) != 0
+    taught = nonzero if nonzero.ndim == 1 else nonzero.any(1)
+    groups: dict[int, list[int]] = {}
+    for n, rollout in enumerate(rollouts):
+        groups.setdefault(rollout.group, []).append(n)
+    by_task: dict[str, list[list[int]]] = {}
+    for group in sorted(groups.values(), key=lambda group: not any(taught[n] for n in group)):
+        by_task.setdefault(rollouts[group[0]].prompt.task, []).append(group)
+    kept: list[int] = []
+    for group in (group for turn in zip_longest(*by_task.values()) for group in turn if group):
+        if not kept and len(group) > limit:
+            return sorted(sorted(group, key=lambda n: not rollouts[n].demonstrated)[:limit])
+        if len(kept) + len(group) <= limit:
+            kept += group
+    return kept
+
+
+def rollout_row(rollout: Rollout, score: Score, advantage: float, shows: Any = None) -> dict[str, Any]:
+    """What is kept of a rollout. shows: the picture that its completion draws."""
+    prompt = rollout.prompt
+    return {
+        "task": prompt.task,
+        "prompt_id": prompt.id,
+        "group": rollout.group,
+        "messages": _shown(rollout) if rollout.track else _conversation(rollout),
+        "answer": prompt.answer,
+        "completion": _told(rollout) if rollout.outcome else rollout.completion,
+        "source": "gold" if rollout.demonstrated else "hint" if rollout.off_policy else "policy",
+        "tokens": rollout.length,
+        "status": rollout.status,
+        "score": score.as_json(),
+        "reward": None if score.value is None else score.value + rollout.world_reward,
+        "advantage": advantage,
+        **({} if shows is None else {"shows": shows}),
+    }
+
+
+def _shown(rollout: Rollout) -> list[Message]:
+    """An episode in a simulator: what was seen in it, and the instruction."""
+    track = rollout.track
+    assert track is not None
+    film = video.of_track(track)
+    said = user(track.instruction)
+    return [said if film is None else {**said, "content": [{"type": "video", "video": film}, *said["content"]]}]
+
+
+def _told(rollout: Rollout) -> str:
+    """What came of an episode, in words."""
+    found = rollout.outcome
+    end = "succeeded" if found.get("success") else "failed"
+    return f"{end} after {found['steps']:.0f} steps, return {found['return']:.3g}"
+
+
+def _conversation(rollout: Rollout) -> list[Message]:
+    """All messages before the last thing that the policy said; after it, what nothing was said to any more."""
+    found, turns = [*rollout.prompt.messages], rollout.turns
+    said = max((k for k, turn in enumerate(turns) if turn.token_ids), default=0)
+    for k, turn in enumerate(turns):
+        found += turn.messages
+        if k < said:
+            found.append({"role": "assistant", "content": turn.text})
+    return found
+
+
+def view_png(image: Any) -> tuple[str, bytes]:
+    """("media/<sha>.png", its bytes) of a PIL image, a uint8 [H, W, 3] array or a path; the name is a hash of the pixels."""
+    import io
+
+    from PIL import Image
+
+    from mmrl.media import load_image
+
+    image = Image.fromarray(image) if hasattr(image, "__array_interface__") and hasattr(image, "ndim") else load_image(image)
+    if max(image.size) > VIEW_PIXELS:
+        image = image.copy()
+        image.thumbnail((VIEW_PIXELS, VIEW_PIXELS))
+    name = _name(f"{image.size}".encode(), image.tobytes())
+    image.save(buffer := io.BytesIO(), "PNG")
+    return f"media/{name}.png", buffer.getvalue()
+
+
+def view_webp(film: video.Video) -> tuple[str, bytes]:
+    """("media/<sha>.webp", its bytes); the name is a hash of the pictures and of their times."""
+    shape = f"{film.frames_THWC.shape} {film.times_ms}".encode()
+    return f"media/{_name(shape, film.frames_THWC.tobytes())}.webp", video.webp(film)
+
+
+def _name(*parts: bytes) -> str:
+    import hashlib
+
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:16]

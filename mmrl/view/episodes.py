@@ -1,0 +1,116 @@
+"""The episodes of a report: for the first, the best and the last evaluation, what succeeded and what failed, as videos."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from mmrl import episodes
+from mmrl.record import RunData, read_rows, step_of
+from mmrl.view import films
+from mmrl.view.svg import number
+from mmrl.view.tabs import tabs
+from mmrl.view.text import count, esc
+
+BUDGET = 4_000_000
+"""Characters of HTML, the videos included, for all evaluations together."""
+OPEN = 4
+"""Tasks whose episodes are unfolded."""
+_VIDEO = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]*\.webp")
+_ENDS = {"truncated-time": "the time was up", "world-error": "the simulator broke"}
+
+Row = Mapping[str, Any]
+
+
+def section(run: RunData) -> str:
+    """The section of episodes; nothing when none were kept."""
+    named = _names(run)
+    panels = []
+    for folder, (tab, title) in named.items():
+        if rows := [row for row in read_rows(folder / episodes.ROWS) if isinstance(row.get("outcome"), dict)]:
+            panels.append((tab, title, _panel(rows, folder, BUDGET // len(named))))
+    if not panels:
+        return ""
+    return (
+        '<section class="episodes"><h2>Episodes</h2><p class="hint">The first held-out episodes that succeeded, and the first '
+        f"that failed, in the order of the prompts; click to enlarge.</p>{films.PAUSE}"
+        f"{tabs('e', 'Evaluation', panels, len(panels) - 1)}</section>"
+    )
+
+
+def _names(run: RunData) -> dict[Path, tuple[str, str]]:
+    """The folder of each evaluation whose episodes were kept -> its tab and title."""
+    folders, best = run.episode_folders, (run.summary or {}).get("best_step")
+    found = {}
+    for folder in folders:
+        step = step_of(folder)
+        name = f"step {step}" if step else "before any training"
+        first = ["first"] if step and folder == folders[0] else []
+        words = [*first, *(["best"] if step == best else []), *(["last"] if folder == folders[-1] and run.summary else [])]
+        found[folder] = (f"{name} ({' and '.join(words)})" if words else name, f"Evaluation of {name}")
+    return found
+
+
+def _panel(rows: Sequence[Row], folder: Path, budget: int) -> str:
+    """One evaluation: a card for each task. Where the budget doesn't reach, every task has its first videos."""
+    by_task: dict[str, list[Row]] = {}
+    for row in rows:
+        by_task.setdefault(str(row.get("task")), []).append(row)
+    ranked = [_ranked(own) for own in by_task.values()]
+    shown: dict[int, str] = {}
+    for row in (row for rank in zip_longest(*ranked) for row in rank if row is not None):
+        shown[id(row)] = html = _figure(row, folder, budget)
+        budget -= len(html)
+    return "".join(_card(task, own, shown, i < OPEN) for i, (task, own) in enumerate(by_task.items()))
+
+
+def _ranked(rows: Sequence[Row]) -> list[Row]:
+    """A task's episodes, a success and a failure in turn."""
+    pairs = zip_longest([r for r in rows if _succeeded(r)], [r for r in rows if not _succeeded(r)])
+    return [row for pair in pairs for row in pair if row is not None]
+
+
+def _card(task: str, rows: Sequence[Row], shown: Mapping[int, str], unfolded: bool) -> str:
+    halves = []
+    for title, css, succeeded in (("Succeeded", "up", True), ("Failed", "down", False)):
+        own = "".join(shown[id(row)] for row in rows if _succeeded(row) == succeeded)
+        none = '<p class="hint">none</p>'
+        halves.append(f'<div><h4 class="{css}">{title}</h4>{f"<ul>{own}</ul>" if own else none}</div>')
+    return (
+        f'<details class="card watched"{" open" if unfolded else ""}><summary><h3>{esc(task, 200)}</h3></summary>'
+        f'<div class="halves">{"".join(halves)}</div></details>'
+    )
+
+
+def _figure(row: Row, folder: Path, budget: int) -> str:
+    """One episode with what is known of it."""
+    name, said = str(row.get("video")), str(row.get("instruction"))
+    known = _VIDEO.fullmatch(name)
+    label = f"{said}: {_told(row)}"
+    shown = films.film(folder / name, budget, label) if known else films.MISSING
+    return (
+        f'<li>{shown}<p class="instruction">{esc(said, 300)}</p><p class="hint">{esc(_told(row))}</p>'
+        f'<p class="id">{esc(row.get("prompt_id", ""), 80)}, seed {esc(row.get("seed"), 40)}</p></li>'
+    )
+
+
+def _succeeded(row: Row) -> bool:
+    return bool(row["outcome"].get("success"))
+
+
+def _told(row: Row) -> str:
+    """What came of an episode, in words."""
+    outcome = row["outcome"]
+    parts = []
+    if _succeeded(row) and not outcome.get("success_at_end", 1.0):
+        parts.append("lost again at the end")
+    if isinstance(steps := outcome.get("steps"), int | float):
+        parts.append(count(round(steps), "step"))
+    if not _succeeded(row) and row.get("status") in _ENDS:
+        parts.append(_ENDS[row["status"]])
+    if isinstance(earned := outcome.get("return"), int | float):
+        parts.append(f"return {number(earned)}")
+    return ", ".join(parts)

@@ -1,0 +1,65 @@
+"""Columns of Parquet tables and lines of JSON, each fault in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mmrl import UserError
+from mmrl.rows import brief, read_rows
+
+if TYPE_CHECKING:
+    import numpy
+
+
+def read(path: Path, wanted: Sequence[str] | None, episode: int | None = None) -> dict[str, Any]:
+    """Name -> column, of a whole table or of an episode's rows alone. wanted: these and no others are read; None for all."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise UserError('data sets of demonstrations need pyarrow: pip install "mmrl[train]"') from None
+
+    if not path.is_file():
+        raise UserError(f"{brief(path)} does not exist: download the data set whole")
+    try:
+        there = pyarrow.parquet.read_schema(path).names
+        if missing := [name for name in wanted or () if name not in there]:
+            raise UserError(f"{brief(path)} has no column {missing[0]!r}: it has {', '.join(there)[:300]}")
+        only = None if episode is None else [("episode_index", "==", episode)]
+        table = pyarrow.parquet.read_table(path, columns=None if wanted is None else list(wanted), filters=only)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise UserError(f"{brief(path)} is no Parquet table ({' '.join(str(error).split())[:120]}): download it again") from error
+    return {name: table.column(name) for name in table.column_names}
+
+
+def numbers(column: Any, width: int, where: str) -> numpy.ndarray:
+    """float64 [T, width] of a column of numbers or of rows of numbers; UserError names the first frame that isn't."""
+    import numpy
+
+    rows: list[Any] = column.to_pylist()
+    for frame, row in enumerate(rows):
+        cells = row if isinstance(row, list) else [row]
+        if len(cells) != width:
+            raise UserError(f"{where} of frame {frame} has {len(cells)} numbers, and meta/info.json says {width}: correct one")
+        if not all(isinstance(cell, int | float) and abs(cell) < 1e30 for cell in cells):  # NaN is not below anything
+            raise UserError(f"{where} of frame {frame} is {cells!r:.80}: it must be finite numbers; mend or remove the episode")
+    return numpy.array(rows, dtype=numpy.float64).reshape(len(rows), width)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """All objects of a file of JSON lines."""
+    if not path.is_file():
+        raise UserError(f"{brief(path)} does not exist: download the data set whole")
+    return list(read_rows(str(path)))
+
+
+def size_of(feature: Mapping[str, Any]) -> tuple[int, int] | None:
+    """(height, width) of a camera's pictures, where the data set says it."""
+    shape, names = feature.get("shape"), feature.get("names")
+    if not isinstance(shape, list) or len(shape) != 3 or not all(isinstance(n, int) for n in shape):
+        return None
+    if isinstance(names, list) and "height" in names and "width" in names:
+        return shape[names.index("height")], shape[names.index("width")]
+    return (shape[1], shape[2]) if shape[0] in (1, 3) else (shape[0], shape[1])

@@ -1,0 +1,92 @@
+"""Two moments of an expert's episode, and by how much one is ahead of the other: what a critic of progress learns from."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from mmrl import Prompt, Task, UserError, user
+from mmrl.experts import ExpertEpisodes
+from mmrl.tasks import Prompts, known_split, of_kind, whole
+from mmrl_robotics.looking import PAIR
+
+SOURCES = {"train": "demo", "test": "test"}
+"""Which split of the episodes' task each split here is played from."""
+
+
+class Episode(NamedTuple):
+    """What is kept of one that succeeded."""
+
+    instruction: str
+    images: Any
+    """uint8 NumPy [T + 1, H, W, 3]: before each of its T actions, and at the end."""
+
+
+class ProgressPairs(Task):
+    """Two moments in random order. The answer is the difference between the shares of its actions that the expert had taken, in
+    percent, so the answers of moments one after the other add up (order in time as a measure of progress: Zhai et al., A
+    Vision-Language-Action-Critic Model for Robotic Real-World Reinforcement Learning).
+
+    The expert plays when the prompts are first asked for; episodes in which it failed are left out.
+    """
+
+    def __init__(
+        self,
+        *,
+        task: str = "robotics/pick",
+        episodes: int = 200,
+        held_out: int = 50,
+        pairs: int = 16,
+        camera: str = "",
+        **options: Any,
+    ) -> None:
+        """task: id of the task whose episodes are shown. episodes, held_out: how many are played for train and test. pairs: of
+        each episode. camera: whose pictures; the first when empty. options: those of that task."""
+        for name, value in (("episodes", episodes), ("held_out", held_out), ("pairs", pairs)):
+            whole(name, value, 1, 100_000)
+        for name, text in (("task", task), ("camera", camera)):
+            of_kind(name, text, str)
+        self.task, self.options, self.camera, self.pairs = task, options, camera, pairs
+        self.counts = {"train": episodes, "test": held_out}
+        self._episodes: dict[str, list[Episode]] = {}
+
+    def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
+        episodes = self._played(known_split(split, self.splits))
+        return Prompts(range(len(episodes) * self.pairs), lambda number: self._prompt(split, episodes, number))
+
+    def _prompt(self, split: str, episodes: list[Episode], number: int) -> Prompt:
+        from PIL import Image
+
+        which, pair = divmod(number, self.pairs)
+        episode = episodes[which]
+        moments = len(episode.images)
+        first, second = random.Random(f"{split} {which} {pair}").sample(range(moments), 2)
+        shown = [Image.fromarray(episode.images[moment]) for moment in (first, second)]
+        return Prompt(
+            id=f"{split}-{which}-{pair}",
+            messages=[user(PAIR.format(instruction=episode.instruction), *shown)],
+            answer=round(100 * (second - first) / (moments - 1)),
+        )
+
+    def _played(self, split: str) -> list[Episode]:
+        if split not in self._episodes:
+            played = ExpertEpisodes(self.task, self.options, self.counts[split], split=SOURCES[split])
+            try:
+                found = [self._kept(track) for track, outcome in played.tracks() if outcome["success"]]
+            finally:
+                played.close()
+            if not found:
+                raise UserError(
+                    f"the expert solved none of {self.counts[split]} episodes of {self.task!r}: play more, or another task"
+                )
+            self._episodes[split] = found
+        return self._episodes[split]
+
+    def _kept(self, track: Any) -> Episode:
+        if not track.images:
+            raise UserError(f"episodes of task {self.task!r} have no pictures: take one whose simulator renders")
+        camera = self.camera or next(iter(track.images))
+        if camera not in track.images:
+            raise UserError(f"camera = {camera!r} is none of the simulator's: {', '.join(track.images)}")
+        return Episode(track.instruction.rstrip(". "), track.images[camera].cpu().numpy())

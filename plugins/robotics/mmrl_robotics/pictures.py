@@ -1,0 +1,78 @@
+"""One frame of a demonstration, out of a table's cell or out of a video."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mmrl import UserError
+from mmrl.media import load_image
+from mmrl.rows import brief
+
+TOLERANCE_S = 1e-4
+"""How far a frame's time may be from the time of its step; LeRobot's own default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pictures:
+    """Pictures of one size."""
+
+    folder: Path
+    """Paths in cells are relative to it."""
+    where: str
+    """What is read, for messages."""
+    size: tuple[int, int] | None
+    """(height, width) that each must have."""
+
+    def of_cell(self, cell: Any) -> torch.Tensor:
+        """uint8 [H, W, 3] of `{"bytes": ..., "path": ...}`, as `datasets` keeps pictures."""
+        import numpy
+
+        known = isinstance(cell, Mapping) and (cell.get("bytes") or cell.get("path"))
+        if not known:
+            raise UserError(f"{self.where} holds no picture, but {cell!r:.60}: mend or remove the episode")
+        image = load_image(known if isinstance(known, bytes) else self.folder / known, name=self.where)
+        return self._fits(torch.from_numpy(numpy.array(image)))
+
+    def of_video(self, path: Path, time_s: float) -> torch.Tensor:
+        """uint8 [H, W, 3] of the frame that is shown at that time."""
+        try:
+            import av
+        except ModuleNotFoundError:
+            raise UserError('videos need av: pip install "mmrl[train]"') from None
+
+        if not path.is_file():
+            raise UserError(f"{brief(path)} does not exist: download the data set with its videos")
+        tolerance = TOLERANCE_S + abs(time_s) * 2**-22  # times are kept as float32
+        best: Any = None
+        try:
+            with av.open(str(path)) as video:
+                stream = video.streams.video[0]
+                video.seek(int((time_s + tolerance) / stream.time_base), stream=stream)  # to the key frame before it
+                for frame in video.decode(stream):
+                    if best is None or abs(frame.time - time_s) < abs(best.time - time_s):
+                        best = frame
+                    if frame.time >= time_s:
+                        break
+                shown = None if best is None else best.to_ndarray(format="rgb24")
+        except (av.FFmpegError, IndexError) as error:
+            raise UserError(
+                f"{brief(path)} can't be decoded ({' '.join(str(error).split())[:120]}): download it again"
+            ) from error
+        if shown is None or abs(best.time - time_s) > tolerance:
+            nearest = "it has none there" if best is None else f"the nearest is at {best.time:.4f} s"
+            raise UserError(f"{brief(path)} has no frame at {time_s:.4f} s, for {self.where}: {nearest}; encode it again")
+        return self._fits(torch.from_numpy(shown))
+
+    def _fits(self, shown_HW3: torch.Tensor) -> torch.Tensor:
+        size = tuple(shown_HW3.shape[:2])
+        if self.size is not None and size != self.size:
+            raise UserError(
+                f"{self.where} has {size[1]} x {size[0]} pixels, and meta/info.json says {self.size[1]} x {self.size[0]}: "
+                "correct one of them"
+            )
+        return shown_HW3

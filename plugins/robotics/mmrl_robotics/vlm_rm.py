@@ -1,0 +1,115 @@
+"""Rewards from CLIP: how close each picture of an episode is to what a text says (Rocamonde et al., Vision-Language Models are
+Zero-Shot Reward Models for Reinforcement Learning).
+
+T calls, M pictures, D numbers of an embedding.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+
+from mmrl import Case, Score, UserError
+from mmrl.models import check_contrastive, contrastive, device_of
+from mmrl.tasks import whole
+from mmrl_robotics.looking import check_cameras, formatted, instruction, pictures
+
+
+class Closeness:
+    """What each call of the policy led to, -1 to 1: `closeness` of the picture to the goal; the value is the sum."""
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        goal: str | Sequence[str] = "{instruction}",
+        baseline: str | Sequence[str] = "",
+        alpha: float = 0.0,
+        camera: str = "",
+        device: str = "auto",
+        dtype: Literal["auto", "float32", "bfloat16"] = "auto",
+        batch_size: int = 64,
+    ) -> None:
+        """model: the folder or hub name of a CLIP, or tiny. goal: what the picture should show, in words, one text or several
+        that are averaged; {instruction} stands for the episode's. baseline: what it shows without the goal being reached. alpha:
+        0 to 1, how much is left out of what differs between pictures and has nothing to do with going from the baseline to the
+        goal. camera: whose pictures; the first when empty. device: auto, cpu, cuda. dtype: auto, float32 or bfloat16.
+        batch_size: pictures looked at at once."""
+        self.check(
+            {}, model=model, goal=goal, baseline=baseline, alpha=alpha, camera=camera, device=device, batch_size=batch_size
+        )
+        self.goal, self.baseline, self.alpha, self.camera = _texts(goal), _texts(baseline), alpha, camera
+        self.model = contrastive(model, device=device, dtype=dtype, batch_size=batch_size)
+        self.embedding = functools.lru_cache(maxsize=4096)(self._embedding)
+
+    @staticmethod
+    def check(
+        cameras: Mapping[str, Sequence[str]],
+        *,
+        model: str,
+        goal: str | Sequence[str] = "{instruction}",
+        baseline: str | Sequence[str] = "",
+        alpha: float = 0.0,
+        camera: str = "",
+        device: str = "auto",
+        batch_size: int = 64,
+        **others: Any,
+    ) -> None:
+        check_contrastive(model)
+        check_cameras(cameras, camera)
+        device_of(device)
+        whole("batch_size", batch_size, 1, 65536)
+        if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 <= alpha <= 1:
+            raise UserError(f"alpha = {alpha!r} must be a number from 0 to 1")
+        for name, texts in (("goal", _texts(goal)), ("baseline", _texts(baseline))):
+            for text in texts:
+                formatted(name, text)
+        if not _texts(goal):
+            raise UserError("goal is empty: say in words what a picture should show, such as {instruction}")
+        if alpha and not _texts(baseline):
+            raise UserError(f"alpha = {alpha:g} needs a baseline: say in words what a picture shows before the goal is reached")
+        if alpha and _texts(baseline) == _texts(goal):
+            raise UserError("goal and baseline are the same, so nothing lies between them: change one")
+
+    def __call__(self, cases: Sequence[Case]) -> list[Score]:
+        seen = [pictures(case, self.camera)[1:] for case in cases]
+        states_MD = self.model.pictures([picture for shown in seen for picture in shown])
+        scores, start = [], 0
+        for case, shown in zip(cases, seen, strict=True):
+            own_TD = states_MD[start : start + len(shown)]
+            start += len(shown)
+            said = instruction(case)
+            goal_D, baseline_D = self.embedding(self.goal, said), self.embedding(self.baseline, said) if self.baseline else None
+            steps = closeness(own_TD, goal_D, baseline_D, self.alpha).tolist()
+            scores.append(Score(sum(steps), steps=tuple(steps)))
+        return scores
+
+    def _embedding(self, texts: tuple[str, ...], said: str) -> torch.Tensor:
+        """float32 [D]: the mean of the embeddings of these texts, each of length 1 (the mean is shorter)."""
+        return self.model.texts([formatted("goal", text, said) for text in texts]).mean(0)
+
+
+def closeness(states_TD: torch.Tensor, goal_D: torch.Tensor, baseline_D: torch.Tensor | None, alpha: float) -> torch.Tensor:
+    """float32 [T]: 1 - |alpha proj(s) + (1 - alpha) s - g|^2 / 2, where proj is onto the line through goal and baseline
+    (Rocamonde et al., definition 1).
+
+    With alpha 0 and a goal of length 1 that is the cosine; with alpha 1 only the place along that line counts."""
+    away_TD = states_TD - goal_D
+    if baseline_D is not None and alpha:
+        line_D = goal_D - baseline_D
+        length = line_D.square().sum()
+        if not float(length):
+            raise UserError("goal and baseline mean the same to the model, so nothing lies between them: change one")
+        along_TD = (away_TD @ line_D / length)[:, None] * line_D
+        away_TD = alpha * along_TD + (1 - alpha) * away_TD
+    return 1 - away_TD.square().sum(-1) / 2
+
+
+def _texts(texts: str | Sequence[str]) -> tuple[str, ...]:
+    """The texts that say something."""
+    if not isinstance(texts, str) and not (isinstance(texts, list | tuple) and all(isinstance(t, str) for t in texts)):
+        raise UserError(f"{texts!r:.60} must be a text or a list of texts")
+    return tuple(text for text in ((texts,) if isinstance(texts, str) else texts) if text.strip())

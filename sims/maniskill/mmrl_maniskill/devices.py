@@ -1,0 +1,113 @@
+"""What a worker process does to sapien before it renders, or does without: see `world.py`. It imports nothing of mmrl."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+TABLE = "uniform sampler2D samplerBRDFLUT;"
+"""Where sapien's shaders declare a table of reflections; sapien computes it when one of them does."""
+LOOKUP = "vec2 envBRDF = texture(samplerBRDFLUT, vec2(roughness, dotNV)).xy;"
+FORMULA = """vec4 fit = roughness * vec4(-1.0, -0.0275, -0.572, 0.022) + vec4(1.0, 0.0425, 1.04, -0.04);
+  vec2 envBRDF = vec2(-1.04, 1.04) * (min(fit.x * fit.x, exp2(-9.28 * dotNV)) * fit.x + fit.y) + fit.zw;"""
+"""What that table holds, nearly: B. Karis, Physically Based Shading on Mobile (2014). It is multiplied by the surroundings that a
+scene reflects, which are black unless a task brings some."""
+
+
+class Probe:
+    """A picture of an empty scene: proves that a device renders, in a process that may hang or die of it."""
+
+    def __init__(self, rendering: str) -> None:
+        import sapien
+
+        busy: Any = None
+        if rendering == "software":
+            spare_the_table()
+            sapien.render.set_camera_shader_dir("minimal")  # ManiSkill's choice, too
+        else:
+            import torch
+
+            busy = torch.ones(1024, 1024, device="cuda") if torch.cuda.is_available() else None
+        scene = sapien.Scene([sapien.physx.PhysxCpuSystem(), sapien.render.RenderSystem(device(rendering))])
+        camera = scene.add_camera("probe", 16, 16, 1.0, 0.01, 10.0)
+        scene.set_ambient_light([1.0, 1.0, 1.0])
+        for _ in range(3):
+            for _ in range(50 if busy is not None else 0):  # some drivers hang only when both are at work
+                busy = busy @ busy / 1024
+            scene.update_render()
+            camera.take_picture()
+            self.picture = camera.get_picture("Color")
+        self.facts = {"dims": 1}
+
+    def reset(self, seed: int, variant: str | None) -> dict[str, Any]:
+        return {"picture": self.picture}
+
+
+def device(rendering: str) -> Any:
+    """The sapien device of `gpu` or `software`."""
+    import sapien
+
+    return sapien.Device("cuda" if rendering == "gpu" else "pci:0")  # with a software driver, Vulkan has one device
+
+
+def spare_the_table() -> None:
+    """Spares a software driver the table of reflections: 16 s of CPU in every process, before the first picture."""
+    import sapien
+
+    real, lighter = sapien.render.set_camera_shader_dir, _lighter_shaders(Path(sapien.__file__).parent / "vulkan_shader")
+    if lighter is not None:
+        sapien.render.set_camera_shader_dir = lambda name: real(str(lighter) if name == "minimal" else name)
+
+
+def do_without_materials() -> None:
+    """Lets tasks be built where no Vulkan device is: what they say of looks goes nowhere."""
+    import sapien
+
+    class Material:
+        def __init__(self, **looks: Any) -> None:
+            self.__dict__.update(looks)
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("set_"):
+                return lambda *arguments, **options: None
+            raise AttributeError(name)
+
+    import mani_skill.envs  # noqa: F401  its modules hold the class by name, too
+
+    real = sapien.render.RenderMaterial
+    for module in list(sys.modules.values()):
+        if getattr(module, "RenderMaterial", None) is real:
+            module.RenderMaterial = Material
+
+
+def _lighter_shaders(theirs: Path) -> Path | None:
+    """A folder with sapien's shaders `minimal`, the formula in place of the table, kept for the next process.
+
+    None where they are others than those that this was written for, or where nothing can be kept: then it just takes longer.
+    """
+    files = [file for pack in ("minimal", "common") for file in theirs.glob(f"{pack}/*") if file.is_file()]
+    texts = {f"{file.parent.name}/{file.name}": file.read_text() for file in files}
+    if sum(text.count(LOOKUP) for text in texts.values()) != 1:
+        return None
+    for name, text in texts.items():
+        texts[name] = "\n".join(line for line in text.replace(LOOKUP, FORMULA).split("\n") if TABLE not in line)
+    if any("samplerBRDFLUT" in text for text in texts.values()):
+        return None
+    digest = hashlib.sha256(repr(sorted(texts.items())).encode()).hexdigest()[:16]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mmrl"
+    kept = cache / f"sapien-shaders-{digest}"
+    if not kept.is_dir():
+        with contextlib.suppress(OSError):  # nothing can be written there, or another process was first
+            cache.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=cache) as folder:
+                for name, text in texts.items():
+                    file = Path(folder, "new", name)
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    file.write_text(text)
+                Path(folder, "new").rename(kept)
+    return kept / "minimal" if kept.is_dir() else None

@@ -1,0 +1,133 @@
+"""Whole runs of a tiny pi0: it imitates, is reinforced, goes on bit for bit, and is loaded again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+import runs
+from mmrl.config import parse_config, smoke
+from mmrl.errors import UserError
+from mmrl.start import check_config, check_model, resolved
+
+DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
+MODEL = "tiny:pi0:hidden=32,layers=1,chunk=3"
+TURN = {"id": "dial/turn", "options": {"n": 2000, "reward": "stages"}}
+REACH = {"id": "robotics/reach", "options": {"dims": 4, "size": 56, "cameras": ["front", "wrist"], "max_steps": 8}}
+SFT = {"kind": "sft", "split": "demo", "steps": 3, "batch_size": 8, "learning_rate": 3e-3}
+PPO = {"kind": "rl", "algorithm": "ppo", "steps": 2, "prompts_per_step": 16, "group_size": 1, "minibatches": 2, "epochs": 2}
+PPO |= {"ratio": "chunk", "credit": "chunk", "learning_rate": 1e-3, "settings": {"gamma": 0.9}}
+PPO |= {"critic": {"hidden": [8], "detach": True, "learning_rate": 3e-3}}
+FROZEN = [{"match": part, "freeze": True} for part in ("vision", "projector", "language")]
+
+
+@pytest.fixture(autouse=True)
+def plugins(monkeypatch):
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", os.pathsep.join([runs.TOY, DIAL]))
+
+
+def config(folder, task, stages, model=MODEL, options=None, **sections):
+    dims, state = (2, 2) if task is TURN else (4, 8)
+    data = {
+        "name": "pi0",
+        "runs": str(folder),
+        "policy": {
+            "kind": "pi0",
+            "model": model,
+            "options": {"dims": dims, "chunk": 2, "state": state, "steps": 3, **(options or {})},
+        },
+        "tasks": [task],
+        "stages": stages,
+        "simulate": {"environments": 8},
+        "evaluate": {"n": 8},
+        "record": {"trackers": []},
+        "train": {"threads": 1},
+    }
+    return parse_config({**data, **sections})
+
+
+def metrics(folder):
+    return [r["metrics"] for r in runs.rows(folder) if "metrics" in r]
+
+
+def weights(folder, step):
+    return load_file(folder.path / "checkpoints" / f"step-{step:06d}" / "policy" / "model.safetensors")
+
+
+def test_it_imitates_the_tables_expert_and_is_loaded_again(tmp_path):
+    folder = runs.run(config(tmp_path, REACH, [SFT], checkpoint={"every": 1, "keep": 9}))
+    assert len(metrics(folder)) == 3 and all(0.5 < m["loss"] < 2 and m["grad_norm"] > 0 for m in metrics(folder))
+    before, after = weights(folder, 1), weights(folder, 3)
+    still = {name for name in before if before[name].equal(after[name])}
+    assert still and all("embed_tokens" in name or "layers.0" in name or "norm" in name for name in still), still
+    assert any("vision_tower" in name for name in before.keys() - still), "the whole model learns"
+    checkpoint = folder.path / "checkpoints" / "step-000003" / "policy"
+    policy = {"kind": "pi0", "model": str(checkpoint)}
+    again = runs.run(config(tmp_path / "on", REACH, [{**PPO, "steps": 1, "prompts_per_step": 2}], policy=policy))
+    assert metrics(again)[0]["logprob_gap"] < 1e-4, "what a folder was saved with need not be said again"
+
+
+@pytest.mark.parametrize("noisy", ["all", "one"])
+def test_reinforcement_of_the_expert_alone(tmp_path, noisy):
+    """What was sampled is what is learned from, and the frozen parts stay what they were."""
+    stages, keep = [{**PPO, "steps": 1}, {**PPO, "parts": FROZEN}], {"every": 1, "keep": 9}
+    folder = runs.run(config(tmp_path, TURN, stages, options={"noisy": noisy}, checkpoint=keep))
+    found = metrics(folder)
+    assert len(found) == 3 and all(m["logprob_gap"] < 1e-4 and m["reward/std"] > 0 and m["grad_norm"] > 0 for m in found)
+    before, after = weights(folder, 1), weights(folder, 3)
+    moved = {name for name in before if not before[name].equal(after[name])}
+    assert moved and all(name.startswith(("action_", "state_proj", "model.dit.")) for name in moved), moved
+    assert any(name.startswith("model.dit.layers.0.self_attn") for name in moved) and "action_out_proj.weight" in moved
+
+
+@pytest.mark.slow
+def test_it_learns_to_turn_to_the_mark(tmp_path):
+    """Imitation to where two in three succeed, then reinforcement from there."""
+    imitation = {**SFT, "split": "warm", "steps": 50, "batch_size": 32, "optimizer": "muon", "learning_rate": 1e-2}
+    reinforcement = {**PPO, "ratio": "action", "credit": "action", "steps": 40, "prompts_per_step": 128, "minibatches": 4}
+    reinforcement |= {"epochs": 1, "learning_rate": 6e-4}
+    sections = {"evaluate": {"n": 200, "every": 40}, "simulate": {"environments": 64}}
+    model, options = "tiny:pi0:hidden=32,layers=2,chunk=1", {"chunk": 1, "steps": 4}
+    folder = runs.run(config(tmp_path, TURN, [imitation, reinforcement], model, options, **sections))
+    imitated, reinforced = (r["eval"]["value"] for r in runs.rows(folder) if "eval" in r)
+    assert 0.6 < imitated < reinforced - 0.1, (imitated, reinforced)
+
+
+def test_a_stopped_run_goes_on_bit_for_bit(tmp_path):
+    stages, keep = [{**SFT, "split": "warm"}, PPO], {"every": 2, "keep": 9}
+    whole = runs.run(config(tmp_path / "whole", TURN, stages, checkpoint=keep))
+    again = config(tmp_path / "again", TURN, stages, checkpoint=keep)
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(again, progress=runs.Silent(4))
+    folder = runs.run(again, resume=True)
+    one, two = weights(whole, 5), weights(folder, 5)
+    assert one.keys() == two.keys() and all(one[name].equal(two[name]) for name in one)
+
+
+def test_smoke_takes_a_tiny_one(tmp_path):
+    found = smoke(config(tmp_path, REACH, [PPO], model="lerobot/pi0_base"))
+    assert found.policy.model == "tiny:pi0" and found.policy.kind == "pi0"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cameras": ["top"]}, r"policy\.options\.cameras has 'top', which the simulator hasn't: it has front, wrist"),
+        ({"dims": 7}, r"takes actions of 4 numbers, and policy\.options\.dims = 7: make them equal"),
+        ({"chunk": 4}, r"policy\.options\.chunk = 4 is too many for this pi0: 3 actions are foreseen"),
+    ],
+)
+def test_what_does_not_fit_is_told_in_one_line(tmp_path, options, message):
+    with pytest.raises(UserError, match=message) as error:
+        runs.run(config(tmp_path, REACH, [PPO], options=options))
+    assert "\n" not in str(error.value)
+
+
+def test_parts_that_match_nothing_are_refused_without_the_model(tmp_path):
+    made = resolved(config(tmp_path, REACH, [{**PPO, "parts": [{"match": "*.experts.*", "freeze": True}]}]))
+    with pytest.raises(UserError, match=r"stages\.0\.parts: '\*\.experts\.\*' matches none of the \d+ weights: "):
+        check_config(made)
+        check_model(made)

@@ -1,0 +1,290 @@
+"""Verifiers that are models: made once, in a process of their own, called with many cases; whatever they do costs no more than it
+must, and never a zero."""
+
+from __future__ import annotations
+
+import pickle
+import time
+
+import pytest
+import torch
+
+from mmrl import Case, Prompt, Rollout, Status, UserError
+from mmrl.cli.options import options_of
+from mmrl.judge import Judge, cases_of, pool
+from mmrl.judge.pool import lighten
+from mmrl.plugins import registry
+from mmrl.simulation import Track
+from mmrl.specs import VerifierSpec
+from mmrl.testing import check_id
+
+PLUGIN = '''
+import os, time
+from mmrl import Score, UserError, VerifierSpec, hookimpl
+
+@hookimpl
+def mmrl_verifiers():
+    made = "Plain Picky Few Odd Nan Beyond Hangs Dies Hungry Late Broken Refuses NoCall".split()
+    specs = [VerifierSpec(id=f"looks/{n.lower()}", target=f"looks:{n}", model=True, deadline_s=20) for n in made]
+    return [*specs, VerifierSpec(id="looks/steps", target="looks:Steps", model=True, rollout=True, deadline_s=20),
+            VerifierSpec(id="looks/function", target="looks:function"),
+            VerifierSpec(id="looks/blind", target="looks:Steps", model=True),
+            VerifierSpec(id="looks/along", target="looks:along", rollout=True, high=99)]
+
+class Plain:
+    """How many times it was made and called, and with how many cases."""
+    made = 0
+    def __init__(self, scale: float = 1.0):
+        Plain.made += 1
+        self.scale, self.calls = scale, 0
+    def __call__(self, cases):
+        self.calls += 1
+        return [Score(self.scale * float(c.completion), {"made": Plain.made, "call": self.calls, "cases": len(cases),
+                                                         "pid": os.getpid()}) for c in cases]
+
+class Steps:
+    def __call__(self, cases):
+        return [Score(0.5, steps=[0.25] * int(c.completion)) for c in cases]
+
+class Picky:
+    def __call__(self, cases):
+        if any(c.completion == "bad" for c in cases):
+            raise ValueError("one of them\\nis bad")
+        return [1.0] * len(cases)
+
+class Few:
+    def __call__(self, cases):
+        return [1.0]
+
+class Odd:
+    def __call__(self, cases):
+        return (1.0 for _ in cases)
+
+class Nan:
+    def __call__(self, cases):
+        return [float("nan") if c.completion == "bad" else 1.0 for c in cases]
+
+class Beyond:
+    def __call__(self, cases):
+        return [2.0 if c.completion == "bad" else 1.0 for c in cases]
+
+class Hangs:
+    def __call__(self, cases):
+        while any(c.completion == "bad" for c in cases):
+            pass
+        return [1.0] * len(cases)
+
+class Dies:
+    def __call__(self, cases):
+        if any(c.completion == "bad" for c in cases):
+            os._exit(3)
+        return [1.0] * len(cases)
+
+class Hungry:
+    def __call__(self, cases):
+        return [float(len(bytearray(700 * 2**20)) > 0) for _ in cases]
+
+class Late:
+    def __init__(self):
+        time.sleep(60)
+    def __call__(self, cases):
+        return [1.0] * len(cases)
+
+class Broken:
+    def __init__(self, model: str = "none"):
+        raise RuntimeError(f"no weights in {model}")
+
+class Refuses:
+    def __init__(self, *, share: float):
+        pass
+    @staticmethod
+    def check(cameras, *, share):
+        if not 0 <= share <= 1:
+            raise UserError(f"share = {share} must be from 0 to 1")
+        for label, known in cameras.items():
+            if "wrist" not in known:
+                raise UserError(f"task {label!r} has {', '.join(known)}, and no wrist")
+    def __call__(self, cases):
+        return [1.0] * len(cases)
+
+class NoCall:
+    pass
+
+def function(case):
+    return 0.5
+
+def along(case):
+    return Score(sum(case.answer), steps=case.answer)
+'''
+GOOD, BAD = Case(completion="1"), Case(completion="bad")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("looks")
+    (path / "looks.py").write_text(PLUGIN)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def plugin(folder, monkeypatch):
+    monkeypatch.setenv("MMRL_PLUGINS", "")
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", str(folder / "looks.py"))
+
+
+def run(name, cases, options=None, **settings):
+    with Judge({f"looks/{name}": options or {}}, **settings) as judge:
+        return judge.run(f"looks/{name}", cases)
+
+
+def played(calls, **changes):
+    """A rollout of so many calls."""
+    track = Track(
+        instruction="go",
+        images={"front": torch.zeros(calls + 1, 2, 2, 3, dtype=torch.uint8)},
+        state=None,
+        choices=torch.zeros(calls, 1, 1),
+        logprobs_TKC=torch.zeros(calls, 1, 1),
+        valid_TK=torch.ones(calls, 1, dtype=torch.bool),
+        rewards_TK=torch.zeros(calls, 1),
+    )
+    return Rollout(prompt=Prompt(messages=[]), group=0, turns=(), status=Status.FINISHED, track=track, **changes)
+
+
+def test_it_is_made_once_and_called_with_many_cases():
+    cases = [Case(completion=str(i / 40)) for i in range(20)]
+    with Judge({"looks/plain": {"scale": 0.5}}, processes=3) as judge:
+        found = judge.run("looks/plain", cases) + judge.run("looks/plain", cases[:3])
+    assert [s.value for s in found] == pytest.approx([i / 80 for i in [*range(20), 0, 1, 2]]), "in order, with its options"
+    assert {s.parts["made"] for s in found} == {1.0} and len({s.parts["pid"] for s in found}) == 1
+    assert [s.parts["cases"] for s in found] == [8.0] * 16 + [4.0] * 4 + [3.0] * 3
+
+
+def test_it_stands_beside_functions_in_one_sum():
+    with Judge({"looks/plain": {}, "looks/function": {}}) as judge:
+        found = judge.score([Case(completion="0.25")] * 3, [{"looks/plain": 2.0, "looks/function": 1.0}] * 3)
+    assert [s.value for s in found] == [1.0] * 3 and found[0].parts["looks/plain"] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("name", "detail"),
+    [
+        ("picky", "ValueError: one of them is bad (looks.py:"),
+        ("nan", "the value is nan, not a finite number"),
+        ("beyond", "the value is 2, outside its range [0, 1]"),
+    ],
+)
+def test_a_case_that_cannot_be_scored_costs_no_other(name, detail):
+    found = run(name, [BAD if i == 4 else GOOD for i in range(11)])
+    assert [s.value for s in found] == [None if i == 4 else 1.0 for i in range(11)]
+    assert detail in found[4].detail
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "detail"),
+    [("few", 3, None), ("odd", 1, "must give a list of 1 scores, one for each case, and gave a generator")],
+)
+def test_answers_that_are_not_one_for_each_case(name, n, detail):
+    found = run(name, [GOOD] * n)
+    if detail is None:  # alone, each of them has one answer
+        assert [s.value for s in found] == [1.0] * n
+    else:
+        assert found[0].value is None and detail in found[0].detail
+
+
+def test_what_hangs_is_stopped_and_what_follows_is_scored():
+    started = time.monotonic()
+    found = run("hangs", [BAD] + [GOOD] * 15, deadline_s=0.2)
+    assert [s.value for s in found] == [None] * 8 + [1.0] * 8, "those of the same call are lost with it"
+    assert found[0].detail == "took longer than its deadline of 0.2 s for each of 8 cases"
+    assert time.monotonic() - started < 30
+
+
+def test_what_dies_is_replaced():
+    found = run("dies", [BAD] + [GOOD] * 9)
+    assert [s.value for s in found] == [None] * 8 + [1.0] * 2
+    assert "exited with code 3" in found[0].detail
+
+
+def test_a_model_has_no_limit_of_memory():
+    assert run("hungry", [GOOD], memory_mb=64)[0].value == 1.0
+
+
+def test_what_cannot_be_loaded_is_said_before_anything_is_scored(monkeypatch):
+    with Judge({"looks/broken": {"model": "folder"}}) as judge, pytest.raises(UserError, match="no weights in folder"):
+        judge.ready()
+    with Judge({"looks/nocall": {}}) as judge, pytest.raises(UserError, match="makes no function of cases"):
+        judge.ready()
+    monkeypatch.setattr(pool, "MODEL_START_S", 0.5)
+    with Judge({"looks/late": {}}) as judge, pytest.raises(UserError, match=r"loading the models took longer than 0\.5 s"):
+        judge.ready()
+
+
+def test_the_judge_is_ready_when_all_are():
+    with Judge({"looks/plain": {}, "looks/function": {}}) as judge:
+        judge.ready()
+        assert judge._pool.loaded.done()
+    with Judge({}) as judge:
+        judge.ready()
+
+
+def test_steps_are_one_for_each_call():
+    cases = cases_of([played(3), played(2)])
+    texts = [pool.replace(c, completion=n) for c, n in zip(cases, "32", strict=True)]
+    found = run("steps", texts)
+    assert [s.value for s in found] == [0.5, 0.5] and [s.steps for s in found] == [(0.25,) * 3, (0.25,) * 2]
+    found = run("steps", [pool.replace(cases[0], completion="2"), texts[1]])
+    assert found[0].detail == "it gave 2 steps, and the episode has 3 calls or turns" and found[1].value == 0.5
+
+
+def test_steps_need_an_episode():
+    found = run("blind", [Case(completion="2")])
+    assert found[0].value is None and "its spec needs rollout=True" in found[0].detail
+
+
+def test_a_function_may_give_steps_too_and_none_that_are_not_numbers():
+    given = [pool.replace(c, answer=a) for c, a in zip(cases_of([played(2)] * 2), [(1.0, 2.0), (1.0, float("inf"))], strict=True)]
+    found = run("along", given)
+    assert found[0].value == 3.0 and found[0].steps == (1.0, 2.0)
+    assert found[1].value is None and "inf" in found[1].detail
+
+
+def test_options_are_refused_before_a_model_is_loaded():
+    check = registry().check_verifier
+    assert check("looks/refuses", {"share": 0.5}, {"a": ("front", "wrist")})[1] == {"share": 0.5}
+    for options, cameras, said in [
+        ({"share": 2}, {}, "verifier 'looks/refuses': share = 2 must be from 0 to 1"),
+        ({"share": 0.5}, {"a": ("front",)}, "verifier 'looks/refuses': task 'a' has front, and no wrist"),
+        ({"shares": 0.5}, {}, "verifier 'looks/refuses' has no option 'shares'. Did you mean 'share'?"),
+        ({}, {}, """needs the option 'share': give share = ... under [verifiers."looks/refuses"] in a run file"""),
+    ]:
+        with pytest.raises(UserError) as error:
+            check("looks/refuses", options, cameras)
+        assert said in str(error.value) and "\n" not in str(error.value)
+    assert check("looks/broken", {"model": "x"})[1] == {"model": "x"}, "it is not made"
+
+
+def test_an_episode_travels_without_what_stands_beside_it():
+    """The lane's tensors hold all episodes; one of them must not bring the others along."""
+    many = torch.zeros(50, 2000, 1, 1)
+    rollout = played(3, inputs="inputs", later="later")
+    track = pool.replace(rollout.track, choices=many[:3, 7], logprobs_TKC=many[:3, 8])
+    (case,) = cases_of([pool.replace(rollout, track=track)])
+    sent = lighten(case, VerifierSpec(id="x/y", target="x:y", rollout=True))
+    assert len(pickle.dumps(sent)) < 10_000 < len(pickle.dumps(case))
+    assert sent.rollout.inputs is None and sent.rollout.later is None
+    assert torch.equal(sent.rollout.track.choices, many[:3, 7]) and sent.rollout.track.images.keys() == {"front"}
+    assert lighten(case, VerifierSpec(id="x/y", target="x:y")).rollout is None
+
+
+def test_all_that_it_is_made_with_are_options():
+    spec = registry().get("verifiers", "looks/refuses")
+    (option,) = options_of("verifiers", spec, registry().target(spec))
+    assert option.name == "share" and option.required
+    spec = registry().get("verifiers", "looks/plain")
+    assert [o.default for o in options_of("verifiers", spec, registry().target(spec))] == [1.0]
+
+
+def test_the_rules_for_functions_say_that_they_are_not_for_it():
+    (report,) = check_id("looks/refuses")
+    assert report.ok and "it is a model" in report.results[0].note

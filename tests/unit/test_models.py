@@ -1,0 +1,169 @@
+"""Models that verifiers look with, against the models themselves; what can't be one is refused in one line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from PIL import Image
+
+from mmrl import UserError, user
+from mmrl.generate.local import LocalGenerator, Sampling
+from mmrl.models import NUMBER, check_contrastive, check_vision_language, contrastive, device_of, vision_language
+from mmrl.policies import tiny, tiny_clip
+from mmrl.types import Prompt
+
+FAMILY = "tiny:qwen3_vl:hidden=32,layers=1"
+
+
+@pytest.fixture(scope="module")
+def asked():
+    return vision_language(FAMILY, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def clip():
+    return contrastive("tiny:clip", device="cpu")
+
+
+def picture(i, size=(64, 64)):
+    return Image.effect_mandelbrot(size, (-2 + i / 9, -1.5, 1, 1.5), 20 + i).convert("RGB")
+
+
+QUESTIONS = [[user(f"Is it done{' now' * (i % 3)}?", *(picture(j) for j in range(1 + i % 2)))] for i in range(5)]
+
+
+def test_chances_are_those_of_the_models_next_token(asked):
+    """Slowly: one forward pass of the model for each question, the probabilities of all spellings added up."""
+    found = asked.chances(QUESTIONS, ("yes", "no"))
+    policy = asked.policy
+    for question, row in zip(QUESTIONS, found, strict=True):
+        inputs = policy.processor.apply_chat_template(
+            [question], tokenize=True, return_dict=True, return_tensors="pt", add_generation_prompt=True
+        )
+        with torch.inference_mode():
+            chances = policy.model(**inputs).logits[0, -1].double().softmax(-1)
+        spellings = {
+            w: {policy.tokenizer.encode(b + f)[0] for b in ("", " ") for f in (w, w.capitalize())} for w in ("yes", "no")
+        }
+        common = spellings["yes"] & spellings["no"]
+        assert not common & {policy.tokenizer.encode("yes")[0], policy.tokenizer.encode("no")[0]}
+        yes, no = (float(sum(chances[i] for i in spellings[w] - common)) for w in ("yes", "no"))
+        assert row.tolist() == pytest.approx([yes / (yes + no), no / (yes + no)], abs=1e-5)
+    assert len({round(float(v), 6) for v in found[:, 0]}) > 1, "they depend on what is shown"
+
+
+def test_a_question_has_one_answer_whatever_is_asked_beside_it(asked):
+    together = asked.chances(QUESTIONS, ("yes", "no"))
+    alone = torch.cat([asked.chances([q], ("yes", "no")) for q in QUESTIONS])
+    assert torch.allclose(together, alone, atol=1e-5)
+    small = vision_language(FAMILY, device="cpu", batch_size=2)
+    assert small.policy is asked.policy, "loaded once"
+    assert torch.allclose(small.chances(QUESTIONS, ("yes", "no")), together, atol=1e-5)
+
+
+def test_words_that_the_tokens_cannot_tell_apart(asked):
+    with pytest.raises(UserError, match="can't tell 'yes' from 'yes', 'yes'"):
+        asked.chances(QUESTIONS[:1], ("yes", "yes"))
+
+
+def test_every_answer_is_a_number(asked):
+    found = asked.numbers(QUESTIONS, max_tokens=3)
+    assert found == [asked.numbers([q], max_tokens=3)[0] for q in QUESTIONS] and all(isinstance(n, float) for n in found)
+
+
+def said(policy, text):
+    """A generator whose model wants to say this and nothing else; what it makes of it."""
+    ids = [*policy.tokenizer.encode(text, add_special_tokens=False), policy.end_id]
+
+    def forced(generator, inputs, max_tokens=8):
+        steps = iter([*ids, *[policy.end_id] * max_tokens])
+        choose = generator._choose
+
+        def wanted(logits, *rest):
+            pushed = torch.full_like(logits, -50.0)
+            pushed[:, next(steps)] = 50.0
+            return choose(logits + pushed, *rest)
+
+        generator._choose = wanted
+        try:
+            return generator.generate(inputs, 1, Sampling(max_tokens=max_tokens, temperature=0.0))[0][0]
+        finally:
+            del generator._choose
+
+    return forced
+
+
+@pytest.mark.parametrize("text", ["-30", "+7", "100%", "12.5%", "0", "-8%"])
+def test_a_number_that_the_model_wants_to_say_is_left_as_it_is(asked, text):
+    inputs = [asked.policy.encode(Prompt(messages=QUESTIONS[0]))]
+    sample = said(asked.policy, text)(asked._numbers, inputs)
+    assert asked.policy.decode(sample.token_ids) == text and sample.finished
+    assert float(NUMBER.search(text).group()) == float(text.strip("%"))
+
+
+@pytest.mark.parametrize("text", ["-", "+", "", "well", "%", ".", "no 7"])
+def test_what_is_no_number_becomes_one(asked, text):
+    inputs = [asked.policy.encode(Prompt(messages=QUESTIONS[0]))]
+    sample = said(asked.policy, text)(asked._numbers, inputs)
+    plain = said(asked.policy, text)(LocalGenerator(asked.policy), inputs)
+    assert asked.policy.decode(plain.token_ids) == text, "without the constraint it would say so"
+    assert NUMBER.search(asked.policy.decode(sample.token_ids))
+
+
+def test_a_contrastive_model_gives_its_own_embeddings_at_length_one(clip):
+    pictures = [picture(i, (60 + i, 40)) for i in range(5)]
+    inputs = clip.processor(images=pictures, return_tensors="pt")
+    with torch.inference_mode():
+        wanted = clip.model.get_image_features(**inputs).pooler_output
+    found = clip.pictures(pictures)
+    assert torch.allclose(found, wanted / wanted.norm(dim=-1, keepdim=True), atol=1e-5)
+    assert torch.allclose(contrastive("tiny:clip", device="cpu", batch_size=2).pictures(pictures), found, atol=1e-5)
+    both = clip.texts(["a cup", "a much longer text about a cup"])
+    assert torch.allclose(both[0], clip.texts(["a cup"])[0], atol=1e-5) and torch.allclose(both.norm(dim=-1), torch.ones(2))
+    with pytest.raises(UserError, match="has 102 tokens, and the model reads 77"):
+        clip.texts(["x" * 100])
+
+
+def test_checkpoints_in_folders(tmp_path):
+    tiny_clip.save(str(tmp_path / "clip"))
+    tiny.save(str(tmp_path / "vlm"), "qwen3_vl", hidden=32, layers=1)
+    check_contrastive(str(tmp_path / "clip"))
+    check_vision_language(str(tmp_path / "vlm"))
+    ours, loaded = contrastive("tiny", device="cpu"), contrastive(str(tmp_path / "clip"), device="cpu")
+    assert torch.allclose(ours.pictures([picture(0)]), loaded.pictures([picture(0)]), atol=1e-6)
+    assert torch.allclose(ours.texts(["a cup"]), loaded.texts(["a cup"]), atol=1e-6)
+    vlm = vision_language(str(tmp_path / "vlm"), device="cpu")
+    wanted = vision_language(FAMILY, device="cpu").chances(QUESTIONS, ("yes", "no"))
+    assert torch.allclose(vlm.chances(QUESTIONS, ("yes", "no")), wanted, atol=1e-5)
+    with pytest.raises(UserError, match=r"which doesn't compare pictures with texts|can't be loaded"):
+        contrastive(str(tmp_path / "vlm"), device="cpu")
+
+
+def test_what_is_refused_without_loading(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for name, config in (("text", {"model_type": "llama"}), ("torn", None)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{" if config is None else json.dumps(config))
+    for check in (check_vision_language, check_contrastive):
+        for model, wanted in [
+            (str(tmp_path / "nowhere"), f"model '{tmp_path / 'nowhere'}' is not a folder: give "),
+            (str(tmp_path / "empty"), "is a folder without config.json: give "),
+            (str(tmp_path / "text"), "is a llama that sees no pictures: give one that does"),
+            (str(tmp_path / "torn"), "its config.json can't be read: "),
+            ("tiny:nothing", "tiny"),
+        ]:
+            with pytest.raises(UserError) as error:
+                check(model)
+            assert wanted in str(error.value) and "\n" not in str(error.value) and "policy" not in str(error.value)
+        check("some/hub-name")
+        check("tiny")
+
+
+def test_devices():
+    assert device_of("cpu") == "cpu" and device_of("auto") in ("cpu", "cuda")
+    with pytest.raises(UserError, match="device = 'tpu' is unknown"):
+        device_of("tpu")
+    with pytest.raises(UserError, match="device = 'cuda:99', but torch sees"):
+        device_of("cuda:99")

@@ -1,0 +1,433 @@
+"""pi0: velocities are those of transformers' own network, what is sampled is what is learned, a folder is the same policy."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+from mmrl.errors import UserError
+from mmrl.policies import parts, tiny_pi0
+from mmrl.policies.acting import Calls
+from mmrl.policies.critic import Critic
+from mmrl.policies.flow import PLACES, Draw
+from mmrl.policies.pi0 import Pi0
+from mmrl.policies.pi0_loading import check
+from mmrl.policies.recompute import checkpointing
+from mmrl.schema import CriticConfig, LoraConfig, PartConfig, PolicyConfig
+from mmrl.simulation import Observation, Track
+
+MODEL = "tiny:pi0:hidden=32,layers=2,chunk=5"
+TEXTS = ["pick up the red cube", "push it", "stack the ball on the yellow box", "x"]
+SEEDS, CALLS = torch.arange(50, 54), torch.arange(4)
+DRAW = Draw(seeds_n=SEEDS, calls_n=CALLS)
+
+
+def seen(n=4, seed=0):
+    noise = torch.Generator().manual_seed(seed)
+
+    def picture(height, width):
+        return torch.randint(0, 256, (n, height, width, 3), dtype=torch.uint8, generator=noise)
+
+    return Observation(
+        images={"front": picture(64, 64), "wrist": picture(40, 64)},
+        state=torch.randn(n, 6, generator=noise),
+        instructions=TEXTS[:n],
+    )
+
+
+def pi0(model=MODEL, attention="sdpa", dtype="float32", lora=None, source=None, **options):
+    config = PolicyConfig(model=model, kind="pi0", attention=attention, dtype=dtype, lora=lora)
+    return Pi0(config, seed=1, source=source, **{"dims": 3, "chunk": 2, "state": 6, **options})
+
+
+def calls(shown, choices, chunk=2):
+    some = torch.zeros(len(shown) * chunk)
+    return Calls(
+        observation=shown,
+        choices=choices,
+        slots=1,
+        valid_SK=torch.ones(len(shown), chunk, dtype=torch.bool),
+        ratio="action",
+        sampler_logprobs_L=some,
+        advantages_L=some,
+        rollout_L=some.long(),
+        place_L=some.long(),
+        off_policy_L=some.bool(),
+    )
+
+
+def published(policy, shown, n):
+    """What transformers' network is given for one row, alone and without padding."""
+    ids = torch.tensor([policy._ids(shown.instructions[n], len(shown.images))])
+    pixels = policy._pictures(shown)[n : n + 1]
+    return {
+        "state": policy._state(shown)[n : n + 1],
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "pixel_values": pixels,
+        "pixel_attention_mask": torch.ones(pixels.shape[:2], dtype=torch.bool),
+    }
+
+
+# -- the network ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_velocities_are_those_of_transformers(attention):
+    """All moments of all rows in one pass, padded and behind one prefix, against each alone: a mask that let a moment see
+    another, a padded place or a wrong position would show."""
+    policy, shown = pi0(attention=attention), seen()
+    noise = torch.Generator().manual_seed(3)
+    x, times = torch.randn(4, 3, 5, 32, generator=noise), torch.rand(4, 3, generator=noise)
+    with torch.no_grad():
+        found = policy.velocity(policy.look(shown), x, times)
+        for n in range(4):
+            for m in range(3):
+                own = published(policy, shown, n)
+                wanted = policy.model(**own, noise=x[n : n + 1, m], timestep=times[n : n + 1, m]).logits
+                torch.testing.assert_close(found[n, m], wanted[0], atol=1e-6, rtol=1e-4)
+    assert found.std(1).max() > 1e-3
+
+
+def test_without_noise_a_chain_ends_where_transformers_ends():
+    policy, shown = pi0(steps=7), seen()
+    actions, choices, _, _ = policy.choose(shown, DRAW, 0.0)
+    for n in range(4):
+        wanted = policy.model.sample_actions(**published(policy, shown, n), noise=choices[n : n + 1, 0], num_steps=7)[0]
+        torch.testing.assert_close(choices[n, -1], wanted, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(actions[n], wanted[:2, :3].clamp(-1, 1), atol=1e-5, rtol=1e-4)
+
+
+def test_imitation_is_transformers_loss():
+    """A demonstration's figures, on average, against the mean of the network's own loss at the same times and noise."""
+    policy, shown = pi0(), seen()
+    actions = torch.randn(4, 5, 3, generator=torch.Generator().manual_seed(5)).clamp(-1, 1)
+    choices = policy.head.choices_of(actions)
+    assert choices.shape == (4, 1, 5, 32) and (choices[..., 3:] == 0).all()
+    asked = []
+
+    def remember(x, times):
+        asked.append((x, times))
+        return torch.zeros_like(x)
+
+    policy.chains.score(remember, choices, 1.0)
+    ((x, times),) = asked
+    assert ((torch.arange(PLACES) / PLACES) ** (2 / 3) <= times).all() and (times < 1).all(), "one in each part of Beta(1.5, 1)"
+    wanted = []
+    for n in range(4):
+        for m in range(PLACES):
+            t = times[n, m]
+            start = (x[n, m] - (1 - t) * choices[n, 0]) / t
+            own = published(policy, shown, n)
+            wanted.append(policy.model(**own, noise=start[None], timestep=t[None], actions=choices[n]).loss)
+    found = policy.outputs(calls(shown, choices), 1.0)
+    torch.testing.assert_close(found.logprobs_L.mean(), -torch.stack(wanted).mean(), atol=1e-4, rtol=1e-4)
+    assert found.logprobs_L.requires_grad and (found.entropy_L == 0).all()
+
+
+def test_demonstrations_look_ahead_to_the_end_of_the_episode():
+    policy = pi0()
+    actions = torch.randn(3, 3, generator=torch.Generator().manual_seed(1)).clamp(-1, 1)
+    track = Track(
+        instruction="push it",
+        images={},
+        state=None,
+        choices=actions[:, None],
+        logprobs_TKC=torch.zeros(3, 1, 1),
+        valid_TK=torch.ones(3, 1, dtype=torch.bool),
+        rewards_TK=torch.zeros(3, 1),
+    )
+    found = policy.chunked(track)
+    assert found.valid_TK.tolist() == [[True, True], [True, True], [True, False]] and found.logprobs_TKC.shape == (3, 2, 1)
+    for t in range(3):
+        wanted = actions[[min(t + k, 2) for k in range(5)]]
+        assert torch.equal(found.choices[t, 0, :, :3], wanted) and (found.choices[t, 0, :, 3:] == 0).all()
+
+
+# -- likelihoods ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noisy", ["all", "one"])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_what_is_sampled_is_what_is_learned(noisy, temperature):
+    policy, shown = pi0(noisy=noisy), seen()
+    found = policy.act(shown, SEEDS, CALLS, temperature)
+    outputs = policy.outputs(calls(shown, found.choices), temperature, states=True)
+    torch.testing.assert_close(outputs.logprobs_L, found.logprobs_nKC.flatten(), atol=1e-4, rtol=1e-5)
+    assert outputs.logprobs_L.requires_grad and found.actions_nKA.shape == (4, 2, 3) and found.logprobs_nKC.shape == (4, 2, 1)
+    some = torch.tensor([2, 1])
+    alone = policy.act(shown.rows(some), SEEDS[some], CALLS[some], temperature)
+    torch.testing.assert_close(alone.actions_nKA, found.actions_nKA[some], atol=1e-5, rtol=1e-5)
+    assert not torch.equal(policy.act(shown, SEEDS, CALLS + 1, temperature).actions_nKA, found.actions_nKA)
+
+
+@pytest.mark.parametrize("noisy", ["all", "one"])
+def test_a_likelihood_is_that_of_the_executed_numbers(noisy):
+    """Step by step with transformers' network, from the definition: nothing of what is not carried out counts."""
+    policy, shown = pi0(noisy=noisy, steps=3, noise_level=0.7), seen(2)
+    found = policy.act(shown, SEEDS[:2], CALLS[:2], 0.8)
+    delta = 1 / 3
+    for n in range(2):
+        kept = found.choices[n]
+        steps = [(i, kept[i], kept[i + 1]) for i in range(3)] if noisy == "all" else [(int(kept[2, 0, 0]), kept[0], kept[1])]
+        assert kept.shape[0] == (4 if noisy == "all" else 3)
+        total = torch.zeros(2, dtype=torch.float64)
+        for i, x, following in steps:
+            t = 1 - i * delta
+            v = policy.model(**published(policy, shown, n), noise=x[None], timestep=torch.tensor([t])).logits[0].detach()
+            x, following, v = (a[:2, :3].double() for a in (x, following, v))
+            sigma = 0.7 * math.sqrt(t / max(1 - t, delta)) * 0.8
+            mean = x - (v + sigma**2 / (2 * t) * (x + (1 - t) * v)) * delta
+            total += torch.distributions.Normal(mean, sigma * math.sqrt(delta)).log_prob(following).sum(-1)
+        torch.testing.assert_close(found.logprobs_nKC[n, :, 0].double(), total, atol=1e-4, rtol=1e-4)
+
+
+def test_each_environment_has_a_noisy_step_of_its_own():
+    policy = pi0(noisy="one", steps=3)
+    shown = seen(1)
+    many = Observation(
+        images={k: v.expand(64, *v.shape[1:]) for k, v in shown.images.items()},
+        state=shown.state.expand(64, -1),
+        instructions=["x"] * 64,
+    )
+    choices = policy.act(many, torch.arange(64), torch.zeros(64, dtype=torch.int64), 1.0).choices
+    counts = torch.bincount(choices[:, 2, 0, 0].long(), minlength=3)
+    assert counts.min() > 8 and counts.sum() == 64
+    assert (choices[:, 2] == choices[:, 2, :1, :1]).all()
+
+
+# -- what a critic reads --------------------------------------------------------------------------------------------------
+
+
+def test_a_critic_reads_the_robots_state_and_no_noise():
+    policy, shown = pi0(), seen()
+    first = policy.choose(shown, DRAW, 1.0)[3]
+    torch.testing.assert_close(policy.choose(shown, Draw(seeds_n=SEEDS + 9, calls_n=CALLS), 1.0)[3], first, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(policy.states_of(shown), first, atol=1e-6, rtol=1e-5)
+    assert first.shape == (4, policy.width)
+    for change in (
+        {"images": {k: 255 - v for k, v in shown.images.items()}},
+        {"state": shown.state + 1},
+        {"instructions": ["do nothing at all"] * 4},
+    ):
+        known = {"images": shown.images, "state": shown.state, "instructions": shown.instructions}
+        assert (policy.states_of(Observation(**{**known, **change})) - first).abs().amax(1).min() > 1e-4, change
+
+
+@pytest.mark.parametrize("detach", [True, False])
+def test_a_critics_gradient_is_cut_where_it_says_so(detach):
+    policy, shown = pi0(), seen()
+    critic = Critic(policy, CriticConfig(hidden=[4], detach=detach), 0)
+    with torch.no_grad():
+        critic.head[-1].weight.add_(1.0)
+    found = policy.act(shown, SEEDS, CALLS, 1.0, critic)
+    made = calls(shown, found.choices)
+    values, _ = critic.values(made, policy.outputs(made, 1.0, states=True).states_QH)
+    torch.testing.assert_close(values, found.values_nU.expand(-1, 2).flatten(), atol=1e-5, rtol=1e-4)
+    values.sum().backward()
+    reached = sum(float(p.grad.abs().sum()) for _, p in policy.parameters() if p.grad is not None)
+    assert (reached == 0) == detach and critic.head[0].weight.grad.abs().sum() > 0
+
+
+# -- weights --------------------------------------------------------------------------------------------------------------
+
+
+def moved(policy, by=0.05):
+    with torch.no_grad():
+        for _, p in policy.parameters():
+            p.add_(by * torch.randn(p.shape, generator=torch.Generator().manual_seed(3)).to(p.dtype))
+    return policy
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_folder_is_the_same_policy_and_transformers_own(dtype, tmp_path):
+    policy = moved(pi0(dtype=dtype, cameras=["wrist"], noisy="one"))
+    policy.save(tmp_path / "saved")
+    options = {"cameras": ["wrist"], "noisy": "one"}
+    one = policy.act(seen(), SEEDS, CALLS, 1.0)
+    for again in (pi0(str(tmp_path / "saved"), dtype=dtype, **options), pi0(dtype=dtype, source=tmp_path / "saved", **options)):
+        two = again.act(seen(), SEEDS, CALLS, 1.0)
+        assert torch.equal(one.choices, two.choices) and torch.equal(one.logprobs_nKC, two.logprobs_nKC)
+    from transformers import PI0ForConditionalGeneration
+
+    theirs, report = PI0ForConditionalGeneration.from_pretrained(tmp_path / "saved", output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"] and theirs.config.architectures == [type(theirs).__name__]
+    assert policy.model.action_out_proj.weight.dtype == torch.float32, "an action's numbers are never rounded to bfloat16"
+    assert policy.model.model.dit.layers[0].mlp.up_proj.weight.dtype == getattr(torch, dtype)
+    with pytest.raises(UserError, match=r"holds a policy with dims = 3, and the run file says 4: set policy.options.dims = 3"):
+        pi0(str(tmp_path / "saved"), dims=4, dtype=dtype, **options)
+
+
+def test_in_bfloat16_likelihoods_are_float32():
+    policy, shown = pi0(dtype="bfloat16"), seen()
+    found = policy.act(shown, SEEDS, CALLS, 1.0)
+    outputs = policy.outputs(calls(shown, found.choices), 1.0)
+    assert found.choices.dtype == found.logprobs_nKC.dtype == outputs.logprobs_L.dtype == torch.float32
+    assert (outputs.logprobs_L - found.logprobs_nKC.flatten()).abs().max() < 0.05
+
+
+def test_adapters_train_alone_and_are_saved(tmp_path):
+    lora = LoraConfig(rank=2, match=["head", "language"])
+    policy = pi0(lora=lora)
+    names = [name for name, _ in policy.parameters()]
+    assert all("lora_" in n for n in names) and any("dit" in n for n in names) and any("language_model" in n for n in names)
+    moved(policy)
+    policy.save(tmp_path / "saved")
+    one = policy.act(seen(), SEEDS, CALLS, 1.0)
+    for again in (pi0(lora=lora, source=tmp_path / "saved"), pi0(str(tmp_path / "saved"))):
+        torch.testing.assert_close(again.act(seen(), SEEDS, CALLS, 1.0).choices, one.choices, atol=1e-4, rtol=1e-4)
+
+
+def test_a_twin_has_weights_of_its_own():
+    policy = pi0()
+    other = policy.twin(frozen=True)
+    before = other.act(seen(), SEEDS, CALLS, 1.0).choices
+    moved(policy, 0.3)
+    assert torch.equal(other.act(seen(), SEEDS, CALLS, 1.0).choices, before)
+    assert not any(p.requires_grad for _, p in other.parameters())
+
+
+def gradients(policy, made, on=False):
+    policy.model.zero_grad()
+    with checkpointing(policy.model, on):
+        policy.outputs(made, 1.0).logprobs_L.sum().backward()
+    return {name: p.grad.clone() for name, p in policy.parameters() if p.grad is not None}
+
+
+def test_layers_are_computed_again_for_the_same_gradients():
+    policy, shown = pi0(), seen()
+    made = calls(shown, policy.act(shown, SEEDS, CALLS, 1.0).choices)
+    once, again = gradients(policy, made), gradients(policy, made, on=True)
+    assert once.keys() == again.keys() and any("vision_tower" in name for name in once)
+    for name, gradient in once.items():
+        torch.testing.assert_close(again[name], gradient, atol=1e-5, rtol=1e-4)
+
+
+def test_the_expert_is_a_part_of_its_own():
+    """So that a stage freezes the vision-language model by the names of its parts, as openpi's reinforcement does."""
+    policy, shown = pi0(), seen()
+    found = {parts.part_of(name) for name, _ in policy.parameters()}
+    assert found == {"vision", "projector", "language", "head"}
+    assert [n for n, _ in parts.skeleton(PolicyConfig(model=MODEL, kind="pi0")).named_parameters()] == [
+        n for n, _ in policy.parameters()
+    ]
+    frozen = [PartConfig(match=part, freeze=True) for part in ("vision", "projector", "language")]
+    for name, p in policy.parameters():
+        p.requires_grad_(parts.entry(frozen, name) is None)
+    made = calls(shown, policy.act(shown, SEEDS, CALLS, 1.0).choices)
+    assert policy.look(shown).cache.layers[0][0].requires_grad is False, "no graph is kept of what was read"
+    reached = gradients(policy, made)
+    assert reached and all(parts.part_of(name) == "head" for name in reached)
+
+
+# -- reading --------------------------------------------------------------------------------------------------------------
+
+
+def test_pictures_are_framed_as_openpi_does():
+    """Scaled until they fit, black around them; the wrist's 40 x 64 fill 35 of 56 rows."""
+    policy, shown = pi0(), seen()
+    pixels = policy._pictures(shown)
+    assert pixels.shape == (4, 2, 3, 56, 56) and pixels.min() >= -1 and pixels.max() <= 1
+    wrist = pixels[:, 1]
+    assert (wrist[:, :, :10] == -1).all() and (wrist[:, :, 45:] == -1).all() and (wrist[:, :, 10:45].std((1, 2, 3)) > 0.1).all()
+    import numpy as np
+    from PIL import Image
+
+    wanted = np.asarray(Image.fromarray(shown.images["wrist"][0].numpy()).resize((56, 35), Image.Resampling.BILINEAR))
+    gap = (wrist[0, :, 10:45].permute(1, 2, 0) + 1) * 127.5 - torch.tensor(wanted)
+    assert gap.abs().mean() < 0.6, "Pillow rounds between its two passes"
+    assert not torch.equal(pi0(crop=0.5)._pictures(shown), pixels)
+    assert pi0(cameras=["wrist"])._pictures(shown).shape[1] == 1
+
+
+def test_what_is_read_stands_as_in_training():
+    policy = pi0(prompt="do {instruction}")
+    ids = policy._ids("pick_up the\ncube", 2)
+    tokenizer = policy.tokenizer
+    assert ids[:32] == [policy.model.config.vlm_config.image_token_id] * 32 and ids[32] == tokenizer.bos_token_id
+    assert tokenizer.decode(ids[33:]) == "do pick up the cube\n"
+
+
+def test_states_are_normalised_and_filled_up(tmp_path):
+    numbers = {"action": {"mean": [0.0] * 3, "std": [2.0] * 3}, "state": {"mean": [1.0] * 6, "std": [0.5] * 6}}
+    (tmp_path / "stats.json").write_text(json.dumps(numbers))
+    policy = pi0(statistics=str(tmp_path / "stats.json"))
+    shown = seen()
+    state = policy._state(shown)
+    torch.testing.assert_close(state[:, :6], (shown.state - 1) / 0.5, atol=1e-5, rtol=1e-5)
+    assert state.shape == (4, 32) and (state[:, 6:] == 0).all()
+    far = policy.choose(shown, DRAW, 1.0)[0]
+    assert far.abs().max() > 1, "normalised numbers have no bounds"
+    with pytest.raises(UserError, match=r"are of states of 6 numbers, and policy.options.state = 5: make them equal"):
+        pi0(statistics=str(tmp_path / "stats.json"), state=5).look(
+            Observation(images=shown.images, state=shown.state[:, :5], instructions=shown.instructions)
+        )
+
+
+# -- what can't be --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"chunk": 6}, "policy.options.chunk = 6 is too many for this pi0: 5 actions are foreseen"),
+        ({"dims": 33}, "policy.options.dims = 33 is too many for this pi0: 32 numbers an action has at most"),
+        ({"state": 40}, "policy.options.state = 40 is too many for this pi0: 32 numbers a state has at most"),
+        ({"steps": 0}, "policy.options.steps = 0 must be a whole number from 1 to 256"),
+        ({"noisy": "some"}, "policy.options.noisy = 'some' is unknown: choose one of all, one"),
+        ({"noise_level": 0.0}, "policy.options.noise_level = 0.0 must be above 0"),
+        ({"prompt": "go"}, r"policy.options.prompt = 'go' must hold \{instruction\}"),
+        ({"crop": 0.0}, "policy.options.crop = 0.0 must be a share"),
+        ({"model": "tiny:pi0:depth=2"}, "'depth=2' is not understood: write tiny:pi0:hidden=64,layers=2,chunk=50"),
+        ({"model": "tiny:qwen2_vl"}, "policy.model 'tiny:qwen2_vl' is no pi0: write tiny:pi0"),
+    ],
+)
+def test_options_that_cannot_be(options, message):
+    with pytest.raises(UserError, match=message):
+        pi0(**options)
+
+
+def test_observations_that_cannot_be():
+    shown = seen()
+    with pytest.raises(UserError, match=r"policy.options.cameras has 'top', which the simulator hasn't: it has front, wrist"):
+        pi0(cameras=["top"]).look(shown)
+    with pytest.raises(UserError, match="the simulator shows no picture, and pi0 needs one"):
+        pi0().look(Observation(images={}, state=shown.state, instructions=shown.instructions))
+    with pytest.raises(UserError, match=r"policy.options.state = 4, and the simulator shows a state of 6: make them equal"):
+        pi0(state=4).look(shown)
+
+
+def test_folders_that_are_no_pi0(tmp_path):
+    from mmrl.policies import tiny
+
+    (tmp_path / "nothing").mkdir()
+    tiny.save(str(tmp_path / "qwen"), hidden=32, layers=1)
+    for name, message in (("qwen", "is a qwen2_5_vl, not a pi0"), ("nothing", "has no config.json that can be read")):
+        for refuse in (check, pi0):
+            with pytest.raises(UserError, match=message):
+                refuse(str(tmp_path / name))
+    pi0().save(tmp_path / "whole")
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(tmp_path / "whole" / "model.safetensors")
+    save_file({k: v for k, v in weights.items() if "action_out_proj" not in k}, tmp_path / "whole" / "model.safetensors")
+    with pytest.raises(UserError, match=r"lacks 2 of pi0's weights, such as action_out_proj.bias"):
+        pi0(str(tmp_path / "whole"))
+    for name in ("/nowhere/at/all", "a/b/c"):
+        with pytest.raises(UserError, match="is not a folder: give a folder or hub name of a pi0"):
+            check(name)
+    check("lerobot/pi0_base")
+    assert tiny_pi0.full_name("tiny:pi0", 7) == "tiny:pi0:hidden=64,layers=2,chunk=50,seed=7"
+
+
+def test_a_model_without_a_tokenizer_says_which_one_to_take(tmp_path):
+    policy = pi0()
+    policy.model.save_pretrained(tmp_path / "bare")
+    policy.tokenizer.save_pretrained(tmp_path / "words")
+    with pytest.raises(UserError, match=r"no tokenizer in .*: set policy.options.tokenizer to that of PaliGemma"):
+        pi0(str(tmp_path / "bare"))
+    found = pi0(str(tmp_path / "bare"), tokenizer=str(tmp_path / "words")).act(seen(), SEEDS, CALLS, 1.0)
+    assert torch.equal(found.choices, policy.act(seen(), SEEDS, CALLS, 1.0).choices)
