@@ -35,7 +35,8 @@ EPISODES, LENGTH = 64, 50
 """Of an update."""
 TASKS = {"push-cube": ("PushCube-v1", 35), "pick-cube": ("PickCube-v1", 42)}
 """Name -> (ManiSkill's name, numbers of its state)."""
-FIGURES = ("success", "success_at_end", "return")
+FIGURES = {"success": "success_once", "success_at_end": "success_at_end", "return": "return"}
+"""Ours -> ManiSkill's name."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,9 @@ class Curve:
 
     rows: list[dict[str, float]]
     """Each `{"steps", "success", "success_at_end", "return"}`; steps of the environment."""
+    sampled: dict[str, float]
+    """The same figures, of the episodes that were trained on: means over all of them."""
     wall_s: float
-
-    def mean(self, figure: str) -> float:
-        """Over all evaluations after the first, which is before any training: the area under the curve."""
-        return statistics.fmean(row[figure] for row in self.rows[1:])
 
 
 def ours(args: argparse.Namespace, folder: Path, seed: int) -> Curve:
@@ -56,9 +55,12 @@ def ours(args: argparse.Namespace, folder: Path, seed: int) -> Curve:
     run = learning.train(folder, name, run_file(args, folder, name, seed))
     rows = []
     for row in run.of(args.task):
-        extra = {figure: row["extra"][f"episode/{figure}"] for figure in FIGURES}
-        rows.append({"steps": row["step"] * EPISODES * LENGTH, **extra})
-    return Curve(rows, run.wall_s)
+        found = {figure: row["extra"][f"episode/{figure}"] for figure in FIGURES}
+        rows.append({"steps": row["step"] * EPISODES * LENGTH, **found})
+    lines = map(json.loads, (folder / name / "metrics.jsonl").read_text().splitlines())
+    steps = [row["metrics"] for row in lines if "metrics" in row]
+    sampled = {figure: statistics.fmean(step[f"episode/{figure}"] for step in steps) for figure in FIGURES}
+    return Curve(rows, sampled, run.wall_s)
 
 
 def run_file(args: argparse.Namespace, folder: Path, name: str, seed: int) -> str:
@@ -91,50 +93,49 @@ def run_file(args: argparse.Namespace, folder: Path, name: str, seed: int) -> st
 
 def theirs(args: argparse.Namespace, folder: Path, seed: int) -> Curve:
     started, scalars = time.perf_counter(), folder / f"theirs-{seed}.jsonl"
-    options = {
-        "env-id": TASKS[args.task][0],
-        "seed": seed,
-        "exp-name": folder / f"theirs-{seed}",
-        "num-envs": args.environments,
-        "num-steps": EPISODES * LENGTH // args.environments,
-        "num-minibatches": 8,
-        "update-epochs": 8,
-        # it evaluates before an update alone: one more, so that there is something to evaluate before
-        "total-timesteps": (args.updates + 1) * EPISODES * LENGTH,
-        "eval-freq": args.every,
-        "num-eval-envs": args.environments,
-        "num-eval-steps": args.held_out // args.environments * LENGTH,
-    }
-    flags = ["--no-partial-reset", "--no-capture-video", "--no-save-model", "--no-cuda"]
-    driver = Path(__file__).with_name("maniskill_baseline.py")
-    done = subprocess.run(
-        [args.python, driver, args.baseline, scalars, str(args.held_out)]
-        + [word for key, value in options.items() for word in (f"--{key}", str(value))]
-        + flags,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    update = EPISODES * LENGTH
+    words = (
+        f"--env-id {TASKS[args.task][0]} --seed {seed} --exp-name {folder}/theirs-{seed} --num-envs {args.environments}"
+        f" --num-steps {update // args.environments} --num-minibatches 8 --update-epochs 8"
+        f" --num-eval-envs {args.environments} --num-eval-steps {args.held_out // args.environments * LENGTH}"
+        # it evaluates before updates alone: one more, so that there is something to evaluate before
+        f" --eval-freq {args.every} --total-timesteps {(args.updates + 1) * update}"
+        " --no-partial-reset --no-capture-video --no-save-model --no-cuda"
     )
+    driver = Path(__file__).with_name("maniskill_baseline.py")
+    command = [args.python, driver, args.baseline, scalars, str(args.held_out), *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     if done.returncode:
         raise SystemExit(f"{args.baseline} failed:\n{done.stderr[-2000:]}")
+    lines = [json.loads(line) for line in scalars.read_text().splitlines()]
+    lines = [row for row in lines if row["step"] <= args.updates * update]
     points: dict[int, dict[str, float]] = {}
-    names = {"eval/success_once": "success", "eval/success_at_end": "success_at_end", "eval/return": "return"}
-    for row in map(json.loads, scalars.read_text().splitlines()):
-        if row["name"] in names:
-            points.setdefault(row["step"], {})[names[row["name"]]] = row["value"]
+    sampled = {}
+    for figure, name in FIGURES.items():
+        for row in lines:
+            if row["name"] == f"eval/{name}":
+                points.setdefault(row["step"], {})[figure] = row["value"]
+        sampled[figure] = statistics.fmean(row["value"] for row in lines if row["name"] == f"train/{name}")
     rows = [{"steps": steps, **found} for steps, found in sorted(points.items())]
-    return Curve(rows, round(time.perf_counter() - started, 1))
+    return Curve(rows, sampled, round(time.perf_counter() - started, 1))
 
 
 def compared(mine: Sequence[Curve], other: Sequence[Curve]) -> dict[str, Any]:
-    """Ours less theirs, with Student's 95% interval over the seeds: at the end, and on average over the curve."""
+    """Ours less theirs, with Student's 95% interval over the seeds: at the end, on average over the evaluations after the first,
+    and of all episodes that were trained on."""
     from mmrl.intervals import mean_interval
 
     found: dict[str, Any] = {}
     for figure in FIGURES:
-        ends = [a.rows[-1][figure] - b.rows[-1][figure] for a, b in zip(mine, other, strict=True)]
-        areas = [a.mean(figure) - b.mean(figure) for a, b in zip(mine, other, strict=True)]
-        for where, values in (("end", ends), ("curve", areas)):
+        pairs = list(zip(mine, other, strict=True))
+        seen = {
+            "end": [a.rows[-1][figure] - b.rows[-1][figure] for a, b in pairs],
+            "curve": [
+                statistics.fmean(r[figure] - s[figure] for r, s in zip(a.rows[1:], b.rows[1:], strict=True)) for a, b in pairs
+            ],
+            "sampled": [a.sampled[figure] - b.sampled[figure] for a, b in pairs],
+        }
+        for where, values in seen.items():
             low, high = mean_interval(values)
             found[f"{figure}/{where}"] = {
                 "difference": round(statistics.fmean(values), 4),
@@ -167,7 +168,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--environments", type=int, default=8)
     parser.add_argument("--held-out", type=int, default=64, help="starts; a multiple of --environments")
-    parser.add_argument("--figure", choices=FIGURES, default="success", help="what --curve shows")
+    parser.add_argument("--figure", choices=tuple(FIGURES), default="success", help="what --curve shows")
     parser.add_argument("--curve", type=Path, default=None)
     args = parser.parse_args()
     if args.every < 2 or args.updates % args.every or args.held_out % args.environments or EPISODES % args.environments:
@@ -182,7 +183,7 @@ def main() -> None:
     found["steps"] = [row["steps"] for row in curves["mmrl"][0].rows]
     for name, runs in curves.items():
         shown = {figure: [[round(row[figure], 4) for row in run.rows] for run in runs] for figure in FIGURES}
-        found[name] = shown | {"wall_s": [run.wall_s for run in runs]}
+        found[name] = shown | {"sampled": [run.sampled for run in runs], "wall_s": [run.wall_s for run in runs]}
     if args.baseline:
         found["difference"] = compared(curves["mmrl"], curves["ManiSkill"])
     if args.curve:

@@ -21,6 +21,7 @@ from mmrl.policies.acting import SETTINGS, ActingPolicy, Calls
 from mmrl.policies.action_tokens import ActionTokens
 from mmrl.policies.families import OpenVLA, PrefixFamily
 from mmrl.policies.heads import Draw, Flow, Normal, Tokens, categorical
+from mmrl.policies.lora import layers_of
 from mmrl.policies.openvla_reading import statistics_of
 from mmrl.policies.reading import PromptInputs
 from mmrl.policies.scaling import scaled
@@ -118,7 +119,7 @@ class VLA(ActingPolicy):
         mine = config.model.startswith("tiny:") or (Path(config.model) / SETTINGS).is_file()  # it says so where it has any
         if given == NONE or given or mine or not isinstance(self.family, OpenVLA):
             return "" if given == NONE else given
-        found = statistics_of(config.model)
+        found = statistics_of(layers_of(config.model)[1])
         if found is None:
             raise UserError(
                 f"policy.model {config.model!r} comes without statistics of its data (norm_stats, dataset_statistics.json): set "

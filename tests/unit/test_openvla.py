@@ -397,6 +397,15 @@ def test_one_by_one_is_the_models_own_next_token():
         torch.testing.assert_close(found.logprobs_nKC[n].flatten(), wanted, atol=3e-5, rtol=1e-4)
 
 
+def test_bfloat16_scores_what_it_samples():
+    policy = VLA(PolicyConfig(model=TINY, kind="vla", dtype="bfloat16"), seed=1, dims=3, decoding="parallel")
+    shown = seen()
+    found = policy.act(shown, SEEDS, CALLS, 1.0)
+    outputs = policy.outputs(calls(shown, found), 1.0)
+    assert found.logprobs_nKC.dtype == outputs.logprobs_L.dtype == torch.float32
+    torch.testing.assert_close(outputs.logprobs_L, found.logprobs_nKC.flatten(), atol=1e-6, rtol=0)
+
+
 def test_every_trained_weight_has_a_gradient():
     policy, shown = vla(), seen()
     found = policy.act(shown, SEEDS, CALLS, 1.0)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import hashlib
 import importlib
 import importlib.util
+import os
 import random
+from collections.abc import Iterator
 from typing import Any
 
 SEEDS = 2**31
@@ -37,7 +40,11 @@ class World:
         import numpy
 
         self.numpy = numpy
-        self.env, limit = made(env_id, make, modules)
+        with drawing(env_id):
+            self.env, limit = made(env_id, make, modules)
+            if pictures:  # what draws is only looked for when it is needed
+                self.env.reset(seed=0)
+                self.env.render()
         self.size, self.pictures, self.state, self.flip = size, pictures, state, flip
         self.success_key, self.success_return = success_key, success_return
         self.env_id = env_id
@@ -138,6 +145,20 @@ class World:
 
     def _digest(self) -> str:
         return hashlib.sha256(flat(self.shown[0], self.numpy).tobytes()).hexdigest()
+
+
+@contextlib.contextmanager
+def drawing(env_id: str) -> Iterator[None]:
+    """What MuJoCo's way to draw raises says little: a missing library is an AttributeError of None."""
+    try:
+        yield
+    except Exception as error:
+        way = os.environ.get("MUJOCO_GL")
+        if way is None or getattr(error, "plain", False):
+            raise
+        cure = "apt-get install libosmesa6" if way == "osmesa" else 'set environment = { MUJOCO_GL = "osmesa" }'
+        why = f"{type(error).__name__}: {' '.join(str(error).split())[:150]}"
+        raise Refused(f"{env_id} can't draw with MUJOCO_GL = {way!r}, or is broken besides ({why}): {cure}") from error
 
 
 def made(env_id: str, make: dict[str, Any], modules: tuple[str, ...]) -> tuple[Any, int | None]:

@@ -42,6 +42,24 @@ def test_push_t_is_what_its_spec_says(made):
 
 
 @pytest.mark.slow
+def test_units_have_the_sign_of_what_happens(made):
+    """A step of 0.5 in each direction: the state has the hand's place behind 2 x 9 numbers of joints and whether it holds."""
+    simulator = made(SPECS["pick-cube"], 6, **STATES)
+    before = simulator.reset(torch.full((6,), 1)).state
+    actions = torch.cat([0.5 * torch.eye(6), torch.full((6, 1), -1.0)], 1)
+    for _ in range(3):
+        after = simulator.step(actions, torch.ones(6, dtype=torch.bool)).observation.state
+    place, turn = slice(19, 22), slice(22, 26)
+    moved = after[:, place] - before[:, place]
+    w, xyz = before[:, turn][:, :1], -before[:, turn][:, 1:]  # the inverse of where it pointed
+    a, b = after[:, turn][:, :1], after[:, turn][:, 1:]
+    turned = 2 * (a * xyz + w * b + torch.linalg.cross(b, xyz))  # nearly the angle about each axis
+    seen = torch.cat([moved[:3].diagonal(), turned[3:].diagonal()])
+    asked = 3 * 0.5 * torch.tensor(simulator.action.units[:6])
+    assert (seen.sign() == asked.sign()).all() and (seen.abs() > 0.2 * asked.abs()).all(), "it lags behind"
+    assert (seen.abs() < asked.abs()).all()
+
+
 def test_the_gripper_closes_above_0(made):
     """`qpos` is the state's beginning: 7 joints, then the two fingers' way from the middle, metres."""
     simulator = made(SPECS["pick-cube"], 2, **STATES)
