@@ -1,19 +1,22 @@
 """Frames a second of the `maniskill` plugin's processes against as many bare ManiSkill processes, in one run.
 
-    python benchmarks/maniskill.py [--envs 2] [--seconds 5] [--rounds 3] [--obs rgb] [--size 128]
+    python benchmarks/maniskill.py [--envs 2] [--seconds 5] [--rounds 5] [--cases state rgb-64 rgb-128]
 
-Both step `PickCube-v1` with the same actions and read what is seen; the bare ones each on their own, with nothing between them
-but the start of a round. Rounds alternate, so that a busy machine slows both. Prints one JSON object; `share` is the plugin's
-frames over the bare ones', the median of the rounds.
+For an interpreter that has ManiSkill, such as the one of `make simulators`: .simulators/maniskill/bin/python. Both step
+`PickCube-v1` with the same actions and read what is seen; the bare ones each on their own, with nothing between them but the start
+of a round. Rounds alternate, so that a busy machine slows both. Prints one JSON object; `share` is the plugin's frames over the
+bare ones', the median of the rounds.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -48,28 +51,42 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--envs", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--obs", choices=("rgb", "state"), default="rgb")
-    parser.add_argument("--size", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--cases", nargs="+", default=["state", "rgb-64", "rgb-128"], help="state, or rgb- and the pixels of a side"
+    )
     args = parser.parse_args()
 
-    import os
-    import tempfile
     from importlib.metadata import version
-
-    import mmrl_maniskill
-    from mmrl_maniskill.simulator import ManiSkill
 
     from mmrl import manifest
 
+    print(
+        json.dumps(
+            {
+                "cases": {case: measured(case, args) for case in args.cases},
+                "settings": vars(args),
+                "machine": manifest.machine() | {"versions": {p: version(p) for p in ("torch", "mani-skill", "sapien", "numpy")}},
+            }
+        )
+    )
+
+
+def measured(case: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Frames a second of both, and their share, of one way to see."""
+    import mmrl_maniskill
+    from mmrl_maniskill.simulator import ManiSkill
+
+    obs, _, size = case.partition("-")
     (spec,) = [spec for spec in mmrl_maniskill.mmrl_simulators() if spec.id == "maniskill/pick-cube"]
-    simulator = ManiSkill(num_envs=args.envs, device="cpu", obs=args.obs, size=args.size, **spec.options)
+    simulator = ManiSkill(num_envs=args.envs, device="cpu", obs=obs, size=int(size or 128), **spec.options)
+    rung = simulator.rendering
     actions_TA = torch.rand(64, 7, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    rounds: dict[str, list[float]] = {"plugin": [], "bare": []}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "actions.pt"
         torch.save(actions_TA, file)
-        rung = simulator.rendering
-        command = [str(Path(mmrl_maniskill.__file__).parent), args.obs, str(args.size), rung.rendering, str(file)]
+        command = [str(Path(mmrl_maniskill.__file__).parent), obs, size or "128", rung.rendering, str(file)]
         bare = [
             subprocess.Popen(
                 [sys.executable, "-c", BARE, *command],
@@ -83,26 +100,21 @@ def main() -> None:
         ]
         for process in bare:
             assert process.stdout and process.stdout.readline().strip() == "ready"
-        rounds: dict[str, list[float]] = {"plugin": [], "bare": []}
-        for _ in range(args.rounds):
-            rounds["plugin"].append(plugin(simulator, actions_TA, args.seconds))
-            rounds["bare"].append(alone(bare, args.seconds))
+    for _ in range(args.rounds):
+        rounds["plugin"].append(plugin(simulator, actions_TA, args.seconds))
+        rounds["bare"].append(alone(bare, args.seconds))
     simulator.close()
     for process in bare:
         process.kill()
-    found: dict[str, Any] = {name: round(statistics.median(values), 1) for name, values in rounds.items()}
+        process.wait()
     shares = [mine / theirs for mine, theirs in zip(rounds["plugin"], rounds["bare"], strict=True)]
-    print(
-        json.dumps(
-            {
-                "frames_per_s": found,
-                "share": round(statistics.median(shares), 3),
-                "shares": [round(share, 3) for share in shares],
-                "settings": vars(args) | {"rendering": rung.rendering, "driver": rung.driver},
-                "machine": manifest.machine() | {"versions": {p: version(p) for p in ("torch", "mani-skill", "sapien", "numpy")}},
-            }
-        )
-    )
+    return {
+        "frames_per_s": {name: round(statistics.median(values), 1) for name, values in rounds.items()},
+        "share": round(statistics.median(shares), 3),
+        "shares": [round(share, 3) for share in shares],
+        "rendering": rung.rendering,
+        "driver": rung.driver,
+    }
 
 
 def plugin(simulator: Any, actions_TA: torch.Tensor, seconds: float) -> float:

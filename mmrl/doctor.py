@@ -29,6 +29,7 @@ SWIFTSHADER = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
 """A software Vulkan driver that Debian's chromium brings along."""
 CPU_TORCH = "pip install torch torchvision --index-url https://download.pytorch.org/whl/cpu"
 """Without it pip takes the CUDA build, with gigabytes of libraries that only a GPU needs."""
+STATES = ("ok", "note", "missing", "broken")
 SPACE_GIB = 2.0
 """Less free space than this, and a run of even a small model may end half-way."""
 
@@ -58,6 +59,7 @@ def diagnose(runs: Path = Path("runs"), timeout_s: float = 120.0) -> list[Findin
     tries = {"torch": facts.TRY_TORCH, "torchvision": facts.TRY_TORCHVISION, "transformers": facts.TRY_TRANSFORMERS}
     with ThreadPoolExecutor(max_workers=2) as pool:
         answers = {name: pool.submit(facts.try_python, code, timeout_s) for name, code in tries.items() if name in have}
+        asked = {check: pool.submit(facts.try_python, facts.TRY_SIMULATOR, timeout_s, check) for check in _simulators()}
     tried = {name: answer.result() for name, answer in answers.items()}
     return [
         check_python(),
@@ -67,6 +69,7 @@ def diagnose(runs: Path = Path("runs"), timeout_s: float = 120.0) -> list[Findin
         *map(check_plugin, _plugins()),
         check_gpu(tried.get("torch", {}), gpus),
         *check_worlds(extras),
+        *(finding for check, answer in asked.items() for finding in check_simulator(check, answer.result())),
         check_run_folder(runs),
         check_space(runs),
     ]
@@ -249,7 +252,20 @@ def check_worlds(extras: Iterable[str]) -> list[Finding]:
     return found
 
 
-def check_vulkan(drivers: Sequence[Path], tried: Facts) -> Finding:
+def check_simulator(check: str, answer: Facts) -> list[Finding]:
+    """What a plugin's own check (`SimulatorSpec.doctor`) said, from `TRY_SIMULATOR`. What it says of itself is never needed."""
+    plugin = check.partition(":")[0].partition(".")[0]
+    if isinstance(answer, dict) and isinstance(answer.get("error"), str):
+        return [machine(name=plugin, state="broken", detail=f"its check {check} failed: {answer['error']}")]
+    required, known = {"state", "detail"}, {"state", "detail", "cure"}
+    if isinstance(answer, dict) and all(isinstance(said, dict) and required <= set(said) <= known for said in answer.values()):
+        found = [machine(name=name, **said) for name, said in answer.items()]
+        if all(f.state in STATES and isinstance(f.detail, str) and isinstance(f.cure, str) for f in found):
+            return found
+    return [machine(name=plugin, state="broken", detail=f"its check {check} gave no findings, but {str(answer)[:80]!r}")]
+
+
+def check_vulkan(drivers: Sequence[Path], tried: Facts, swiftshader: Path = SWIFTSHADER) -> Finding:
     """`drivers` are the driver files that the loader reads; `tried` is from `TRY_VULKAN`."""
     install = "apt-get install libvulkan1 mesa-vulkan-drivers, version 25 or later"
     if gone := [p for p in drivers if not p.is_file()]:
@@ -267,12 +283,14 @@ def check_vulkan(drivers: Sequence[Path], tried: Facts) -> Finding:
         return machine(name="vulkan", state="ok", detail=f"{tried['devices']} device(s)")
     if drivers:
         return machine(name="vulkan", state="broken", detail=f"no device answers: {', '.join(map(str, drivers))}", cure=install)
-    return machine(
-        name="vulkan",
-        state="missing",
-        detail="no driver: simulators can't render",
-        cure=f"export VK_ICD_FILENAMES={SWIFTSHADER}" if SWIFTSHADER.is_file() else install,
-    )
+    if swiftshader.is_file():
+        return machine(
+            name="vulkan",
+            state="note",
+            detail=f"the system has no driver, but Chromium brings one that renders by software: {swiftshader}",
+            cure=f"export VK_ICD_FILENAMES={swiftshader}, for programs that don't find it themselves",
+        )
+    return machine(name="vulkan", state="missing", detail="no driver: simulators can't render", cure=install)
 
 
 def check_chromium(path: str | None) -> Finding:
@@ -313,6 +331,14 @@ def check_space(runs: Path, free_bytes: int | None = None) -> Finding:
             cure=f"free at least {SPACE_GIB:g} GiB: checkpoints need it",
         )
     return machine(name="disk", state="ok", needed=True, detail=f"{free:.0f} GiB free")
+
+
+def _simulators() -> list[str]:
+    """The checks that simulators bring, each once."""
+    try:
+        return list(dict.fromkeys(spec.doctor for spec in registry().specs("simulators").values() if spec.doctor))
+    except UserError:  # `_plugins` says it
+        return []
 
 
 def _plugins() -> list[PluginInfo]:

@@ -61,13 +61,20 @@ else:
         vulkan.vkEnumeratePhysicalDevices(instance, ctypes.byref(count), None)
     print(json.dumps({"loader": True, "devices": count.value}))
 """
+TRY_SIMULATOR = """
+import json, sys
+from mmrl.plugins import registry
+registry()  # what a plugin's file has, which isn't installed
+from mmrl.targets import load_target
+print(json.dumps(load_target(sys.argv[1], "its check")()))
+"""
 
 
-def try_python(code: str, timeout_s: float) -> dict[str, Any]:
+def try_python(code: str, timeout_s: float, *arguments: str) -> dict[str, Any]:
     """The JSON object on the last line that `code` prints in a child process, or `{"error": why there is none}`."""
     try:
         done = subprocess.run(
-            [sys.executable, "-c", code],
+            [sys.executable, "-c", code, *arguments],
             capture_output=True,
             text=True,
             errors="replace",

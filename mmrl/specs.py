@@ -78,6 +78,9 @@ class SimulatorSpec(Spec):
     """Of `CAPABILITIES`."""
     variants: tuple[str, ...] = ()
     """Changes of the world by name, such as `vision.texture`."""
+    doctor: str = ""
+    """`module:function`, without arguments, that says what of its packages and drivers is there: {name: {"state": "ok", "note",
+    "missing" or "broken", "detail": ..., "cure": ...}}. `mmrl doctor` calls it in a process of its own."""
 
     def __post_init__(self) -> None:
         if unknown := self.capabilities - CAPABILITIES:

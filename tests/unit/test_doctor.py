@@ -203,7 +203,10 @@ def test_vulkan(tmp_path):
     icd.write_text("{}")
     assert doctor.check_vulkan([icd], {"loader": True, "devices": 1}).state == "ok"
     assert doctor.check_vulkan([], {"loader": False, "devices": 0}).detail == "no libvulkan.so.1: simulators can't render"
-    assert doctor.check_vulkan([], {"loader": True, "devices": 0}).state == "missing"
+    nowhere = tmp_path / "no_chromium.json"
+    assert doctor.check_vulkan([], {"loader": True, "devices": 0}, nowhere).state == "missing"
+    by_chromium = doctor.check_vulkan([], {"loader": True, "devices": 0}, icd)
+    assert (by_chromium.state, by_chromium.cure.split(",")[0]) == ("note", f"export VK_ICD_FILENAMES={icd}")
     assert doctor.check_vulkan([icd], {"loader": True, "devices": 0}).detail == f"no device answers: {icd}"
     assert doctor.check_vulkan([icd], {"error": "crashed with SIGSEGV"}).state == "broken"
     gone = doctor.check_vulkan([tmp_path / "gone.json"], {"loader": True, "devices": 0})
@@ -226,6 +229,53 @@ def test_asking_vulkan_answers_on_any_machine():
     """With or without the library and a driver: the structure that is passed is sound, so that nothing crashes."""
     answer = facts.try_python(facts.TRY_VULKAN, 60.0)
     assert answer == {"loader": False, "devices": 0} or (answer["loader"] is True and answer["devices"] >= 0)
+
+
+SAID = {
+    "arm": {"state": "ok", "detail": "arm 1.0"},
+    "arm pictures": {"state": "missing", "detail": "no driver", "cure": "apt-get install driver"},
+}
+
+
+def test_a_simulator_says_what_it_misses():
+    found = doctor.check_simulator("mmrl_arm.check:findings", SAID)
+    assert [(f.group, f.name, f.state, f.detail, f.cure, f.needed) for f in found] == [
+        ("machine", "arm", "ok", "arm 1.0", "", False),
+        ("machine", "arm pictures", "missing", "no driver", "apt-get install driver", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [],
+        {"arm": "ok"},
+        {"arm": {"state": "fine", "detail": "1.0"}},
+        {"arm": {"state": "ok"}},
+        {"arm": {"state": "ok", "detail": 1}},
+        {"arm": {"state": "ok", "detail": "1.0", "needed": True}},
+    ],
+)
+def test_a_simulator_that_says_something_else_is_broken(answer):
+    (finding,) = doctor.check_simulator("mmrl_arm.check:findings", answer)
+    assert (finding.name, finding.state, finding.needed) == ("mmrl_arm", "broken", False)
+    assert "its check mmrl_arm.check:findings gave no findings, but" in finding.detail
+
+
+def test_a_check_is_run_in_a_process_of_its_own(tmp_path, monkeypatch):
+    """Of a plugin that is a file, too; one that crashes takes no doctor with it."""
+    (tmp_path / "arm.py").write_text(
+        "import os, signal\n"
+        "def findings():\n    print('noise')\n    return {'arm': {'state': 'ok', 'detail': str(os.getpid())}}\n"
+        "def crash():\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
+    )
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", str(tmp_path / "arm.py"))
+    (arm,) = doctor.check_simulator("arm:findings", facts.try_python(facts.TRY_SIMULATOR, 60.0, "arm:findings"))
+    assert (arm.name, arm.state) == ("arm", "ok") and arm.detail.isdigit() and arm.detail != str(os.getpid())
+    (crashed,) = doctor.check_simulator("arm:crash", facts.try_python(facts.TRY_SIMULATOR, 60.0, "arm:crash"))
+    assert (crashed.state, crashed.detail) == ("broken", "its check arm:crash failed: crashed with SIGSEGV")
+    (absent,) = doctor.check_simulator("arm:none", facts.try_python(facts.TRY_SIMULATOR, 60.0, "arm:none"))
+    assert absent.state == "broken" and "arm has no 'none'" in absent.detail
 
 
 def test_chromium():
@@ -313,6 +363,9 @@ def test_json_is_a_contract(tmp_path):
         ("extra", "train"),
         ("plugin", "mmrl"),
         ("machine", "gpu"),
+        ("machine", "gymnasium"),
+        ("machine", "metaworld"),
+        ("machine", "maniskill"),
         ("machine", "run folder"),
         ("machine", "disk"),
     ]:

@@ -15,6 +15,7 @@ def mmrl_simulators() -> list[SimulatorSpec]:
             summary="any Gymnasium environment that renders: options env_id, instruction",
             cameras=("camera",),
             action=ActionSpec(dims=1),
+            doctor="mmrl_gym.diagnosis:findings",
             capabilities=ABILITIES,
         ),
         SimulatorSpec(
@@ -37,6 +38,7 @@ def mmrl_simulators() -> list[SimulatorSpec]:
             action=ActionSpec(dims=4, frame="end-effector-delta", gripper=3, units=(0.01, 0.01, 0.01, 1.0)),
             control_hz=80.0,
             max_steps=500,
+            doctor="mmrl_gym.diagnosis:findings",
             capabilities=ABILITIES,
         ),
     ]

@@ -27,6 +27,7 @@ def mmrl_simulators() -> list[SimulatorSpec]:
             control_hz=20.0,
             max_steps=task.max_steps,
             parts=task.parts,
+            doctor="mmrl_maniskill.diagnosis:findings",
             capabilities=ABILITIES,
         )
         for name, task in ENVIRONMENTS.items()
@@ -41,6 +42,7 @@ def mmrl_simulators() -> list[SimulatorSpec]:
             action=PANDA,
             control_hz=20.0,
             max_steps=50,
+            doctor="mmrl_maniskill.diagnosis:findings",
             capabilities=ABILITIES,
         ),
         SimulatorSpec(
@@ -51,6 +53,7 @@ def mmrl_simulators() -> list[SimulatorSpec]:
             action=PANDA,
             control_hz=20.0,
             max_steps=50,
+            doctor="mmrl_maniskill.diagnosis:findings",
             capabilities=frozenset(("partial-reset", "snapshot", "batched-gpu", "render-gpu")),
         ),
     ]

@@ -1,0 +1,57 @@
+"""What `mmrl doctor` says of Gymnasium, and of what Meta-World draws with."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+from collections.abc import Mapping
+from importlib import metadata
+
+NAMES = ("gymnasium", "pygame", "metaworld", "mujoco")
+
+
+def findings() -> dict[str, dict[str, str]]:
+    """Name -> state, detail and cure."""
+    have = {}
+    for name in NAMES:
+        try:
+            have[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    library = ctypes.util.find_library("OSMesa")
+    return {"gymnasium": gymnasium(have), "metaworld": metaworld(have, library, loads(library) if library else False)}
+
+
+def gymnasium(have: Mapping[str, str]) -> dict[str, str]:
+    """have: distribution -> version, of those that are installed."""
+    if "gymnasium" not in have:
+        return {"state": "missing", "detail": "would add gym/env", "cure": 'pip install "mmrl[gym]"'}
+    if "pygame" not in have:
+        detail = f"{have['gymnasium']}; without pygame its classic environments don't draw"
+        return {"state": "note", "detail": detail, "cure": 'pip install "mmrl[gym]"'}
+    return {"state": "ok", "detail": f"{have['gymnasium']}, pygame {have['pygame']}"}
+
+
+def metaworld(have: Mapping[str, str], library: str | None, sound: bool) -> dict[str, str]:
+    """library: OSMesa's, with which MuJoCo draws without a screen, or None. sound: it can be loaded."""
+    packages = (
+        f"{have['metaworld']}, MuJoCo {have['mujoco']}"
+        if "metaworld" in have and "mujoco" in have
+        else "not installed here (its option python names the interpreter that has it)"
+    )
+    if library is None or not sound:
+        what = "libOSMesa is missing" if library is None else f"{library} doesn't load"
+        return {"state": "missing", "detail": f"{packages}; can't draw: {what}", "cure": "apt-get install libosmesa6"}
+    if "metaworld" not in have:
+        cure = 'python -m venv metaworld && metaworld/bin/pip install metaworld "numpy<2" packaging'
+        return {"state": "missing", "detail": f"{packages}; it can draw: {library}", "cure": cure}
+    return {"state": "ok", "detail": f"{packages}; draws with {library}"}
+
+
+def loads(library: str) -> bool:
+    """Whether the linker finds all that it needs."""
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,67 @@
+"""What `mmrl doctor` says of ManiSkill: its packages, and what renders."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from importlib import metadata
+
+from packaging.requirements import Requirement
+
+from mmrl import UserError
+from mmrl_maniskill import rendering
+
+NEEDS = (Requirement("mani-skill>=3.0.1,<3.1"), Requirement("sapien>=3.0.1,<3.1"), Requirement("numpy>=2"))
+CURE = "apt-get install libvulkan1 chromium, whose SwiftShader renders by software; or mesa-vulkan-drivers, version 25 or later"
+PATIENCE_S = 30.0
+"""Seconds for each device that is tried: the doctor has little time."""
+
+
+def findings() -> dict[str, dict[str, str]]:
+    """Name -> state, detail and cure."""
+    have = {}
+    for need in NEEDS:
+        try:
+            have[need.name] = metadata.version(need.name)
+        except metadata.PackageNotFoundError:
+            continue
+    packages = packages_found(have)
+    return {"maniskill": packages} | ({"maniskill pictures": what_renders()} if packages["state"] == "ok" else {})
+
+
+def packages_found(have: Mapping[str, str]) -> dict[str, str]:
+    """have: distribution -> version, of those in `NEEDS` that are installed."""
+    detail = ", ".join(f"{name} {version}" for name, version in have.items())
+    if "mani-skill" not in have:
+        return {
+            "state": "missing",
+            "detail": "not installed here; its tasks can run in another interpreter (their option python)",
+            "cure": 'pip install "mmrl[maniskill]", in an environment of its own: its SAPIEN brings another OpenCV',
+        }
+    unfit = [need for need in NEEDS if need.name not in have or not need.specifier.contains(have[need.name], prereleases=True)]
+    if unfit:
+        return {
+            "state": "broken",
+            "detail": f"{detail}; it needs {', '.join(map(str, unfit))}",
+            "cure": "pip install " + " ".join(f'"{need}"' for need in unfit),
+        }
+    return {"state": "ok", "detail": detail}
+
+
+def what_renders() -> dict[str, str]:
+    """The device that `rendering = "auto"` takes, and why it passes over others."""
+    before, rendering.PROBE_S = rendering.PROBE_S, PATIENCE_S
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            rung = rendering.choose("auto", True)
+    except UserError as error:
+        why = str(error).removeprefix("maniskill can't render: ").partition(f": {rendering.INSTALL}")[0]
+        return {"state": "missing", "detail": f'none, states alone (obs = "state"): {why}', "cure": CURE}
+    finally:
+        rendering.PROBE_S = before
+    by = "a GPU" if rung.rendering == "gpu" else f"a software driver, {rung.driver}"
+    passed = "; ".join(str(each.message).partition(": ")[2] for each in told)
+    if passed:
+        return {"state": "note", "detail": f"rendered by {by}; passed over: {passed}"}
+    return {"state": "ok", "detail": f"rendered by {by}"}

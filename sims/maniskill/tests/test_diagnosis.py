@@ -1,0 +1,73 @@
+"""What `mmrl doctor` says of ManiSkill, of planted machines."""
+
+import json
+import subprocess
+import sys
+import tomllib
+import warnings
+from pathlib import Path
+
+import pytest
+from mmrl_maniskill import diagnosis, rendering
+from packaging.requirements import Requirement
+
+from mmrl import UserError
+
+HAVE = {"mani-skill": "3.0.1", "sapien": "3.0.3", "numpy": "2.4.6"}
+
+
+def test_what_is_needed_is_what_is_asked_for() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    asked = {r.name: r.specifier for r in map(Requirement, project["dependencies"])}
+    assert all(asked[need.name] == need.specifier for need in diagnosis.NEEDS if need.name != "sapien"), "ManiSkill brings sapien"
+
+
+@pytest.mark.parametrize(
+    ("change", "state", "words", "cure"),
+    [
+        ({}, "ok", "mani-skill 3.0.1, sapien 3.0.3, numpy 2.4.6", ""),
+        ({"mani-skill": None}, "missing", "not installed here", 'pip install "mmrl[maniskill]"'),
+        ({"mani-skill": "3.1.0"}, "broken", "it needs mani-skill<3.1,>=3.0.1", 'pip install "mani-skill<3.1,>=3.0.1"'),
+        ({"sapien": None}, "broken", "it needs sapien", 'pip install "sapien<3.1,>=3.0.1"'),
+        ({"sapien": "2.2.2", "numpy": "1.26.4"}, "broken", "it needs sapien", 'pip install "sapien<3.1,>=3.0.1" "numpy>=2"'),
+    ],
+)
+def test_packages(change: dict, state: str, words: str, cure: str) -> None:
+    found = diagnosis.packages_found({name: version for name, version in (HAVE | change).items() if version})
+    assert found["state"] == state and words in found["detail"] and found.get("cure", "").startswith(cure)
+
+
+def test_what_renders(monkeypatch: pytest.MonkeyPatch) -> None:
+    patience = rendering.PROBE_S
+
+    def choose(wanted: str, pictures: bool) -> rendering.Rung:
+        assert (wanted, pictures) == ("auto", True) and patience > rendering.PROBE_S
+        if planted == "nothing":
+            raise UserError(
+                f"maniskill can't render: /a.json doesn't work (it hung): {rendering.INSTALL}; or take obs = \"state\""
+            )
+        if planted == "second":
+            warnings.warn("maniskill renders by /b.json: the GPU doesn't work (it hung)", stacklevel=2)
+        return rendering.Rung(rendering="software", driver="/b.json") if planted != "gpu" else rendering.Rung(rendering="gpu")
+
+    monkeypatch.setattr(rendering, "choose", choose)
+    planted = "gpu"
+    assert diagnosis.what_renders() == {"state": "ok", "detail": "rendered by a GPU"}
+    planted = "first"
+    assert diagnosis.what_renders() == {"state": "ok", "detail": "rendered by a software driver, /b.json"}
+    planted = "second"
+    detail = "rendered by a software driver, /b.json; passed over: the GPU doesn't work (it hung)"
+    assert diagnosis.what_renders() == {"state": "note", "detail": detail}
+    planted = "nothing"
+    found = diagnosis.what_renders()
+    assert (found["state"], found["detail"].partition(": ")[2]) == ("missing", "/a.json doesn't work (it hung)")
+    assert found["cure"].startswith("apt-get install libvulkan1") and patience == rendering.PROBE_S
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("vulkan")
+def test_where_it_is_installed_both_are_well(python: str | None) -> None:
+    code = "import json; from mmrl_maniskill.diagnosis import findings; print(json.dumps(findings()))"
+    done = subprocess.run([python or sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert {name: said["state"] for name, said in found.items()} == {"maniskill": "ok", "maniskill pictures": "ok"}, found
