@@ -3,9 +3,10 @@
     python benchmarks/maniskill.py [--envs 2] [--seconds 5] [--rounds 5] [--cases state rgb-64 rgb-128]
 
 For an interpreter that has ManiSkill, such as the one of `make simulators`: .simulators/maniskill/bin/python. Both step
-`PickCube-v1` with the same actions and read what is seen; the bare ones each on their own, with nothing between them but the start
-of a round. Rounds alternate, so that a busy machine slows both. Prints one JSON object; `share` is the plugin's frames over the
-bare ones', the median of the rounds.
+`PickCube-v1` with the same actions and read what is seen; the bare ones each on their own, with nothing between them but the
+start of a round. Rounds alternate, so that a busy machine slows both. Prints one JSON object; `share` is the plugin's frames
+over the bare ones', the median of the rounds. `cpu_ms` is what a frame costs in CPU time, the engine's process included, which
+a busy machine changes little.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ actions = torch.load(sys.argv[5])
 print("ready", flush=True)
 for line in sys.stdin:
     env.reset(seed=1)
-    end, count = time.perf_counter() + float(line), 0
+    before, end, count = time.process_time(), time.perf_counter() + float(line), 0
     while time.perf_counter() < end:
         seen = env.step(actions[count % len(actions)][None])[0]
         if obs == "rgb":
             seen["sensor_data"]["base_camera"]["rgb"].numpy()
         count += 1
-    print(count, flush=True)
+    print(count, time.process_time() - before, flush=True)
 """
 
 
@@ -82,7 +83,7 @@ def measured(case: str, args: argparse.Namespace) -> dict[str, Any]:
     simulator = ManiSkill(num_envs=args.envs, device="cpu", obs=obs, size=int(size or 128), **spec.options)
     rung = simulator.rendering
     actions_TA = torch.rand(64, 7, generator=torch.Generator().manual_seed(0)) * 2 - 1
-    rounds: dict[str, list[float]] = {"plugin": [], "bare": []}
+    rounds: dict[str, list[tuple[float, float]]] = {"plugin": [], "bare": []}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "actions.pt"
         torch.save(actions_TA, file)
@@ -107,9 +108,10 @@ def measured(case: str, args: argparse.Namespace) -> dict[str, Any]:
     for process in bare:
         process.kill()
         process.wait()
-    shares = [mine / theirs for mine, theirs in zip(rounds["plugin"], rounds["bare"], strict=True)]
+    shares = [mine / theirs for (mine, _), (theirs, _) in zip(rounds["plugin"], rounds["bare"], strict=True)]
     return {
-        "frames_per_s": {name: round(statistics.median(values), 1) for name, values in rounds.items()},
+        "frames_per_s": {name: round(statistics.median(rate for rate, _ in found), 1) for name, found in rounds.items()},
+        "cpu_ms": {name: round(statistics.median(1000 * cpu for _, cpu in found), 3) for name, found in rounds.items()},
         "share": round(statistics.median(shares), 3),
         "shares": [round(share, 3) for share in shares],
         "rendering": rung.rendering,
@@ -117,24 +119,33 @@ def measured(case: str, args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def plugin(simulator: Any, actions_TA: torch.Tensor, seconds: float) -> float:
-    """Frames a second of all environments, in lock-step."""
+def plugin(simulator: Any, actions_TA: torch.Tensor, seconds: float) -> tuple[float, float]:
+    """Frames a second of all environments, in lock-step, and seconds of CPU time a frame."""
+    pids = [os.getpid(), *(simulator.workers.pid(env) for env in range(simulator.num_envs))]
     simulator.reset(torch.ones(simulator.num_envs, dtype=torch.int64))
     active_N = torch.ones(simulator.num_envs, dtype=torch.bool)
-    started, count = time.perf_counter(), 0
+    started, before, count = time.perf_counter(), sum(map(cpu_s, pids)), 0
     while time.perf_counter() < started + seconds:
         simulator.step(actions_TA[count % len(actions_TA)].expand(simulator.num_envs, -1), active_N)
-        count += 1
-    return count * simulator.num_envs / (time.perf_counter() - started)
+        count += simulator.num_envs
+    return count / (time.perf_counter() - started), (sum(map(cpu_s, pids)) - before) / count
 
 
-def alone(bare: list[subprocess.Popen[str]], seconds: float) -> float:
-    """Frames a second of all processes, each on its own."""
+def alone(bare: list[subprocess.Popen[str]], seconds: float) -> tuple[float, float]:
+    """Frames a second of all processes, each on its own, and seconds of CPU time a frame."""
     for process in bare:
         assert process.stdin
         process.stdin.write(f"{seconds}\n")
         process.stdin.flush()
-    return sum(int(process.stdout.readline()) for process in bare if process.stdout) / seconds
+    said = [process.stdout.readline().split() for process in bare if process.stdout]
+    count = sum(int(frames) for frames, _ in said)
+    return count / seconds, sum(float(cpu) for _, cpu in said) / count
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time that a process has had so far, of all its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

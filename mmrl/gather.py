@@ -21,7 +21,7 @@ from mmrl.judge import Judge, cases_of
 from mmrl.policies.reading import PromptInputs
 from mmrl.schema import RlStage
 from mmrl.targets import PluginError, calling
-from mmrl.types import Prompt, Rollout, Score, Status, replace
+from mmrl.types import Prompt, Rollout, Score, replace
 
 Taken = tuple[Place, Prompt, PromptInputs]
 HINT = "\n\nHint: "
@@ -194,7 +194,7 @@ class Gatherer:
         with self.clock("judge"):
             scores = iter(self.judge.score(cases_of(rollouts), weights))
         for group in groups:
-            group.scores = [_void(r, next(scores)) for r in group.rollouts]
+            group.scores = [next(scores) for _ in group.rollouts]
 
     def _shorten(self, groups: Sequence[Group]) -> None:
         """Take the soft penalty off rewards of completions near their limit."""
@@ -344,11 +344,6 @@ def collected(
         for k, i in enumerate(chosen):
             found[i] = [replace(r, group=i) for r in rollouts[k * n : (k + 1) * n]]
     return [found[i] for i in range(len(taken))]
-
-
-def _void(rollout: Rollout, score: Score) -> Score:
-    """An episode whose simulator broke, every time it was begun, says nothing of the policy."""
-    return Score(None, {}, "its simulator broke") if rollout.status is Status.WORLD_ERROR else score
 
 
 def _check(found: Any, kind: type, what: str) -> None:

@@ -240,7 +240,12 @@ def undated(config: RunConfig) -> bool:
 def check_model(config: RunConfig) -> None:
     """Refuse a `[policy]` that can't be loaded, where its kind can tell without loading. A checkpoint doesn't need that model."""
     registry = plugins.registry()
-    if check := getattr(registry.target(registry.get("policies", config.policy.kind)), "check", None):
+    kind = registry.target(registry.get("policies", config.policy.kind))
+    if getattr(kind, "trained_whole", False):
+        for key, given in (("policy.lora", config.policy.lora), ("stages.parts", any(s.parts for s in config.stages))):
+            if given:
+                raise UserError(f"{key}: a policy of kind {config.policy.kind!r} is small and trained whole: leave it out")
+    if check := getattr(kind, "check", None):
         check(config.policy)
         for number, stage in enumerate(config.stages):
             if isinstance(stage, DistillStage) and stage.teacher != EXPERT:

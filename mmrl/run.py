@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from mmrl import checkpoint, plugins
-from mmrl.collect.collector import collector_of
+from mmrl.collect.collector import Collector, collector_of
 from mmrl.condition import shown_as
 from mmrl.config import SMOKE
 from mmrl.errors import UserError
@@ -74,12 +74,14 @@ class Run:
         judge: Judge,
         progress: Progress,
         teacher: Callable[[DistillStage], Policy | None],
+        collector: Collector | None = None,
     ) -> None:
-        """tasks: label -> task. teacher: loads the one of a distill stage, None for an expert."""
+        """tasks: label -> task. teacher: loads the one of a distill stage, None for an expert. collector: made here where none is
+        given."""
         self.config, self.tasks, self.folder = config, tasks, folder
         self.policy, self.judge, self.progress, self.teacher = policy, judge, progress, teacher
         self.entries = {t.label: t for t in config.tasks}
-        self.collector = collector_of(config, tasks, policy)
+        self.collector = collector or collector_of(config, tasks, policy)
         self.packer = packer_of(config, policy)
         lend_eyes(tasks.values(), policy)
         self.evaluator = Evaluator(config, tasks, self.collector, judge)

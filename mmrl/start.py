@@ -63,6 +63,9 @@ def train(config: RunConfig, progress: Progress, *, resume: bool = False, overwr
         judge = held.enter_context(_judge(config))
         policy = load_policy(config, found / checkpoint.POLICY if found else None)  # while the judge's workers start
         check_packing(config, policy, progress)
+        collector = collector_of(config, tasks, policy)
+        held.callback(collector.close)
+        collector.ready()  # a simulator that can't be made, or doesn't fit, is refused while nothing is written
         judge.ready()
         if folder is None:
             if is_run(path):
@@ -71,8 +74,7 @@ def train(config: RunConfig, progress: Progress, *, resume: bool = False, overwr
             held.enter_context(alone(path))
         for remark in remarks(config):
             progress.note(remark)
-        run = Run(config, tasks, folder, policy, judge, progress, lambda stage: load_teacher(config, stage))
-        held.callback(run.collector.close)
+        run = Run(config, tasks, folder, policy, judge, progress, lambda stage: load_teacher(config, stage), collector)
         if resume:
             restore(run, found)
         with stopping_gently(run):
@@ -212,8 +214,8 @@ def made_policy(config: PolicyConfig, **given: Any) -> Policy:
     registry = plugins.registry()
     spec = registry.get("policies", config.kind)
     kind, options = registry.target(spec), {**spec.options, **same_kind(Path(config.model), config.kind), **config.options}
-    if any(name in given or name == "config" for name in options):
-        raise UserError(f"policy.options: {', '.join(sorted(options))}: device and seed have keys of their own")
+    if taken := sorted(name for name in options if name in (*given, "config", "device", "seed", "source")):
+        raise UserError(f"policy.options: leave out {', '.join(taken)}: device and seed have keys of their own")
     check_options(f"policy {spec.id!r}", kind, {"config": config, **given, **options})
     with calling(f"policy {spec.id!r}"):
         policy: Policy = kind(config, **given, **options)

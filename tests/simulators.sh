@@ -22,8 +22,8 @@ install() {
 # what the stamp says, which is written last
 fingerprint() {
   case $1 in
-    maniskill) cat "$0" constraints.txt sims/maniskill/constraints.txt sims/maniskill/pyproject.toml ;;
-    metaworld) cat "$0" sims/gym/constraints-metaworld.txt ;;
+    maniskill) cat tests/simulators.sh constraints.txt sims/maniskill/constraints.txt sims/maniskill/pyproject.toml ;;
+    metaworld) cat tests/simulators.sh sims/gym/constraints-metaworld.txt ;;
   esac | cksum
 }
 

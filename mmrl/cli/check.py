@@ -43,7 +43,7 @@ def command(id: str, n: int, task: str | None, settings: tuple[str, ...], as_jso
                     [
                         r.name.replace("_", " "),
                         "[green]ok[/green]" if r.ok else "[red]FAIL[/red]",
-                        escape(r.message) if not r.ok else f"[dim]{escape(r.note)}[/dim]",
+                        escape(r.told) if not r.ok else f"[dim]{escape(r.note)}[/dim]",
                     ]
                     for r in report.results
                 ],

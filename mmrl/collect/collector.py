@@ -31,6 +31,10 @@ class Collector(Protocol):
         """Episodes that are best asked for at once."""
         ...
 
+    def ready(self) -> None:
+        """Make what collecting needs, so that what can't be made is refused before a run begins."""
+        ...
+
     def encode(self, prompts: Sequence[Prompt]) -> list[Any]:
         """Prompts as the policy reads them, made once for each."""
         ...

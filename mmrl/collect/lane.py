@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from mmrl.collect.shapes import check_observation, check_transition
 from mmrl.errors import UserError
 from mmrl.interfaces import Simulator
 from mmrl.policies.acting import Chosen
@@ -69,9 +70,16 @@ class Lane:
         self.lost = self.steps = 0
         self._starts: dict[tuple[str, str, str | None], Any] = {}
         self._observation: Observation | None = None
+        self._parts: frozenset[str] | None = None
+        """The names that the first step gave."""
         self._elapsed_N = torch.zeros(num_envs, dtype=torch.int64)
         self._potential_N, self._paid_N = torch.zeros(num_envs), torch.zeros(num_envs)
         self._best: dict[str, torch.Tensor] = {}
+
+    @property
+    def who(self) -> str:
+        """How errors call it."""
+        return f"simulator {self.spec.id!r}"
 
     @property
     def draws_for_all(self) -> bool:
@@ -126,13 +134,16 @@ class Lane:
         else:  # those that no episode waits for start somewhere
             every = dict(zip(envs, seeds, strict=True))
             seeds_n = torch.tensor([every.get(i, seeds[0]) for i in range(self.num_envs)], dtype=torch.int64)
-            self._observation = self.simulator.reset(seeds_n, None, variant)
+            shown = self.simulator.reset(seeds_n, None, variant)
+            check_observation(f"reset() of {self.who}", shown, self.num_envs, self._observation)
+            self._observation = shown
 
     def _ids(self, envs: list[int]) -> torch.Tensor:
         return torch.tensor(envs, dtype=torch.int64)
 
     def _place(self, ids_n: torch.Tensor, shown: Observation) -> None:
         """Puts the rows of some environments into what all of them show."""
+        check_observation(f"reset() or restore() of {self.who}", shown, len(ids_n), self._observation)
         old = self._observation
         if old is None:
             old = _blank(shown, self.num_envs)
@@ -195,11 +206,13 @@ class Lane:
     def _step(self, actions_NA: torch.Tensor, active_N: torch.Tensor, rewards_N: torch.Tensor) -> torch.Tensor:
         """One step of the simulator; which episodes ended with it. Writes what was paid into `rewards_N`."""
         found = self.simulator.step(actions_NA, active_N)
-        self._observation = found.observation
+        check_transition(f"step() of {self.who}", found, self.num_envs, self.observation, self._parts)
+        self._parts, self._observation = frozenset(found.parts), found.observation
         self.steps += int(active_N.sum())
         self._elapsed_N += active_N
         success_N = found.success_N.cpu()
         parts = {name: value.float().cpu() for name, value in found.parts.items()} | {"success": success_N.float()}
+        self._check_parts(parts, active_N if found.lost_N is None else active_N & ~found.lost_N.cpu())
         rewards_N += self._rewards(found.reward_N.float().cpu(), parts, active_N)
         self._paid_N += rewards_N
         for name, value in parts.items():
@@ -219,6 +232,12 @@ class Lane:
                 self._end(env, Status.FINISHED if terminated_N[env] else Status.TRUNCATED_TIME, bool(success_N[env]))
         return ended_N
 
+    def _check_parts(self, parts: Mapping[str, torch.Tensor], active_N: torch.Tensor) -> None:
+        for name, part_N in parts.items():
+            odd = part_N[active_N & ~((part_N > -1e-3) & (part_N < 1.001))]  # NaN is odd, too
+            if len(odd):
+                raise PluginError(f"step() of {self.who}: part {name!r} is {float(odd[0]):g}, and must be from 0 to 1")
+
     def _rewards(self, own_N: torch.Tensor, parts: Mapping[str, torch.Tensor], active_N: torch.Tensor) -> torch.Tensor:
         """float32 [N]: what the step is paid, 0 where there was none."""
         rule = self.simulation
@@ -231,7 +250,7 @@ class Lane:
             paid_N = potential_N - self._potential_N if rule.difference else potential_N
             self._potential_N = torch.where(active_N, potential_N, self._potential_N)
         if not torch.isfinite(paid_N[active_N]).all():
-            raise PluginError(f"simulator {self.spec.id!r} gave a reward that is not finite")
+            raise PluginError(f"step() of {self.who} gave a reward that is not finite")
         return torch.where(active_N, paid_N, 0.0)
 
     # -- episodes end -----------------------------------------------------------------------------------------------------

@@ -66,6 +66,12 @@ class StepCollector:
             }
         return found
 
+    def ready(self) -> None:
+        """Make all simulators, and see that the policy fits them."""
+        for label, task in self.tasks.items():
+            if task.simulation and task.simulation.simulator:
+                self.lanes(label)
+
     def encode(self, prompts: Sequence[Prompt]) -> list[Demonstration | None]:
         """What their tasks demonstrate of these prompts; nothing where the simulator is to show all."""
         return [demonstrated(self.tasks[prompt.task], prompt) for prompt in prompts]
@@ -140,7 +146,7 @@ class StepCollector:
         lanes: deque[tuple[Lane, Future[None] | None]] = deque()
         for made, own in shared.values():
             for lane, dealt in zip(made, _dealt(own, len(made), made[0].draws_for_all), strict=True):
-                lanes.append((lane, self._step(lane.begin, dealt)))
+                lanes.append((lane, self._step(lane, lane.begin, dealt)))
         begun = [lane for lane, _ in lanes]
         while lanes:
             lane, stepping = lanes.popleft()
@@ -152,16 +158,16 @@ class StepCollector:
                 started = time.perf_counter()
                 chosen = choose(lane, envs, lane.shown(envs))
                 self.seconds["policy"] += time.perf_counter() - started
-                lanes.append((lane, self._step(lane.play, chosen, envs)))
+                lanes.append((lane, self._step(lane, lane.play, chosen, envs)))
         for lane in begun:
             lane.tracks()
 
-    def _step(self, work: Callable[..., None], *arguments: Any) -> Future[None] | None:
+    def _step(self, lane: Lane, work: Callable[..., None], *arguments: Any) -> Future[None] | None:
         """Lets a simulator work: beside what follows where there are several lanes, else at once."""
 
         def timed() -> None:
             started = time.perf_counter()
-            with calling("a simulator"):
+            with calling(lane.who):
                 work(*arguments)
             self.seconds["stepping"] += time.perf_counter() - started
             if not self._pool:

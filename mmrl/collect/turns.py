@@ -103,6 +103,9 @@ class TurnCollector:
     def close(self) -> None:
         """Worlds are closed with their episodes."""
 
+    def ready(self) -> None:
+        """Nothing is missing."""
+
     def encode(self, prompts: Sequence[Prompt]) -> list[PromptInputs]:
         """Prompts as the model reads them."""
         return [self.policy.encode(p) for p in prompts]

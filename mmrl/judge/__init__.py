@@ -17,7 +17,10 @@ from mmrl import plugins
 from mmrl.errors import UserError
 from mmrl.judge.pool import Crew, Pool, Request
 from mmrl.judge.process import Worker
-from mmrl.types import Case, Frame, Rollout, Score
+from mmrl.types import Case, Frame, Rollout, Score, Status
+
+BROKE = Score(None, {}, "its simulator broke, each time that it was begun")
+"""Of an episode that says nothing of the policy."""
 
 
 class Judge:
@@ -76,7 +79,8 @@ class Judge:
                 wanted.setdefault(name, []).append(i)
 
         def finish(scores: Mapping[str, Mapping[int, Score]]) -> list[Score]:
-            return [weigh(w, {name: scores[name][i] for name in w}) for i, w in enumerate(weights)]
+            weighed = [weigh(w, {name: scores[name][i] for name in w}) for i, w in enumerate(weights)]
+            return [BROKE if case.status is Status.WORLD_ERROR else s for case, s in zip(cases, weighed, strict=True)]
 
         return self._submit(Request(cases, wanted, finish))
 

@@ -16,7 +16,7 @@ from torch import nn
 from mmrl.errors import UserError
 from mmrl.policies.heads import Draw, Head
 from mmrl.policies.policy import Outputs
-from mmrl.policies.units import Statistics, Units, check_gripper, read, units_of
+from mmrl.policies.units import Statistics, Units, check_gripper, check_range, read, units_of
 from mmrl.simulation import Observation, Track
 from mmrl.specs import SimulatorSpec
 from mmrl.tracks import Ratio, targets, values_of
@@ -103,6 +103,8 @@ class ActingPolicy:
 
     exact_sampler: ClassVar[bool] = True
     """Samples come from this very forward pass: before the first update they need not be computed again."""
+    trained_whole: ClassVar[bool] = False
+    """It has neither adapters nor parts with settings of their own."""
     device: torch.device
     model: nn.Module
     """All weights that may be trained."""
@@ -248,6 +250,8 @@ class ActingPolicy:
             )
         if self.statistics is not None:
             units = units_of(f"task {task!r}: simulator {spec.id!r}", action, self.gripper)
+            if units.gripper is not None:
+                check_range(self.statistics.action, units.gripper, self.gripper)
             if self.units not in (None, units):
                 raise UserError(
                     f"task {task!r}: an action of simulator {spec.id!r} has units {list(units.sizes)}, and that of another task "

@@ -19,6 +19,7 @@ from torch.nn.functional import interpolate, pad
 from transformers import DynamicCache
 
 from mmrl.errors import UserError
+from mmrl.policies import options
 from mmrl.policies.acting import SETTINGS, ActingPolicy, Calls
 from mmrl.policies.flow import Chains, Draw
 from mmrl.policies.lora import add_adapters, is_adapter, layers_of, load_adapters, merge_saved, save_adapters
@@ -348,17 +349,13 @@ def _framed(pictures_nHWC: torch.Tensor, crop: float, side: int) -> torch.Tensor
 
 
 def _check(chunk: int, dims: int, steps: int, noise_level: float, noisy: str, prompt: str, crop: float) -> None:
-    for name, number in (("chunk", chunk), ("dims", dims), ("steps", steps)):
-        if not isinstance(number, int) or not 1 <= number <= 256:
-            raise UserError(f"policy.options.{name} = {number!r} must be a whole number from 1 to 256")
+    for name, value in (("chunk", chunk), ("dims", dims), ("steps", steps)):
+        options.whole(name, value, 1, 256)
     if noisy not in NOISY:
         raise UserError(f"policy.options.noisy = {noisy!r} is unknown: choose one of {', '.join(NOISY)}")
-    if not noise_level > 0:
-        raise UserError(f"policy.options.noise_level = {noise_level} must be above 0: without noise no action has a likelihood")
-    if "{instruction}" not in prompt:
-        raise UserError(f"policy.options.prompt = {prompt!r} must hold {{instruction}}, where the task's own goes")
-    if not 0.1 <= crop <= 1:
-        raise UserError(f"policy.options.crop = {crop} must be a share of the area from 0.1 to 1")
+    options.number("noise_level", noise_level, 0, 100)  # without noise no action has a likelihood
+    options.prompt(prompt)
+    options.crop(crop)
 
 
 def _check_sizes(chunk: int, dims: int, state: int, settings: Any) -> None:

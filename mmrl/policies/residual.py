@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mmrl.errors import UserError
+from mmrl.policies import options
 from mmrl.policies.acting import SETTINGS, ActingPolicy, Calls, saved_options
 from mmrl.policies.heads import Draw, Normal
 from mmrl.policies.small import Small, state_of
@@ -39,6 +40,8 @@ class Residual(ActingPolicy):
     likelihood alone.
     """
 
+    trained_whole = True
+
     def __init__(
         self,
         config: PolicyConfig,
@@ -56,8 +59,8 @@ class Residual(ActingPolicy):
     ) -> None:
         """base: a folder with a policy that acts; its likeliest actions are corrected. scale: the most that a correction moves a
         number of an action. state, size, camera, hidden, spread: see `Small`."""
-        if not 0 < scale <= 2:
-            raise UserError(f"policy.options.scale = {scale} must be above 0 and at most 2")
+        options.text("base", base)
+        options.number("scale", scale, 0, 2)
         self.base = loaded(Path(base), device)
         self.base.model.requires_grad_(False)
         self.device, self.dims, self.chunk, self.scale, self.where = torch.device(device), self.base.dims, 1, scale, base
@@ -139,6 +142,8 @@ class Residual(ActingPolicy):
 
 def loaded(folder: Path, device: str | torch.device) -> ActingPolicy:
     """The policy that was saved in a folder. Raises UserError where there is none."""
+    if not folder.is_dir():
+        raise UserError(f"policy.options.base {str(folder)!r} is no folder: give one with a policy that acts")
     if not (folder / SETTINGS).is_file():
         raise UserError(f"policy.options.base {str(folder)!r} has no {SETTINGS}: give a folder with a policy that acts")
     saved = saved_options(folder)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from mmrl.errors import UserError
+from mmrl.policies import options
 from mmrl.policies.acting import SETTINGS, ActingPolicy
 from mmrl.policies.heads import Flow, Normal
 from mmrl.schema import PolicyConfig
@@ -20,6 +21,8 @@ HEADS = ("normal", "flow")
 
 class Small(ActingPolicy):
     """`model` is `cnn` (Mnih et al., Human-level control, its three convolutions) or `mlp`, or a folder with one of them."""
+
+    trained_whole = True
 
     def __init__(
         self,
@@ -45,6 +48,16 @@ class Small(ActingPolicy):
         the first one when empty. hidden: widths of the perceptron, or of what follows the convolutions. head: normal, flow.
         spread: the standard deviation that a normal head begins with. statistics, statistics_key, statistics_kind, gripper: what
         its numbers mean, see `units.read`."""
+        options.whole("dims", dims, 1, 256)
+        options.whole("chunk", chunk, 1, 256)
+        options.whole("state", state, 0, 100_000)
+        options.whole("size", size, 1, 4096)
+        options.text("camera", camera)
+        options.number("spread", spread, 0, 10)
+        if isinstance(hidden, str) or not isinstance(hidden, Sequence):
+            raise UserError(f"policy.options.hidden = {hidden!r:.60} must be a list of widths, such as [256, 256]")
+        for wide in hidden:
+            options.whole("hidden", wide, 1, 100_000)
         self.device, self.dims, self.chunk, self.camera = torch.device(device), dims, chunk, camera
         self.use_statistics(statistics, statistics_key, statistics_kind, gripper)
         given = source or (Path(config.model) if Path(config.model).is_dir() else None)
@@ -66,11 +79,12 @@ class Small(ActingPolicy):
                 width = inner
             self.width = width or state
             self.head = Flow(self.width, dims) if head == "flow" else Normal(self.width, dims, spread)
-            places = nn.Embedding(chunk, self.width)
-            nn.init.normal_(places.weight, std=0.02)
+            places = nn.Embedding(chunk, self.width) if chunk > 1 else None  # one place would be a second, much quicker bias
+            if places is not None:
+                nn.init.normal_(places.weight, std=0.02)
         self.head_kind = head
         self.eye, self.body, self.places = eye, nn.Sequential(*layers), places
-        parts = {"eye": eye, "body": self.body, "places": places, "head": self.head}
+        parts = {"eye": eye, "body": self.body, **({} if places is None else {"places": places}), "head": self.head}
         self.model = nn.ModuleDict(parts).to(self.device)
         if given:
             self.load(given)
@@ -93,7 +107,7 @@ class Small(ActingPolicy):
         if self.state:
             known.append(state_of(seen, self.state).to(self.device))
         states = self.body(torch.cat(known, 1))
-        return states[:, None] + self.places.weight, states
+        return states[:, None] if self.places is None else states[:, None] + self.places.weight, states
 
     def _picture(self, seen: Observation) -> torch.Tensor:
         picture = picture_of(seen, self.camera).to(self.device)

@@ -159,6 +159,20 @@ def check_gripper(convention: str) -> None:
         raise UserError(f"policy.options.gripper = {convention!r} is unknown: choose one of {', '.join(GRIPPERS)}")
 
 
+def check_range(action: Numbers, gripper: int, convention: str) -> None:
+    """Refuse a convention whose numbers are not those of the data: 0 to 1, or -1 to 1. Means and deviations don't tell."""
+    if action.kind == "mean-std":
+        return
+    low, high = action.first[gripper], action.second[gripper]
+    lowest = min(GRIPPERS[convention])
+    if (low < -0.5) != (lowest < 0):
+        fitting = [name for name, ends in GRIPPERS.items() if (min(ends) < 0) == (low < -0.5)]
+        raise UserError(
+            f"policy.options.gripper = {convention!r}, and the data's gripper goes from {low:g} to {high:g}: "
+            f"it is one of {', '.join(fitting)}"
+        )
+
+
 def units_of(where: str, action: ActionSpec, convention: str) -> Units:
     """The units of a simulator. where: how errors call it. Raises UserError where it doesn't say them."""
     if not action.units:
@@ -183,7 +197,8 @@ def _file(path: Path) -> tuple[Path, Mapping[str, Any]]:
     """(the file that was read, its data). Fine-tuned OpenVLA checkpoints have their statistics in a file of its own."""
     if path.is_dir():
         names = ("dataset_statistics.json", "norm_stats.json", "stats.json", "config.json")
-        found = next((path / name for name in names if (path / name).is_file()), None)
+        places = (path, path / "meta")  # LeRobot's are in meta
+        found = next((place / name for place in places for name in names if (place / name).is_file()), None)
         if found is None:
             raise UserError(f"policy.options.statistics: {path} has none of {', '.join(names)}: name the file")
         path = found
@@ -242,7 +257,9 @@ def _numbers(where: str, value: Any, kind: str, published: bool) -> Numbers:
     low, high = ENDS[kind]
     first, second = (_list(f"{where}.{name}", value[name]) for name in (low, high))
     given = value.get("mask")
-    mask = (True,) * len(first) if given is None else tuple(bool(m) for m in given)
+    if given is not None and (not isinstance(given, list | tuple) or not all(isinstance(m, bool) for m in given)):
+        raise UserError(f"policy.options.statistics: {where}.mask = {given!r:.60} must be a list of true and false")
+    mask = (True,) * len(first) if given is None else tuple(given)
     for name, numbers in ((high, second), ("mask", mask)):
         if len(numbers) != len(first):
             raise UserError(f"policy.options.statistics: {where}: {low} has {len(first)} numbers, and {name} {len(numbers)}")

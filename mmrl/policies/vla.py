@@ -17,6 +17,7 @@ from torch.nn.functional import linear
 from transformers import DynamicCache
 
 from mmrl.errors import UserError
+from mmrl.policies import options
 from mmrl.policies.acting import SETTINGS, ActingPolicy, Calls
 from mmrl.policies.action_tokens import ActionTokens
 from mmrl.policies.families import OpenVLA, PrefixFamily
@@ -82,7 +83,7 @@ class VLA(ActingPolicy):
         `units.read`; those that come with an OpenVLA checkpoint when statistics is empty, none of them with "none". None:
         `DEFAULTS`, or what the model's family does."""
         asked = {"decoding": decoding, "bins": bins, "binning": binning, "lower_case": lower_case, "size": size, "crop": crop}
-        _check(head, prompt, dims, chunk, DEFAULTS | _given(asked))
+        _check(head, prompt, dims, chunk, camera, flow_steps, spread, DEFAULTS | _given(asked))
         self.vlm = VLM(config, device=device, seed=seed, source=source)
         self.family = _acting_family(self.vlm)
         way = DEFAULTS | self.family.acting() | _given(asked)
@@ -313,8 +314,9 @@ def _given(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in asked.items() if value is not None}
 
 
-def _check(head: str, prompt: str, dims: int, chunk: int, way: Mapping[str, Any]) -> None:
-    crop = way["crop"]
+def _check(
+    head: str, prompt: str, dims: int, chunk: int, camera: str, flow_steps: int, spread: float, way: Mapping[str, Any]
+) -> None:
     for name, value, known in (
         ("head", head, HEADS),
         ("decoding", way["decoding"], DECODING),
@@ -323,10 +325,12 @@ def _check(head: str, prompt: str, dims: int, chunk: int, way: Mapping[str, Any]
     ):
         if value not in known:
             raise UserError(f"policy.options.{name} = {value!r} is unknown: choose one of {', '.join(map(str, known))}")
-    if "{instruction}" not in prompt:
-        raise UserError(f"policy.options.prompt = {prompt!r} must hold {{instruction}}, where the task's own goes")
-    if not 0.1 <= crop <= 1:
-        raise UserError(f"policy.options.crop = {crop} must be a share of the area from 0.1 to 1")
-    for name, number in (("dims", dims), ("chunk", chunk)):
-        if not isinstance(number, int) or not 1 <= number <= 256:
-            raise UserError(f"policy.options.{name} = {number!r} must be a whole number from 1 to 256")
+    options.prompt(prompt)
+    options.crop(way["crop"])
+    options.whole("dims", dims, 1, 256)
+    options.whole("chunk", chunk, 1, 256)
+    options.whole("bins", way["bins"], 2, 1024)
+    options.whole("size", way["size"], 0, 4096)
+    options.text("camera", camera)
+    options.whole("flow_steps", flow_steps, 1, 1000)
+    options.number("spread", spread, 0, 10)

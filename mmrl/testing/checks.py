@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 Subject = TypeVar("Subject")
@@ -23,7 +23,12 @@ class CheckResult:
     message: str = ""
     """What is wrong, why, and what to do; empty when the check passes."""
     note: str = ""
-    """Something to know that is no fault."""
+    """Something to know that is no fault; of a gate that fails, how many checks were not run."""
+
+    @property
+    def told(self) -> str:
+        """What a person reads: the message, and the note in brackets."""
+        return f"{self.message} ({self.note})" if self.message and self.note else self.message or self.note
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,7 @@ class Report:
 
     def __str__(self) -> str:
         """The failures, one per line; for an assertion's message."""
-        return "\n".join(f"{self.kind} {self.id!r} fails {r.name}: {r.message}" for r in self.results if not r.ok)
+        return "\n".join(f"{self.kind} {self.id!r} fails {r.name}: {r.told}" for r in self.results if not r.ok)
 
 
 def run_checks(
@@ -54,9 +59,11 @@ def run_checks(
 ) -> tuple[CheckResult, ...]:
     """Run every check; where a gate fails, what follows would only repeat it and is left out."""
     results = []
-    for check in (*gates, *checks):
+    for i, check in enumerate((*gates, *checks), start=1):
         results.append(_run(check, subject))
         if check in gates and not results[-1].ok:
+            left = len(gates) + len(checks) - i
+            results[-1] = replace(results[-1], note=f"{left} checks that follow were not run" if left else "")
             break
     return tuple(results)
 

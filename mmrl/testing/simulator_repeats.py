@@ -19,7 +19,7 @@ BATCH = (
 def seeds_make_a_difference(subject: SimulatorSubject) -> str | None:
     """Not all seeds start alike, in what is seen or in what follows."""
     if not subject.can("per-env-seed"):
-        return "skipped: it has no seed for each environment"
+        return "skipped: its spec has no capability `per-env-seed`"
     with subject.instance() as simulator:
         seen = rows(subject, simulator.reset(subject.seeds(subject.n)))
     if all((values == values[:1]).all() for values in seen.values()):
@@ -54,7 +54,7 @@ def global_random_state_is_untouched(subject: SimulatorSubject) -> None:
 def same_in_any_batch(subject: SimulatorSubject) -> str | None:
     """An environment does the same alone, among others, and at another place."""
     if not subject.can("per-env-seed"):
-        return "skipped: it has no seed for each environment"
+        return "skipped: its spec has no capability `per-env-seed`"
     seeds = subject.seeds(subject.n)
     with subject.instance() as simulator:
         first = future(subject, simulator, seeds)
@@ -73,7 +73,7 @@ def same_in_any_batch(subject: SimulatorSubject) -> str | None:
 def reset_leaves_the_others(subject: SimulatorSubject) -> str | None:
     """A reset of some environments gives their rows, and changes nothing of the others."""
     if not subject.can("partial-reset"):
-        return "skipped: it only resets all"
+        return "skipped: its spec has no capability `partial-reset`"
     seeds = subject.seeds(subject.n)
     with subject.instance() as simulator:
         simulator.reset(seeds)
@@ -139,7 +139,7 @@ def inactive_stay_as_they_are(subject: SimulatorSubject) -> None:
 def snapshots_come_back(subject: SimulatorSubject) -> str | None:
     """A restored state has the same future, here, in another instance and at another place; later steps don't change it."""
     if not subject.can("snapshot"):
-        return "skipped: it takes no snapshots"
+        return "skipped: its spec has no capability `snapshot`"
     seeds, every = subject.seeds(subject.n), subject.numbers(range(subject.n))
     cure = "copy every tensor that a step reads, counters and grasps included, and copy again when restoring"
     with subject.instance() as simulator:

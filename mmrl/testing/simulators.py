@@ -12,6 +12,11 @@ from mmrl.testing.checks import Fault, Report, run_checks
 from mmrl.testing.simulator_repeats import GENERATORS, REPEATS
 from mmrl.testing.simulator_subject import STEPS, SimulatorSubject, compare, rows, run
 
+ALWAYS = ("reset", "step", "close")
+"""Methods of every simulator."""
+RENDERS = ("render-cpu", "render-gpu")
+CLAIMED = ((("snapshot",), ("snapshot", "restore")), (("expert",), ("expert",)), (RENDERS, ("render",)))
+"""Capabilities, and the methods that one of them stands for."""
 LONGEST = 300
 """Steps after which a time limit is not looked for any more."""
 
@@ -35,8 +40,24 @@ def check_simulator(
     def build(count: int) -> Any:
         return target(num_envs=count, device=device, **wanted)
 
-    build(n).close()  # what is wrong with the options is the caller's UserError, not a finding
+    made = build(n)  # what is wrong with the options is the caller's UserError, not a finding
+    if callable(close := getattr(made, "close", None)):  # what it lacks is one
+        close()
     return Report(spec.id, "simulator", run_checks(SimulatorSubject(spec, build, n, device), GATES, CHECKS))
+
+
+def methods_are_there(subject: SimulatorSubject) -> None:
+    """It has reset, step and close, and the methods that its capabilities stand for."""
+    simulator = subject.make(subject.n)
+    wanted = [*ALWAYS, *(name for names, methods in CLAIMED if any(map(subject.can, names)) for name in methods)]
+    lacks = sorted(name for name in wanted if not callable(getattr(simulator, name, None)))
+    if "close" not in lacks:
+        simulator.close()
+    if lacks:
+        claimed = ", ".join(f"{'/'.join(methods)} with the capability {_either(names)}" for names, methods in CLAIMED)
+        raise Fault(
+            f"`{type(simulator).__name__}` has no {', '.join(lacks)}: a simulator has {', '.join(ALWAYS)} (and {claimed})"
+        )
 
 
 def observations_are_as_declared(subject: SimulatorSubject) -> None:
@@ -46,7 +67,7 @@ def observations_are_as_declared(subject: SimulatorSubject) -> None:
         if not isinstance(seen, Observation):
             raise Fault(f"reset gave a {type(seen).__name__}: return a mmrl.simulation.Observation")
         _check_observation(subject, seen, subject.n, "reset")
-        if subject.spec.cameras and not seen.images and (subject.can("render-cpu") or subject.can("render-gpu")):
+        if subject.spec.cameras and not seen.images and any(map(subject.can, RENDERS)):
             raise Fault(f"reset shows no picture, though the spec has the cameras {', '.join(subject.spec.cameras)}")
 
 
@@ -166,7 +187,7 @@ def expert_is_in_range(subject: SimulatorSubject) -> str | None:
     import torch
 
     if not subject.can("expert"):
-        return "skipped: it has no expert"
+        return "skipped: its spec has no capability `expert`"
     seeds = subject.seeds(subject.n)
     futures = []
     for asked in (False, True):
@@ -189,8 +210,8 @@ def render_gives_pictures(subject: SimulatorSubject) -> str | None:
     """`render` gives uint8 [n, H, W, 3] of the environments that were asked for."""
     import torch
 
-    if not (subject.can("render-cpu") or subject.can("render-gpu")):
-        return "skipped: it doesn't render"
+    if not any(map(subject.can, RENDERS)):
+        return f"skipped: its spec has no capability {_either(RENDERS)}"
     with subject.instance() as simulator:
         simulator.reset(subject.seeds(subject.n))
         shown = simulator.render(subject.numbers([1, 0]))
@@ -211,7 +232,7 @@ def close_may_come_twice(subject: SimulatorSubject) -> None:
         raise Fault(f"the second close() raised {type(error).__name__}: {error}; remember that it is closed") from error
 
 
-GATES = (observations_are_as_declared, transitions_are_as_declared)
+GATES = (methods_are_there, observations_are_as_declared, transitions_are_as_declared)
 CHECKS = (
     frames_keep_their_size,
     *REPEATS,
@@ -224,6 +245,10 @@ CHECKS = (
     render_gives_pictures,
     close_may_come_twice,
 )
+
+
+def _either(capabilities: tuple[str, ...]) -> str:
+    return " or ".join(f"`{name}`" for name in capabilities)
 
 
 def _check_tensor(subject: SimulatorSubject, name: str, value: Any, dtype: Any, shape: tuple[int, ...]) -> None:

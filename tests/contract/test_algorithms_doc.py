@@ -1,5 +1,5 @@
 """docs/algorithms.md and docs/training.md: every run file on them is accepted, and the table of algorithms is that of the code.
-docs/plugins.md: the fields of what tasks and verifiers handle are those of `mmrl.types`.
+docs/plugins.md: the fields of what tasks, verifiers and simulators handle are those of the code.
 
 MMRL_UPDATE_DOCS=1 writes the tables anew.
 """
@@ -25,7 +25,9 @@ from mmrl import plugins
 from mmrl.algorithms.presets import settings_of, signals_of
 from mmrl.data.source import gold_of, prompt_at, prompts_of
 from mmrl.policies.tiny import build
+from mmrl.refuse import remarks
 from mmrl.schema import DistillStage, RlStage, RunConfig, Training
+from mmrl.simulation import ActionSpec, Observation, Transition
 from mmrl.specs import AlgorithmSpec
 from mmrl.start import check_config, resolved
 from mmrl.targets import load_target
@@ -69,6 +71,16 @@ def test_a_run_file_runs(page: str, i: int, my_digits: None, tmp_path: Path) -> 
     config = configs.smoke(whole(page, i))
     folder = runs.run(config.model_copy(update={"runs": str(tmp_path)}))
     assert (folder.path / "summary.json").is_file()
+
+
+def test_the_run_files_of_the_guide_to_robots_are_accepted_without_a_remark() -> None:
+    text = (DOCS / "robots.md").read_text("utf-8")
+    blocks = [tomllib.loads(block) for block in re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
+    files = {block["name"]: resolved(configs.parse_config(block)) for block in blocks if "name" in block}
+    assert set(files) == {"pick", "dagger", "distilled"}
+    for config in files.values():
+        check_config(config)
+        assert remarks(config) == []
 
 
 def test_the_pages_show_what_they_speak_of(my_digits: None) -> None:
@@ -165,7 +177,7 @@ def test_there_is_a_place_for_what_was_measured() -> None:
 
 
 def fields_table(noun: type) -> str:
-    """The fields of one of `mmrl.types`, each with its type, default and what the source says below it."""
+    """The fields of a noun, each with its type, default and what the source says below it."""
     (body,) = [node.body for node in ast.parse(inspect.getsource(noun)).body if isinstance(node, ast.ClassDef)]
     told: dict[str, str] = {}
     for node, following in itertools.pairwise(body):
@@ -188,7 +200,7 @@ def default(given: Any) -> str:
     return f'"{given}"' if isinstance(given, str) else repr(given)
 
 
-@pytest.mark.parametrize("noun", [Prompt, Case, Score], ids=lambda noun: noun.__name__)
+@pytest.mark.parametrize("noun", [Prompt, Case, Score, Observation, Transition, ActionSpec], ids=lambda noun: noun.__name__)
 def test_the_guide_has_every_field_of_a_noun(noun: type) -> None:
     path = DOCS / "plugins.md"
     page = path.read_text("utf-8")

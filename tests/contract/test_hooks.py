@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import runs
-from mmrl import hookspecs
+from mmrl import hookspecs, noise
 from mmrl.algorithms.loss import LossInputs
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.algorithms.signals import SIGNALS
@@ -23,9 +23,10 @@ from mmrl.config import parse_config
 from mmrl.interfaces import Simulator, Tracker
 from mmrl.plugins import GROUP, Registry
 from mmrl.record import RunFolder
-from mmrl.specs import AlgorithmSpec
-from mmrl.start import resolved
+from mmrl.specs import CAPABILITIES, AlgorithmSpec
+from mmrl.start import check_config, resolved
 from mmrl.testing import check_plugin
+from mmrl.testing import simulators as simulator_checks
 from mmrl.testing import tasks as task_checks
 from mmrl.testing import verifiers as verifier_checks
 from mmrl.trackers import Trackers
@@ -196,6 +197,34 @@ def test_the_guide_shows_what_a_loss_sees_and_what_a_simulator_does() -> None:
             assert f"`{name}({call})`" in GUIDE
 
 
+def test_the_simulator_of_the_guide_keeps_all_rules(site) -> None:
+    """Whole: no check of it is skipped, and its task and its verifier pass too."""
+    (code,) = re.findall(r"whole in one file,\n`hoist\.py`:\n\n```python\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+    site("mmrl-hoist", {"hoist.py": code}, {"hoist": "hoist"})
+    reports = check_plugin("hoist", n=8)
+    assert [(r.kind, r.id) for r in reports] == [
+        ("task", "hoist/flag"),
+        ("simulator", "hoist/pole"),
+        ("verifier", "hoist/success"),
+    ]
+    (run_file,) = (text for language, text in BLOCK.findall(GUIDE) if language == "toml" and "hoist/flag" in text)
+    check_config(resolved(parse_config(tomllib.loads(run_file))))
+    simulator = reports[1]
+    assert {r.name for r in simulator.results} == checks(simulator_checks) and not any(r.note for r in simulator.results)
+
+
+def test_the_guide_has_what_a_simulator_is_written_with() -> None:
+    table = GUIDE.partition("| capability |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`([\w-]+)`(?=[^|]* \| )", table)) == CAPABILITIES
+    for function in (noise.uniform, noise.normal):
+        parameters = inspect.signature(function).parameters.values()
+        call = ", ".join(
+            f"{'*' * (p.kind is p.VAR_POSITIONAL)}{p.name}" + ("" if p.default is p.empty else f"={p.default}")
+            for p in parameters
+        )
+        assert f"\n| `{function.__name__}({call})` | " in GUIDE
+
+
 @pytest.fixture
 def rloo(tmp_path: Path) -> Path:
     """The guide's algorithm, in the file that the guide names."""
@@ -295,7 +324,11 @@ def checks(module: ModuleType) -> set[str]:
 
 @pytest.mark.parametrize(
     ("heading", "expected"),
-    [("check of a task", checks(task_checks)), ("check of a verifier", checks(verifier_checks) | {"gold_scores_highest"})],
+    [
+        ("check of a task", checks(task_checks)),
+        ("check of a verifier", checks(verifier_checks) | {"gold_scores_highest"}),
+        ("check of a simulator", checks(simulator_checks)),
+    ],
 )
 def test_the_guide_lists_every_check(heading: str, expected: set[str]) -> None:
     table = GUIDE.partition(f"| {heading} |")[2].partition("\n\n")[0]

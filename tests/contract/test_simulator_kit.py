@@ -199,6 +199,16 @@ def all_start(self: Walk, ids: torch.Tensor, place: torch.Tensor, steps: torch.T
 
 
 FAULTS = {
+    "no close": ("methods_are_there", with_(close=None), "`Faulty` has no close: a simulator has reset, step, close"),
+    "no reset": ("methods_are_there", with_(reset=None), "`Faulty` has no reset: a simulator has reset, step, close"),
+    "neither step nor close": ("methods_are_there", with_(step=None, close=None), "`Faulty` has no close, step: a simulator has"),
+    "no restore": (
+        "methods_are_there",
+        with_(restore=None),
+        "has no restore: a simulator has reset, step, close (and snapshot/restore with the capability `snapshot`,",
+    ),
+    "no expert": ("methods_are_there", with_(expert=None), "has no expert: "),
+    "no render": ("methods_are_there", with_(render=None), "has no render: "),
     "no Observation": (
         "observations_are_as_declared",
         with_(see=lambda self, ids: {"front": 1}),
@@ -398,6 +408,27 @@ def test_a_planted_fault_is_found(fault: str) -> None:
         assert set(found) == {name}, "what follows a gate would only repeat it"
 
 
+class Line:
+    """Somebody has just begun."""
+
+    def __init__(self, *, num_envs: int, device: str = "cpu") -> None: ...
+
+    def reset(self, seeds_n: torch.Tensor, env_ids_n: torch.Tensor | None = None, variant: str | None = None) -> None: ...
+
+
+def test_an_unfinished_simulator_is_a_finding_and_no_traceback() -> None:
+    spec = SimulatorSpec(id="walk/line", target="-:-", action=ActionSpec(dims=2))
+    report = check_simulator(spec, Line)
+    (result,) = report.results
+    left = len(checks.GATES) + len(checks.CHECKS) - 1
+    assert result.note == f"{left} checks that follow were not run"
+    assert str(report) == (
+        "simulator 'walk/line' fails methods_are_there: `Line` has no close, step: a simulator has reset, step, close "
+        "(and snapshot/restore with the capability `snapshot`, expert with the capability `expert`, "
+        f"render with the capability `render-cpu` or `render-gpu`) ({left} checks that follow were not run)"
+    )
+
+
 def test_every_check_has_a_planted_fault() -> None:
     assert {name for name, _, _ in FAULTS.values()} == {c.__name__ for c in (*checks.GATES, *checks.CHECKS)}
 
@@ -426,6 +457,8 @@ def test_only_what_is_promised_is_asked_for() -> None:
         *("seeds_make_a_difference", "same_in_any_batch", "reset_leaves_the_others", "snapshots_come_back"),
         *("the_time_limit_is_the_engines", "expert_is_in_range", "render_gives_pictures"),
     }
+    (note,) = (r.note for r in report.results if r.name == "render_gives_pictures")
+    assert note == "skipped: its spec has no capability `render-cpu` or `render-gpu`"
     promised = SimulatorSpec(
         id="walk/bare", target="-:-", action=ActionSpec(dims=2), parts=("near",), capabilities=frozenset(("snapshot",))
     )

@@ -404,10 +404,7 @@ def test_a_correction_of_a_frozen_policy_learns_and_leaves_it_alone(tmp_path, ch
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        ({"base": "nowhere"}, "base 'nowhere' has no acting.json: give a folder with a policy that acts"),
-        ({}, "needs the option 'base'"),
-    ],
+    [({"base": "nowhere"}, "base 'nowhere' is no folder: give one with a policy that acts"), ({}, "needs the option 'base'")],
 )
 def test_a_correction_of_nothing_is_refused(tmp_path, options, message):
     policy = {"kind": "residual", "model": "mlp", "options": options}

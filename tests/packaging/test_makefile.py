@@ -158,3 +158,54 @@ def test_ci_runs_the_commands_of_the_readme_and_stops_at_the_first_failure(tmp_p
     assert (done.returncode == 0) == (fails in ("none", "system", "simulators")), "tests skip what is lacking"
     assert done.stdout == ""  # standard input is closed
     assert (tmp_path / "log").read_text().splitlines() == [f"{target} CI=true" for target in ran]
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """What `tests/simulators.sh` reads, and a python that writes down how it was called; its pip fails for what FAILS names."""
+    folder = tmp_path / "a clone"
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    for name in ("tests/simulators.sh", "constraints.txt"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    for name in ("maniskill/constraints.txt", "maniskill/pyproject.toml", "gym/constraints-metaworld.txt"):
+        (folder / "sims" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "sims" / name, folder / "sims" / name)
+    fake = folder / ".venv" / "bin" / "python"
+    fake.write_text(
+        '#!/bin/sh\necho "$*" >> "$LOG"\ncase "$*" in\n  *"-m venv"*) for last; do :; done; rm -rf "$last"; mkdir -p "$last" ;;\n'
+        '  *"$FAILS/bin"*) echo "ERROR: no network" >&2; exit 1 ;;\nesac\n'
+    )
+    fake.chmod(0o755)
+    return folder
+
+
+def simulators(folder, *names, fails="nothing"):
+    """Run it; (finished process, calls of pip)."""
+    log = folder.parent / "log"
+    log.write_text("")
+    env = {**os.environ, "LOG": str(log), "FAILS": fails}
+    command = [folder / "tests" / "simulators.sh", *names]
+    done = subprocess.run(command, cwd=folder.parent, env=env, capture_output=True, text=True, timeout=60)
+    return done, [line for line in log.read_text().splitlines() if "-m pip" in line]
+
+
+def test_simulators_are_installed_once_and_again_when_their_pins_change(clone):
+    done, calls = simulators(clone)
+    assert done.returncode == 0 and len(calls) == 2, done.stderr
+    assert calls[0].endswith("-c constraints.txt -c sims/maniskill/constraints.txt -e .[maniskill] torch pytest pytest-timeout")
+    assert calls[1].endswith("-c sims/gym/constraints-metaworld.txt metaworld packaging")
+    assert simulators(clone)[1] == []
+    with (clone / "sims" / "gym" / "constraints-metaworld.txt").open("a") as file:
+        file.write("# another\n")
+    assert [".simulators/metaworld" in call for call in simulators(clone)[1]] == [True]
+    assert simulators(clone, "maniskill")[1] == [] and simulators(clone, "mario")[0].returncode == 2
+
+
+def test_a_simulator_that_can_not_be_installed_costs_the_other_nothing_and_is_tried_again(clone):
+    done, calls = simulators(clone, fails="maniskill")
+    assert done.returncode == 1 and "could not be installed: maniskill" in done.stderr and "no network" in done.stderr
+    assert not (clone / ".simulators" / "maniskill" / "installed").exists()
+    assert (clone / ".simulators" / "metaworld" / "installed").exists() and len(calls) == 2
+    done, calls = simulators(clone)
+    assert done.returncode == 0 and [".simulators/maniskill" in call for call in calls] == [True]

@@ -19,7 +19,11 @@ PLUGINS = {
 
 
 def pins() -> dict[str, Requirement]:
-    lines = [line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines()]
+    return own_pins("constraints.txt")
+
+
+def own_pins(file: str) -> dict[str, Requirement]:
+    lines = [line.partition("#")[0].strip() for line in (ROOT / file).read_text().splitlines()]
     found = [Requirement(line) for line in lines if line]
     assert len({canonical(r.name) for r in found}) == len(found), "a package is pinned twice"
     return {canonical(r.name): r for r in found}
@@ -72,3 +76,15 @@ def test_the_core_wheel_asks_for_what_its_bundled_plugin_asks_for(plugin):
         assert name in ours, f"plugins/{plugin} needs {theirs}: add it to the extra {plugin!r} of the root pyproject.toml"
         assert theirs.extras <= ours[name].extras
         assert set(theirs.specifier) <= set(ours[name].specifier), f"{theirs} there, {ours[name]} here"
+
+
+def test_what_simulators_need_is_pinned_beside_them():
+    """ManiSkill's beside the project's own pins, each package in one of the two; Meta-World's alone, with another numpy."""
+    maniskill = own_pins("sims/maniskill/constraints.txt")
+    assert not set(maniskill) & set(pins()), "pinned twice"
+    for r in map(Requirement, EXTRAS["maniskill"]):
+        pinned = (maniskill | pins())[canonical(r.name)]
+        assert r.specifier.contains(str(pinned.specifier).removeprefix("=="))
+    metaworld = own_pins("sims/gym/constraints-metaworld.txt")
+    assert {"metaworld", "mujoco", "gymnasium", "packaging"} <= set(metaworld) and "torch" not in metaworld
+    assert str(metaworld["numpy"].specifier).startswith("==1.")

@@ -81,7 +81,7 @@ def network(model, states):
     for layer in model["body"]:
         x = torch.tanh(x @ layer.weight.T + layer.bias) if isinstance(layer, torch.nn.Linear) else x
     last = model["head"].mean[0]
-    return (x + model["places"].weight[0]) @ last.weight.T + last.bias, x
+    return x @ last.weight.T + last.bias, x
 
 
 def by_hand(model, backbone, head, rollouts, parts, epochs):

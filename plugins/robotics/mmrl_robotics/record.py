@@ -212,7 +212,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--fps", type=float, help="steps a second; the simulator's own where it says so, else 10")
     parser.add_argument("--video", action="store_true", help="pictures as H.264, and not as PNG in the tables")
-    parser.add_argument("--physical", action="store_true", help="actions in metres, radians and so on; the gripper's as it is")
+    units = "actions in metres, radians and so on; the gripper's as it is, which policies call close-positive"
+    parser.add_argument("--physical", action="store_true", help=units)
     try:
         said = _recorded(parser.parse_args(arguments))
     except UserError as error:

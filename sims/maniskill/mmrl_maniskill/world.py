@@ -84,15 +84,17 @@ class World:
     def reset(self, seed: int, variant: str | None) -> dict[str, Any]:
         self.seed, self.actions = seed, []
         self.torch.manual_seed(seed % SEEDS)  # for what a task may draw outside of the generators that ManiSkill seeds
-        # A scene that was played in before has another future, in its last bits, from the first contact on: PhysX orders contacts
-        # by their history.
-        obs, _ = self.env.reset(seed=seed % SEEDS, options={"reconfigure": True})
-        return self._rows(obs, self.env.get_info(), 0.0)
+        with self.torch.inference_mode():
+            # A scene that was played in before has another future, in its last bits, from the first contact on: PhysX orders
+            # contacts by their history.
+            obs, _ = self.env.reset(seed=seed % SEEDS, options={"reconfigure": True})
+            return self._rows(obs, self.env.get_info(), 0.0)
 
     def step(self, action: Any) -> dict[str, Any]:
         self.actions.append(action.tobytes())
-        obs, reward, _, _, info = self._step(action)
-        return self._rows(obs, info, float(reward[0]))
+        with self.torch.inference_mode():  # a tenth faster, bit for bit the same
+            obs, reward, _, _, info = self._step(action)
+            return self._rows(obs, info, float(reward[0]))
 
     def snapshot(self) -> dict[str, Any]:
         """How the state was reached, and a digest of ManiSkill's state dictionary, by which `restore` proves that it was again.
@@ -108,12 +110,13 @@ class World:
             raise Refused(f"the state is one of {state['env']}, and this is {self.facts['env_id']}")
         rows = self.reset(state["seed"], None)
         if state["actions"]:
-            with self._unseen():
-                for action in state["actions"]:
-                    self.actions.append(action)
-                    self._step(numpy.frombuffer(action, numpy.float32))
-            info = self.env.get_info()
-            rows = self._rows(self.env.get_obs(info), info, 0.0)
+            with self.torch.inference_mode():
+                with self._unseen():
+                    for action in state["actions"]:
+                        self.actions.append(action)
+                        self._step(numpy.frombuffer(action, numpy.float32))
+                info = self.env.get_info()
+                rows = self._rows(self.env.get_obs(info), info, 0.0)
         if self._digest() != state["digest"]:
             raise Refused(
                 f"{self.facts['env_id']}: the {len(self.actions)} actions of a snapshot led to another state than its own: was "
@@ -125,7 +128,8 @@ class World:
         """Height, width and the bytes of a picture for people."""
         if self.rendering == "none":
             raise Refused("pictures can't be rendered: no Vulkan device was found, or rendering was set to none")
-        picture = self.env.render_rgb_array()
+        with self.torch.inference_mode():
+            picture = self.env.render_rgb_array()
         if picture is None:
             raise Refused(f"{self.facts['env_id']} has no camera for people")
         picture = picture[0].cpu().numpy()
