@@ -13,6 +13,7 @@ import torch
 from mmrl import plugins
 from mmrl.collect.demonstrations import Played, advice, as_expert, demonstrated, moment, seen_on, track_of
 from mmrl.collect.lane import Job, Lane
+from mmrl.collect.shapes import check_observation
 from mmrl.data.seeds import derive
 from mmrl.errors import UserError
 from mmrl.generate.local import Sampling
@@ -67,10 +68,17 @@ class StepCollector:
         return found
 
     def ready(self) -> None:
-        """Make all simulators, and see that the policy fits them."""
+        """Make all simulators, and see that the policy fits them and can act on what they show."""
+        tried: list[Lane] = []
         for label, task in self.tasks.items():
-            if task.simulation and task.simulation.simulator:
-                self.lanes(label)
+            if task.simulation and task.simulation.simulator and (lane := self.lanes(label)[0]) not in tried:
+                tried.append(lane)
+                if "per-env-seed" in lane.spec.capabilities:  # a reset of others would move their later draws
+                    with calling(lane.who):
+                        shown = lane.simulator.reset(torch.zeros(lane.num_envs, dtype=torch.int64), None, None)
+                    check_observation(f"reset() of {lane.who}", shown, lane.num_envs, None)
+                    nothing_n = torch.zeros(1, dtype=torch.int64)
+                    self.policy.act(shown.rows(nothing_n), nothing_n, nothing_n, 0.0)
 
     def encode(self, prompts: Sequence[Prompt]) -> list[Demonstration | None]:
         """What their tasks demonstrate of these prompts; nothing where the simulator is to show all."""

@@ -271,6 +271,7 @@ def test_what_does_not_go_together_is_refused_before_anything_is_loaded(tmp_path
     [
         ({"dims": 3, "state": 2}, "takes actions of 2 numbers, and policy.options.dims = 3"),
         ({"dims": 2, "state": 9}, "policy.options.state = 9, and the simulator shows a state of 2"),
+        ({"dims": 2, "state": 2, "chunk": 0}, "policy.options.chunk = 0 must be a whole number"),
         ({"dims": 2, "state": 2, "colour": 1}, "policy 'small' has no option 'colour'"),
         (
             {"dims": 2, "state": 2, "seed": 1},
@@ -279,9 +280,23 @@ def test_what_does_not_go_together_is_refused_before_anything_is_loaded(tmp_path
     ],
 )
 def test_a_policy_that_does_not_fit_is_told_in_one_line(tmp_path, options, message):
+    made = config(tmp_path, [GRPO], {**SMALL, "options": options})
     with pytest.raises(UserError, match=message) as error:
-        runs.run(config(tmp_path, [GRPO], {**SMALL, "options": options}))
+        runs.run(made)
     assert "\n" not in str(error.value)
+    assert not (Path(made.runs) / made.name).exists(), "nothing was written"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"policy": {**SMALL, "lora": {}}}, "policy.lora: a policy of kind 'small' is small and trained whole"),
+        ({"stages": [{**GRPO, "parts": [{"match": "head", "freeze": True}]}]}, "stages.parts: a policy of kind 'small'"),
+    ],
+)
+def test_a_small_policy_has_neither_adapters_nor_parts(tmp_path, change, message):
+    with pytest.raises(UserError, match=message):
+        runs.run(config(tmp_path, change.get("stages", [GRPO]), change.get("policy", SMALL)))
 
 
 def test_a_checkpoint_of_another_shape_is_refused(tmp_path):

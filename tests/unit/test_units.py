@@ -260,3 +260,30 @@ def test_policies_and_simulators_that_do_not_fit(tmp_path):
 def test_units_that_cannot_be(units):
     with pytest.raises(ValueError, match="must be 2 finite numbers, none of them 0"):
         ActionSpec(dims=2, units=units)
+
+
+@pytest.mark.parametrize("mask", [["false"] * 7, 5, [0.0, 2, *[True] * 5], "true"])
+def test_a_mask_that_is_none(mask, tmp_path):
+    """The text "false" would count as true."""
+    with pytest.raises(UserError, match=r"mask = .* must be a list of true and false"):
+        read(openvla(tmp_path, a={**ACTION, "mask": mask}))
+
+
+@pytest.mark.parametrize(
+    ("ends", "fitting"), [((0.0, 1.0), ("open-high", "close-high")), ((-1.0, 1.0), ("open-positive", "close-positive"))]
+)
+def test_a_convention_for_a_gripper_fits_the_numbers_of_the_data(ends, fitting, tmp_path):
+    data = {**ACTION, "q01": [*ACTION["q01"][:6], ends[0]], "q99": [*ACTION["q99"][:6], ends[1]]}
+    for convention in GRIPPERS:
+        made = policy(statistics=openvla(tmp_path, a=data), gripper=convention)
+        if convention in fitting:
+            made.fits("t", None, SPEC)
+        else:
+            with pytest.raises(UserError, match=f"the data's gripper goes from .*: it is one of {', '.join(fitting)}"):
+                made.fits("t", None, SPEC)
+
+
+def test_a_data_sets_folder_has_its_statistics_in_meta(tmp_path):
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "meta" / "stats.json").write_text(json.dumps({"action": ACTION}))
+    assert len(read(str(tmp_path), kind="quantiles").action) == 7

@@ -1,0 +1,48 @@
+"""Options of policies that act which can't be meant: one line that names the option and what it may be."""
+
+import pytest
+
+from mmrl.errors import UserError
+from mmrl.schema import PolicyConfig
+from mmrl.start import made_policy
+
+SMALL = {"kind": "small", "model": "mlp"}
+CNN = {"kind": "small", "model": "cnn"}
+VLA = {"kind": "vla", "model": "tiny:qwen3_vl:hidden=32,layers=1"}
+PI0 = {"kind": "pi0", "model": "tiny:pi0"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "options", "message"),
+    [
+        *(
+            (SMALL, {"dims": value, "state": 2}, "dims = .* must be a whole number from 1 to 256")
+            for value in ("x", -1, 4.5, True)
+        ),
+        *((SMALL, {"chunk": value, "state": 2}, "chunk = .* must be a whole number from 1 to 256") for value in (0, -2, 1.5)),
+        (SMALL, {"state": 2, "hidden": 0}, "hidden = 0 must be a list of widths"),
+        (SMALL, {"state": 2, "hidden": "x"}, "hidden = 'x' must be a list of widths"),
+        (SMALL, {"state": 2, "hidden": [8, 0]}, "hidden = 0 must be a whole number"),
+        (SMALL, {"state": 2, "spread": 0}, "spread = 0 must be a number above 0"),
+        (SMALL, {"state": 2, "spread": -1.0}, "spread = -1.0 must be a number above 0"),
+        (SMALL, {"state": "x"}, "state = 'x' must be a whole number"),
+        (CNN, {"size": "40"}, "size = '40' must be a whole number"),
+        (CNN, {"camera": 1}, "camera = 1 must be a text"),
+        (SMALL, {"state": 2, "source": "x"}, "leave out source: device and seed have keys of their own"),
+        (VLA, {"bins": 1}, "bins = 1 must be a whole number from 2 to 1024"),
+        (VLA, {"bins": -4}, "bins = -4 must be a whole number from 2 to 1024"),
+        (VLA, {"size": "x"}, "size = 'x' must be a whole number"),
+        (VLA, {"crop": "x"}, "crop = 'x' must be a share of the area"),
+        (VLA, {"prompt": 3}, "prompt = 3 must be a text"),
+        (VLA, {"head": "flow", "flow_steps": 0}, "flow_steps = 0 must be a whole number"),
+        (VLA, {"head": "normal", "spread": 0}, "spread = 0 must be a number above 0"),
+        (PI0, {"noise_level": 0}, "noise_level = 0 must be a number above 0"),
+        (PI0, {"chunk": 0}, "chunk = 0 must be a whole number"),
+        ({"kind": "residual", "model": "cnn"}, {"base": "somewhere", "scale": "x"}, "scale = 'x' must be a number above 0"),
+        ({"kind": "residual", "model": "cnn"}, {"base": 3}, "base = 3 must be a text"),
+    ],
+)
+def test_what_cannot_be_meant(policy, options, message):
+    with pytest.raises(UserError, match=f"^policy.options.*{message}") as error:
+        made_policy(PolicyConfig(**policy, options=options))
+    assert error.value.__cause__ is None, "nothing was raised before"
