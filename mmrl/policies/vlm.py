@@ -261,7 +261,7 @@ def model_type(name: str) -> str:
 
     try:
         return str(PreTrainedConfig.get_config_dict(name)[0].get("model_type", ""))
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError):  # the last where it holds no table
         return ""  # loading it says what is wrong
 
 

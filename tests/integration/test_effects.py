@@ -1269,6 +1269,7 @@ def test_a_run_repeats_itself(lab):
         assert not a.error and (a.decodes, a.workers, a.kept, a.sdpa) == (b.decodes, b.workers, b.kept, b.sdpa)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ENTRIES)
 def test_it_changes(key, lab):
     effect = ENTRIES[key]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from mmrl import plugins
 from mmrl.config import load_config
 from mmrl.errors import UserError
@@ -72,6 +74,7 @@ def used() -> Iterator[tuple[str, Prompt]]:
             yield verifier, prompt
 
 
+@pytest.mark.slow
 def test_no_completion_is_too_much_for_a_verifier(monkeypatch):
     monkeypatch.chdir(ROOT)
     found = dict(used())

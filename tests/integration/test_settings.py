@@ -598,6 +598,7 @@ def test_the_switches_of_mmrl_eval(tmp_path, monkeypatch):
     figure = json.loads(done.stdout)["a/b"]
     assert figure == {
         "task": "a/b", "split": "test", "metric": "a/v", "value": 0.75, "low": 0.5, "high": 1.0, "n": 8, "extra": {"failed": 2.0},
+        "intervals": {}, "samples": 1, "temperature": 0.0,
     }  # fmt: skip
 
 

@@ -378,7 +378,7 @@ def test_states_are_normalised_and_filled_up(tmp_path):
         ({"state": 40}, "policy.options.state = 40 is too many for this pi0: 32 numbers a state has at most"),
         ({"steps": 0}, "policy.options.steps = 0 must be a whole number from 1 to 256"),
         ({"noisy": "some"}, "policy.options.noisy = 'some' is unknown: choose one of all, one"),
-        ({"noise_level": 0.0}, "policy.options.noise_level = 0.0 must be above 0"),
+        ({"noise_level": 0.0}, "policy.options.noise_level = 0.0 must be a number above 0"),
         ({"prompt": "go"}, r"policy.options.prompt = 'go' must hold \{instruction\}"),
         ({"crop": 0.0}, "policy.options.crop = 0.0 must be a share"),
         ({"model": "tiny:pi0:depth=2"}, "'depth=2' is not understood: write tiny:pi0:hidden=64,layers=2,chunk=50"),

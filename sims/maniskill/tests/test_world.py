@@ -60,6 +60,7 @@ def test_units_have_the_sign_of_what_happens(made):
     assert (seen.abs() < asked.abs()).all()
 
 
+@pytest.mark.slow
 def test_the_gripper_closes_above_0(made):
     """`qpos` is the state's beginning: 7 joints, then the two fingers' way from the middle, metres."""
     simulator = made(SPECS["pick-cube"], 2, **STATES)
