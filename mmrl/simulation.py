@@ -74,7 +74,9 @@ class ActionSpec:
 
     def __post_init__(self) -> None:
         if self.units and (len(self.units) != self.dims or not all(math.isfinite(u) and u for u in self.units)):
-            raise ValueError(f"ActionSpec: units = {self.units} must be {self.dims} finite numbers, none of them 0")
+            raise ValueError(f"units = {self.units} must be {self.dims} finite numbers, none of them 0")
+        if self.gripper is not None and not 0 <= self.gripper < self.dims:
+            raise ValueError(f"gripper = {self.gripper!r} is none of the {self.dims} dims of an action")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -212,18 +212,19 @@ class Lane:
         self._elapsed_N += active_N
         success_N = found.success_N.cpu()
         parts = {name: value.float().cpu() for name, value in found.parts.items()} | {"success": success_N.float()}
-        self._check_parts(parts, active_N if found.lost_N is None else active_N & ~found.lost_N.cpu())
-        rewards_N += self._rewards(found.reward_N.float().cpu(), parts, active_N)
+        lost_N = torch.zeros_like(active_N) if found.lost_N is None else found.lost_N.cpu()
+        sound_N = active_N & ~lost_N  # a lost environment's rows mean nothing
+        self._check_parts(parts, sound_N)
+        rewards_N += self._rewards(found.reward_N.float().cpu(), parts, sound_N)
         self._paid_N += rewards_N
         for name, value in parts.items():
             best = self._best.setdefault(name, torch.zeros(self.num_envs))
-            best.copy_(torch.where(active_N, torch.maximum(best, value), best))
+            best.copy_(torch.where(sound_N, torch.maximum(best, value), best))
         late_N = self._elapsed_N >= self.max_steps
         terminated_N = (
             found.terminated_N.cpu() | (success_N & self.simulation.until_success) | (late_N & self.simulation.deadline)
         )
         truncated_N = found.truncated_N.cpu() | late_N
-        lost_N = torch.zeros_like(active_N) if found.lost_N is None else found.lost_N.cpu()
         ended_N = active_N & (terminated_N | truncated_N | lost_N)
         for env in ended_N.nonzero()[:, 0].tolist():
             if lost_N[env]:
@@ -322,7 +323,7 @@ class Lane:
 def _told(instruction: str, job: Job | None) -> str:
     """The instruction with what is said of the episode behind it."""
     said = job.prompt.meta.get(SAID, "") if job else ""
-    return f"{instruction} {said}" if said else instruction
+    return f"{instruction} {said}".strip()
 
 
 def _blank(shown: Observation, num_envs: int) -> Observation:

@@ -18,13 +18,13 @@ def check_observation(who: str, seen: Any, n: int, like: Observation | None) -> 
     if like is not None and seen.images.keys() != like.images.keys():
         raise PluginError(f"{who} showed the cameras {sorted(like.images)}, and now shows {sorted(seen.images)}")
     for camera, rows in seen.images.items():
-        size = tuple(rows.shape[1:3]) if like is None or not _is_tensor(rows) else tuple(like.images[camera].shape[1:3])
-        _check(who, f"camera {camera!r}", rows, n, (torch.uint8,), (*size, 3))
+        size = (rows if like is None else like.images[camera]).shape[1:3] if isinstance(rows, torch.Tensor) else ()
+        _check(who, f"camera {camera!r}", rows, n, torch.uint8, (*size, 3))
     if like is not None and (seen.state is None) != (like.state is None):
         raise PluginError(f"{who} shows a state now and then: give one always, or never")
     if seen.state is not None:
-        width = tuple(seen.state.shape[1:2]) if like is None or like.state is None else tuple(like.state.shape[1:])
-        _check(who, "state", seen.state, n, (torch.float32,), width or (0,))
+        width = getattr(seen.state if like is None else like.state, "shape", ())[1:2]
+        _check(who, "state", seen.state, n, torch.float32, tuple(width) or (0,))
     if len(seen.instructions) != n or not all(isinstance(text, str) for text in seen.instructions):
         raise PluginError(f"{who} gave the instructions {list(seen.instructions)!r:.80}, and not {n} texts")
 
@@ -34,25 +34,21 @@ def check_transition(who: str, found: Any, n: int, like: Observation, parts: Col
     if not isinstance(found, Transition):
         raise PluginError(f"{who} gave a {type(found).__name__} in place of a mmrl.simulation.Transition")
     check_observation(who, found.observation, n, like)
-    _check(who, "reward_N", found.reward_N, n, (torch.float32, torch.float64, torch.float16, torch.bfloat16), ())
+    _check(who, "reward_N", found.reward_N, n, torch.float32, ())
     for name in ("terminated_N", "truncated_N", "success_N"):
-        _check(who, name, getattr(found, name), n, (torch.bool,), ())
+        _check(who, name, getattr(found, name), n, torch.bool, ())
     if found.lost_N is not None:
-        _check(who, "lost_N", found.lost_N, n, (torch.bool,), ())
+        _check(who, "lost_N", found.lost_N, n, torch.bool, ())
     if parts is not None and set(found.parts) != set(parts):
         raise PluginError(
             f"{who} gave the parts {sorted(parts)}, and now gives {sorted(found.parts)}: name the same in every step"
         )
     for name, rows in found.parts.items():
-        _check(who, f"part {name!r}", rows, n, (torch.float32, torch.float64), ())
+        _check(who, f"part {name!r}", rows, n, torch.float32, ())
 
 
-def _is_tensor(rows: Any) -> bool:
-    return isinstance(rows, torch.Tensor)
-
-
-def _check(who: str, what: str, rows: Any, n: int, dtypes: tuple[torch.dtype, ...], shape: tuple[int, ...]) -> None:
+def _check(who: str, what: str, rows: Any, n: int, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     if not isinstance(rows, torch.Tensor):
         raise PluginError(f"{who} gave a {type(rows).__name__} for {what}, and not a tensor")
-    if rows.dtype not in dtypes or tuple(rows.shape) != (n, *shape):
-        raise PluginError(f"{who}: {what} is {rows.dtype} {list(rows.shape)}, and must be {dtypes[0]} {[n, *shape]}")
+    if rows.dtype != dtype or tuple(rows.shape) != (n, *shape):
+        raise PluginError(f"{who}: {what} is {rows.dtype} {list(rows.shape)}, and must be {dtype} {[n, *shape]}")

@@ -64,10 +64,11 @@ class Workers:
         environment: Mapping[str, str] | None = None,
         start_s: float = 300.0,
         deadline_s: float = 60.0,
+        tries: int = TRIES,
     ) -> None:
         """what: begins every message, such as the simulator's id. python: the interpreter of the workers, by default this one.
         environment: variables for them. start_s: seconds that a process may take until its world has been reset once.
-        deadline_s: seconds that it may take for anything else.
+        deadline_s: seconds that it may take for anything else. tries: processes that are started for an environment at first.
 
         Raises UserError where no world can be made.
         """
@@ -92,7 +93,7 @@ class Workers:
         """What the last world that failed said of it, and not its process."""
         self._closed = False
         try:
-            self._begin()
+            self._begin(tries)
         except BaseException:
             self.close()
             raise
@@ -153,11 +154,11 @@ class Workers:
 
     # -- processes --------------------------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _begin(self, tries: int) -> None:
         """Starts all processes, at once, and lays out the memory by what the first one shows."""
         every = list(range(self.num_envs))
         ready: dict[int, Any] = {}
-        for _ in range(TRIES):  # drivers that render hang now and then; a world that says what is wrong is believed at once
+        for _ in range(tries):  # drivers that render hang now and then; a world that says what is wrong is believed at once
             missing = [env for env in every if env not in ready]
             for env in missing:
                 self._processes[env] = self._started()

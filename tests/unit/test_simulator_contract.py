@@ -30,7 +30,7 @@ def play(reward="own"):
     task = plugins.registry().make_task("dial/turn", {"reward": reward, "never": True})
     made = StepCollector(policy, {"dial/turn": task}, SimulateConfig(environments=N))
     asked = [Prompt(id=str(i), messages=[], seed=i, task="dial/turn") for i in range(N)]
-    made.collect(asked, made.encode(asked), 1, Sampling(max_tokens=1, temperature=1.0, seed=5))
+    return made.collect(asked, made.encode(asked), 1, Sampling(max_tokens=1, temperature=1.0, seed=5))
 
 
 def seen(change):
@@ -91,6 +91,8 @@ def test_a_step_that_is_none(monkeypatch, change, message):
 RESETS = {
     "nothing": (lambda shown: None, "gave a NoneType in place of a mmrl.simulation.Observation"),
     "all rows": (lambda shown: replace(shown, state=torch.zeros(N + 2, 2)), r"state is torch.float32 \[5, 2\]"),
+    "a list of pictures": (lambda shown: replace(shown, images={"front": [1, 2]}), "gave a list for camera 'front'"),
+    "a list for a state": (lambda shown: replace(shown, state=[1.0, 2.0]), "gave a list for state"),
     "flat pictures": (lambda shown: replace(shown, images={"front": torch.zeros(N, 4, dtype=torch.uint8)}), "camera 'front' is"),
 }
 
@@ -129,3 +131,23 @@ def test_rows_of_what_is_not_active_mean_nothing(monkeypatch):
 
     monkeypatch.setattr(dial.Dial, "step", stale)
     play(reward="stages")
+
+
+@pytest.mark.parametrize("reward", ["own", "stages"])
+def test_what_a_lost_environment_gave_means_nothing(monkeypatch, reward):
+    """Its episode is begun again, and the run goes on."""
+    import dial
+
+    step, lose = dial.Dial.step, iter([True])
+
+    def broken(self, actions_NA, active_N):
+        moved = step(self, actions_NA, active_N)
+        first = torch.arange(N) == 0
+        if not next(lose, False):
+            return moved
+        bad = {"near": torch.where(first, torch.nan, moved.parts["near"])}
+        return replace(moved, lost_N=first, reward_N=torch.where(first, torch.nan, moved.reward_N), parts=bad)
+
+    monkeypatch.setattr(dial.Dial, "step", broken)
+    found = play(reward)
+    assert all(torch.isfinite(torch.tensor(list(r.outcome.values()))).all() and r.track is not None for r in found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -63,6 +62,8 @@ class Gym(ProcessSimulator):
             raise UserError(f"{what}: pictures and state are both off: nothing would be seen")
         if success_key is not None and success_return is not None:
             raise UserError(f"{what}: success_key and success_return both say what success is: give one")
+        if success_return is not None and not success_return > 0:
+            raise UserError(f"{what}: success_return = {success_return!r} must be above 0, where the sum of rewards starts")
         if python is None and importlib.util.find_spec("gymnasium") is None:
             raise UserError(f"{what}: no module named 'gymnasium': pip install \"mmrl[gym]\"")
         workers = Workers(
@@ -85,16 +86,11 @@ class Gym(ProcessSimulator):
             deadline_s=deadline_s,
         )
         dims = workers.facts["dims"]
-        if gripper is not None and not 0 <= gripper < dims:
+        try:
+            action = ActionSpec(dims=dims, frame=frame, gripper=gripper, units=tuple(units))
+        except ValueError as error:
             workers.close()
-            raise UserError(f"{what}: gripper = {gripper!r} is none of the {dims} dims of an action")
-        if units and (len(units) != dims or not all(math.isfinite(u) and u for u in units)):
-            workers.close()
-            raise UserError(f"{what}: units = {units!r} must be {dims} finite numbers, none of them 0")
+            raise UserError(f"{what}: {error}") from error
         super().__init__(
-            workers,
-            instruction=instruction,
-            action=ActionSpec(dims=dims, frame=frame, gripper=gripper, units=tuple(units)),
-            max_steps=max_steps or workers.facts["max_steps"],
-            device=device,
+            workers, instruction=instruction, action=action, max_steps=max_steps or workers.facts["max_steps"], device=device
         )

@@ -52,6 +52,8 @@ class Batch:
             raise UserError(f"{self.what}: num_envs = {num_envs!r} must be a whole number of 1 or more")
         if backend == "physx_cpu" and num_envs > 1:
             raise UserError(f"{self.what}: physx_cpu takes one environment, and not {num_envs}: take maniskill/env")
+        if "target" in control_mode:
+            raise UserError(f"{self.what}: ManiSkill doesn't restore the targets of {control_mode!r}: take maniskill/env")
         if importlib.util.find_spec("mani_skill") is None:
             raise UserError(f"{self.what}: no module named 'mani_skill': pip install \"mmrl[maniskill]\"")
         self.device = torch.device(device)
@@ -81,7 +83,7 @@ class Batch:
         seeds = torch.as_tensor(seeds_n)
         if seeds.shape != ids_n.shape or seeds.dtype != torch.int64:
             raise UserError(f"{len(ids_n)} environments need as many seeds, int64, and not {list(seeds.shape)} of {seeds.dtype}")
-        with self._unseen(), _generators_kept():
+        with world.unseen(self._opened()), _generators_kept():
             for env, seed in zip(ids_n, seeds.tolist(), strict=True):
                 torch.manual_seed(seed % world.SEEDS)
                 self._opened().reset(seed=seed % world.SEEDS, options={"env_idx": env[None]})
@@ -105,7 +107,7 @@ class Batch:
             actions_NA[:, self.action.gripper] *= -1  # ManiSkill opens above 0
         idle_n = (~active_N).nonzero()[:, 0]
         before = self.snapshot(idle_n)
-        with _generators_kept():
+        with world.unseen(env), _generators_kept():  # it is looked at below, when the idle ones are back
             _, reward_N, *_ = env.step(actions_NA)
         reward_N = reward_N.float().clone()
         if len(idle_n):
@@ -159,17 +161,6 @@ class Batch:
         rows = {name: row.clone().to(self.device) for name, row in rows.items()}
         images = {name.removeprefix("camera/"): row for name, row in rows.items() if name.startswith("camera/")}
         return Observation(images=images, state=rows["state"], instructions=[self.instruction] * self.num_envs), rows
-
-    @contextlib.contextmanager
-    def _unseen(self) -> Iterator[None]:
-        """Resets give no observation: each would render all N."""
-        env = self._opened()
-        before = env._obs_mode
-        env._obs_mode = "none"
-        try:
-            yield
-        finally:
-            env._obs_mode = before
 
     def _ids(self, env_ids_n: torch.Tensor | None) -> torch.Tensor:
         if env_ids_n is None:

@@ -12,7 +12,6 @@ from mmrl import UserError
 from mmrl_maniskill import rendering
 
 NEEDS = (Requirement("mani-skill>=3.0.1,<3.1"), Requirement("sapien>=3.0.1,<3.1"), Requirement("numpy>=2"))
-CURE = "apt-get install libvulkan1 chromium, whose SwiftShader renders by software; or mesa-vulkan-drivers, version 25 or later"
 PATIENCE_S = 30.0
 """Seconds for each device that is tried: the doctor has little time."""
 
@@ -50,16 +49,13 @@ def packages_found(have: Mapping[str, str]) -> dict[str, str]:
 
 def what_renders() -> dict[str, str]:
     """The device that `rendering = "auto"` takes, and why it passes over others."""
-    before, rendering.PROBE_S = rendering.PROBE_S, PATIENCE_S
     try:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            rung = rendering.choose("auto", True)
+            rung = rendering.choose("auto", True, seconds=PATIENCE_S)
     except UserError as error:
-        why = str(error).removeprefix("maniskill can't render: ").partition(f": {rendering.INSTALL}")[0]
-        return {"state": "missing", "detail": f'none, states alone (obs = "state"): {why}', "cure": CURE}
-    finally:
-        rendering.PROBE_S = before
+        why = str(error).removeprefix("maniskill can't render: ").partition(f": {rendering.CURE}")[0]
+        return {"state": "missing", "detail": f'none, states alone (obs = "state"): {why}', "cure": rendering.CURE}
     by = "a GPU" if rung.rendering == "gpu" else f"a software driver, {rung.driver}"
     passed = "; ".join(str(each.message).partition(": ")[2] for each in told)
     if passed:

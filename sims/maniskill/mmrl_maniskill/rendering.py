@@ -20,7 +20,7 @@ DRIVERS = (
 )
 """Where software drivers lie: lavapipe of Mesa, SwiftShader of Chromium."""
 VARIABLES = ("VK_ICD_FILENAMES", "VK_DRIVER_FILES")
-INSTALL = "apt-get install libvulkan1 mesa-vulkan-drivers (25 or later), or libvulkan1 chromium; `mmrl doctor` looks at them"
+CURE = "apt-get install libvulkan1 chromium, whose SwiftShader renders by software; or mesa-vulkan-drivers, version 25 or later"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +35,9 @@ class Rung:
     """The driver's file, or what was found of the others."""
 
 
-def choose(wanted: str, pictures: bool, python: str | None = None) -> Rung:
+def choose(wanted: str, pictures: bool, python: str | None = None, seconds: float = PROBE_S) -> Rung:
     """The first rung that works. wanted: `auto`, `gpu`, `software` or `none`. pictures: they are needed, not only states.
+    seconds: that each device may take.
 
     Raises UserError where what is wanted can't be had. A warning says when `auto` passes over what doesn't work.
     """
@@ -46,7 +47,7 @@ def choose(wanted: str, pictures: bool, python: str | None = None) -> Rung:
         return Rung(rendering="none")
     tried = []
     for rung in _rungs(wanted):
-        why = _probe(rung.rendering, tuple(sorted(rung.environment.items())), python)
+        why = _probe(rung.rendering, tuple(sorted(rung.environment.items())), python, seconds)
         if why is None:
             if tried:
                 warnings.warn(f"maniskill renders by {rung.driver}: {'; '.join(tried)}", stacklevel=2)
@@ -54,8 +55,8 @@ def choose(wanted: str, pictures: bool, python: str | None = None) -> Rung:
         tried.append(f"{rung.driver} doesn't work ({why})")
     found = "; ".join(tried) or "no GPU and no software driver for Vulkan was found"
     if pictures or wanted != "auto":
-        raise UserError(f"maniskill can't render: {found}: {INSTALL}" + ('; or take obs = "state"' if pictures else ""))
-    warnings.warn(f"maniskill gives states alone: {found}: {INSTALL}", stacklevel=2)
+        raise UserError(f"maniskill can't render: {found}: {CURE}" + ('; or take obs = "state"' if pictures else ""))
+    warnings.warn(f"maniskill gives states alone: {found}: {CURE}", stacklevel=2)
     return Rung(rendering="none", driver=found)
 
 
@@ -74,7 +75,7 @@ def _rungs(wanted: str) -> list[Rung]:
 
 
 @functools.cache
-def _probe(rendering: str, environment: tuple[tuple[str, str], ...], python: str | None) -> str | None:
+def _probe(rendering: str, environment: tuple[tuple[str, str], ...], python: str | None, seconds: float) -> str | None:
     """Why a rung doesn't work, or None."""
     try:
         Workers(
@@ -84,7 +85,8 @@ def _probe(rendering: str, environment: tuple[tuple[str, str], ...], python: str
             what=rendering,
             python=python,
             environment=dict(environment),
-            start_s=PROBE_S,
+            start_s=seconds,
+            tries=1,
         ).close()
     except UserError as error:
         return str(error).removeprefix(f"{rendering} can't be made: ")

@@ -111,7 +111,7 @@ class World:
         rows = self.reset(state["seed"], None)
         if state["actions"]:
             with self.torch.inference_mode():
-                with self._unseen():
+                with unseen(self.env):
                     for action in state["actions"]:
                         self.actions.append(action)
                         self._step(numpy.frombuffer(action, numpy.float32))
@@ -141,16 +141,6 @@ class World:
             action[:, self.gripper] *= -1  # ManiSkill opens above 0
         return self.env.step(action)
 
-    @contextlib.contextmanager
-    def _unseen(self) -> Any:
-        """Steps render nothing."""
-        before = self.env._obs_mode
-        self.env._obs_mode = "state_dict"
-        try:
-            yield
-        finally:
-            self.env._obs_mode = before
-
     def _rows(self, obs: Any, info: dict[str, Any], reward: float) -> dict[str, Any]:
         rows = tensors(obs, info, self.cameras, self.parts, self.torch)
         found = {name: value[0].cpu().numpy() for name, value in rows.items()}
@@ -170,6 +160,17 @@ class World:
 
         add(self.env.get_state_dict())
         return found.hexdigest()
+
+
+@contextlib.contextmanager
+def unseen(env: Any) -> Any:
+    """Steps and resets render nothing."""
+    before = env._obs_mode
+    env._obs_mode = "state_dict"
+    try:
+        yield
+    finally:
+        env._obs_mode = before
 
 
 def made(

@@ -26,13 +26,13 @@ HERE = importlib.util.find_spec("mani_skill") is not None
 @pytest.mark.skipif(HERE, reason="the tests below are run by this interpreter")
 def test_elsewhere(python):
     done = subprocess.run(
-        [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not elsewhere", __file__],
+        [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "does_what or without_a_gpu", __file__],
         capture_output=True,
         text=True,
         timeout=280,
         cwd=Path(__file__).parents[3],
     )
-    assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and ("2 passed" in done.stdout or "1 passed, 1 skipped" in done.stdout), done.stdout + done.stderr
 
 
 @pytest.mark.skipif(not HERE, reason="ManiSkill is not installed here: test_elsewhere runs this")
@@ -71,3 +71,9 @@ def test_one_environment_does_what_that_of_a_process_does(made):
     batch.close()
     with pytest.raises(UserError, match="was closed"):
         batch.reset(seeds)
+
+
+def test_modes_whose_targets_are_not_restored_are_refused():
+    """The arm of a restored start would move on from the target of the episode before."""
+    with pytest.raises(UserError, match="doesn't restore the targets of 'pd_ee_target_delta_pose': take maniskill/env"):
+        Batch(num_envs=1, device="cpu", backend="physx_cpu", control_mode="pd_ee_target_delta_pose", **PICK)

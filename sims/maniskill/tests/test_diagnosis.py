@@ -38,14 +38,10 @@ def test_packages(change: dict, state: str, words: str, cure: str) -> None:
 
 
 def test_what_renders(monkeypatch: pytest.MonkeyPatch) -> None:
-    patience = rendering.PROBE_S
-
-    def choose(wanted: str, pictures: bool) -> rendering.Rung:
-        assert (wanted, pictures) == ("auto", True) and patience > rendering.PROBE_S
+    def choose(wanted: str, pictures: bool, *, seconds: float) -> rendering.Rung:
+        assert (wanted, pictures, seconds) == ("auto", True, diagnosis.PATIENCE_S) and seconds < rendering.PROBE_S
         if planted == "nothing":
-            raise UserError(
-                f"maniskill can't render: /a.json doesn't work (it hung): {rendering.INSTALL}; or take obs = \"state\""
-            )
+            raise UserError(f"maniskill can't render: /a.json doesn't work (it hung): {rendering.CURE}; or take obs = \"state\"")
         if planted == "second":
             warnings.warn("maniskill renders by /b.json: the GPU doesn't work (it hung)", stacklevel=2)
         return rendering.Rung(rendering="software", driver="/b.json") if planted != "gpu" else rendering.Rung(rendering="gpu")
@@ -61,7 +57,7 @@ def test_what_renders(monkeypatch: pytest.MonkeyPatch) -> None:
     planted = "nothing"
     found = diagnosis.what_renders()
     assert (found["state"], found["detail"].partition(": ")[2]) == ("missing", "/a.json doesn't work (it hung)")
-    assert found["cure"].startswith("apt-get install libvulkan1") and patience == rendering.PROBE_S
+    assert found["cure"].startswith("apt-get install libvulkan1")
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import pytest
 from mmrl_maniskill import rendering
 
 from mmrl import UserError
+from mmrl.workers import Workers
 
 
 @pytest.fixture(autouse=True)
@@ -51,14 +52,17 @@ def test_the_ladder_goes_down_from_a_gpu_that_does_not_work(monkeypatch: pytest.
         rendering.Rung(rendering="software", driver="/a/driver.json"),
     )
     monkeypatch.setattr(rendering, "_rungs", lambda wanted: [first, second])
-    monkeypatch.setattr(rendering, "_probe", lambda kind, environment, python: "it hung" if kind == "gpu" else None)
+    monkeypatch.setattr(rendering, "_probe", lambda kind, *_: "it hung" if kind == "gpu" else None)
     with pytest.warns(UserWarning, match=r"renders by /a/driver.json: the GPU doesn't work \(it hung\)"):
         assert rendering.choose("auto", True) is second
-    monkeypatch.setattr(rendering, "_probe", lambda kind, environment, python: None)
+    monkeypatch.setattr(rendering, "_probe", lambda kind, *_: None)
     assert rendering.choose("auto", True) is first
 
 
 def test_a_probe_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendering, "PROBE_S", 0.01)
-    found = rendering._probe("software", (("VK_ICD_FILENAMES", "/no/such/driver.json"),), None)
+    started = []
+    begin = Workers._started
+    monkeypatch.setattr(Workers, "_started", lambda self: started.append(0) or begin(self))
+    found = rendering._probe("software", (("VK_ICD_FILENAMES", "/no/such/driver.json"),), None, 0.01)
+    assert len(started) == 1, "a device that hangs is not tried again"
     assert found == "start took longer than 0.01 s, and its process was killed"
