@@ -1,12 +1,12 @@
 """ManiSkill's own `examples/baselines/ppo/ppo.py`, unchanged, on processes of PhysX's CPU side instead of a GPU.
 
-    python benchmarks/maniskill_baseline.py PPO.PY SCALARS.jsonl HELD_OUT ARGUMENTS...
+    python benchmarks/maniskill_baseline.py PPO.PY SCALARS.jsonl FIRST HELD_OUT ARGUMENTS...
 
 Used by `maniskill_ppo.py`. Runs the file with ARGUMENTS in an interpreter that has ManiSkill, and writes what it reports, a JSON
 object a figure. What the file asks for and a CPU doesn't have is put in its place: `gym.make` and `ManiSkillVectorEnv` give a
 process for each environment, made of ManiSkill's own wrappers (`TimeLimitWrapper`, `CPUGymWrapper`) and gymnasium's
-`AsyncVectorEnv`, that begins its next episode in the step that ends one. Environments for evaluation play the first HELD_OUT
-starts of mmrl's test split, the same ones each time, and build no new scene for each episode.
+`AsyncVectorEnv`, that begins its next episode in the step that ends one. Environments for evaluation play the HELD_OUT starts
+whose seeds count from FIRST, those of mmrl's test split, the same ones each time, and build no new scene for each episode.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ import numpy as np
 import torch
 
 WORLD = Path(__file__).parents[1] / "sims" / "maniskill" / "mmrl_maniskill"
-TEST_SEEDS = 200_000_000
-"""The seed of the first start of the split `test` of `robotics/episodes`."""
 MAKE = gym.make
 
 
@@ -74,10 +72,10 @@ class Asked:
 class Vector:
     """N environments as ManiSkill's vector environment shows them: tensors, and the end of an episode in `infos`."""
 
-    def __init__(self, asked: Asked, num_envs: int, *, ignore_terminations: bool, record_metrics: bool, held_out: int) -> None:
-        if held_out % num_envs:
-            raise SystemExit(f"{held_out} held-out starts can't be dealt to {num_envs} environments: take a multiple")
-        starts = [range(TEST_SEEDS + i, TEST_SEEDS + held_out, num_envs) if asked.evaluates else () for i in range(num_envs)]
+    def __init__(self, asked: Asked, num_envs: int, *, ignore_terminations: bool, record_metrics: bool, held_out: range) -> None:
+        if len(held_out) % num_envs:
+            raise SystemExit(f"{len(held_out)} held-out starts can't be dealt to {num_envs} environments: take a multiple")
+        starts = [held_out[i::num_envs] if asked.evaluates else () for i in range(num_envs)]
         makers: list[Callable[[], gym.Env]] = [
             partial(environment, asked.env_id, asked.control_mode, ignore_terminations, seeds) for seeds in starts
         ]
@@ -136,8 +134,8 @@ class Scalars:
 
 
 def main() -> None:
-    path, scalars, held_out = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    sys.argv = [str(path), *sys.argv[4:]]
+    path, scalars, first, count = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    sys.argv = [str(path), *sys.argv[5:]]
     import mani_skill.vector.wrappers.gymnasium as vectors
     from mani_skill.utils import gym_utils
 
@@ -146,7 +144,7 @@ def main() -> None:
     board.SummaryWriter = partial(Scalars, scalars)  # type: ignore[attr-defined]
     sys.modules["torch.utils.tensorboard"] = board
     gym.make = Asked  # type: ignore[assignment]
-    vectors.ManiSkillVectorEnv = partial(Vector, held_out=held_out)
+    vectors.ManiSkillVectorEnv = partial(Vector, held_out=range(first, first + count))
     gym_utils.find_max_episode_steps_value = lambda env: None  # only reported
     # in this module, so that processes begin from it and not from `ppo.py`
     code = compile(path.read_text(), str(path), "exec", dont_inherit=True)

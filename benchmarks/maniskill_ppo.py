@@ -28,6 +28,7 @@ from typing import Any
 
 import learning
 import tomli_w
+from mmrl_robotics.task import Episodes
 
 from machine import machine
 
@@ -65,7 +66,7 @@ def ours(args: argparse.Namespace, folder: Path, seed: int) -> Curve:
 
 def run_file(args: argparse.Namespace, folder: Path, name: str, seed: int) -> str:
     simulator = {"simulator": f"maniskill/{args.task}", "obs": "state", "control_mode": "pd_joint_delta_pos", "rendering": "none"}
-    paid = {"python": args.python, "reward": "own", "until_success": False}
+    paid = {"python": args.python, "reward": "own", "until_success": False, "held_out": args.held_out}
     policy = {"dims": 8, "state": TASKS[args.task][1], "spread": math.exp(-0.5)}
     stage = {
         "kind": "rl",
@@ -103,7 +104,8 @@ def theirs(args: argparse.Namespace, folder: Path, seed: int) -> Curve:
         " --no-partial-reset --no-capture-video --no-save-model --no-cuda"
     )
     driver = Path(__file__).with_name("maniskill_baseline.py")
-    command = [args.python, driver, args.baseline, scalars, str(args.held_out), *words.split()]
+    first = Episodes(simulator=f"maniskill/{args.task}").prompts("test", 0)[0].seed
+    command = [args.python, driver, args.baseline, scalars, str(first), str(args.held_out), *words.split()]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     if done.returncode:
         raise SystemExit(f"{args.baseline} failed:\n{done.stderr[-2000:]}")

@@ -16,6 +16,7 @@ from mmrl.algorithms.loss import LossFunction, LossInputs, average, negative_log
 from mmrl.algorithms.presets import Algorithm, Normalise
 from mmrl.errors import UserError
 from mmrl.optimizer import Optimizer
+from mmrl.packer import Dealt
 from mmrl.policies.acting import Calls
 from mmrl.policies.critic import Critic
 from mmrl.policies.policy import Policy
@@ -86,24 +87,30 @@ class Learner:
     # -- the update -----------------------------------------------------------------------------------------------------------
 
     def update(
-        self, batches: Sequence[Batch], step: int, *, kl: float = 0.0, demonstrations: Demonstrations | None = None
+        self, batches: Dealt, step: int, *, kl: float = 0.0, demonstrations: Demonstrations | None = None
     ) -> dict[str, float]:
         """`epochs` passes over the batches, an optimiser step after each; without a batch, one on the demonstrations alone.
 
-        step: number within the stage, from 0. kl: today's weight of the penalty. Returns metrics of the last pass, and the gap
-        between sampler and learner of the first. `stop_kl` ends it before a batch that shows the policy too far away.
+        batches: the same targets in each pass, however they are dealt. step: number within the stage, from 0. kl: today's weight
+        of the penalty. Returns metrics of the last pass, and the gap between sampler and learner of the first. `stop_kl` ends it
+        before a batch that shows the policy too far away.
         """
-        batches = batches or [Batch(micro=(), num_tokens=0, num_rollouts=0, lengths_N=torch.zeros(0, dtype=torch.long))]
-        counted = [self._counted(b) for b in batches]
+        nothing = Batch(micro=(), num_tokens=0, num_rollouts=0, lengths_N=torch.zeros(0, dtype=torch.long))
+        counted = [self._counted(b) for b in (batches(0) if callable(batches) else batches) or [nothing]]
         exact = self.policy.exact_sampler
         old = [
             self._old(b, i) if len(counted) > 1 else [] for i, b in enumerate(counted)
         ]  # before the first step moves the weights
         warming = self.critic is not None and step < self.critic.config.warmup_steps
         metrics: dict[str, float] = {}
+        known_NT: torch.Tensor | None = None
         limit, before = self.rl.stop_kl if self.rl else None, self.optimizer.steps
         for epoch in range(self.rl.epochs if self.rl else 1):
             passed: list[dict[str, float]] = []
+            if epoch and callable(batches):
+                known_NT = _table(counted, old) if known_NT is None else known_NT
+                counted = [self._counted(b) for b in batches(epoch)]
+                old = [[known_NT[m.rollout_L, m.place_L] for m in b.micro] for b in counted]
             for i, (batch, known) in enumerate(zip(counted, old, strict=True)):
                 first = epoch == 0 and not (exact and i)
                 figures = self._accumulate(batch, known, kl, 1 - (demonstrations.weight if demonstrations else 0.0), first)
@@ -339,6 +346,16 @@ def _means(passed: Sequence[Mapping[str, float]]) -> dict[str, float]:
         for name, value in figures.items():
             found.setdefault(name, []).append(value)
     return {name: sum(values) / len(values) for name, values in found.items()}
+
+
+def _table(batches: Sequence[Batch], values: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:
+    """A value of every target by its rollout and place, [N, T]. values: for each batch and micro-batch, [L]."""
+    lengths_N = batches[0].lengths_N
+    table_NT = torch.zeros(len(lengths_N), int(lengths_N.max()) if len(lengths_N) else 0, device=lengths_N.device)
+    for batch, known in zip(batches, values, strict=True):
+        for micro, values_L in zip(batch.micro, known, strict=True):
+            table_NT[micro.rollout_L, micro.place_L] = values_L.to(table_NT)
+    return table_NT
 
 
 def _sum(values: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:

@@ -7,16 +7,19 @@ from typing import Protocol
 
 import torch
 
+from mmrl.data.seeds import derive
 from mmrl.pack import pack
 from mmrl.pack_tracks import pack_tracks
 from mmrl.policies.acting import ActingPolicy
 from mmrl.policies.policy import Policy
 from mmrl.policies.vlm import VLM
-from mmrl.schema import RunConfig, Training
+from mmrl.schema import RlStage, RunConfig, Training
 from mmrl.tracks import Ratio, size, values_of
 from mmrl.types import Batch, Credit, Rollout
 
 Forward = Callable[[frozenset[str]], Mapping[str, torch.Tensor]]
+Dealt = Sequence[Batch] | Callable[[int], Sequence[Batch]]
+"""An update's mini-batches: the same in each epoch, or epoch -> those of it."""
 
 
 class Packer(Protocol):
@@ -35,6 +38,12 @@ class Packer(Protocol):
     ) -> list[Batch]:
         """`parts` batches, one for each optimiser step of a pass. groups: those that were sampled, where the rollouts' own are
         others by now."""
+        ...
+
+    def deal(
+        self, rollouts: Sequence[Rollout], credit: Credit, stage: RlStage, *, keep_zero: bool, seed: int, groups: Sequence[int]
+    ) -> Dealt:
+        """The mini-batches of all epochs of an update; see `pack`."""
         ...
 
     def measured(
@@ -75,6 +84,11 @@ class WordPacker:
             found.append(pack(rollouts, mine, self.policy, shared_prefix=shared, budget=budget, keep_zero=keep_zero))
         return found
 
+    def deal(
+        self, rollouts: Sequence[Rollout], credit: Credit, stage: RlStage, *, keep_zero: bool, seed: int, groups: Sequence[int]
+    ) -> Dealt:
+        return self.pack(rollouts, credit, stage, keep_zero=keep_zero, parts=stage.minibatches, groups=groups)
+
     def measured(
         self, rollouts: Sequence[Rollout], stage: Training, names: frozenset[str], forward: Forward
     ) -> Mapping[str, torch.Tensor]:
@@ -98,9 +112,21 @@ class TrackPacker:
         seed: int = 0,
         groups: Sequence[int] = (),
     ) -> list[Batch]:
-        budget = max(1, self.config.micro_batch_tokens // self.policy.tokens_per_call)
+        counts = self.policy.tokens_per_call([r.track for r in rollouts if r.track is not None])
+        budget = max(1, self.config.micro_batch_tokens // counts)
         ratio = _ratio(stage)
         return pack_tracks(rollouts, credit, ratio=ratio, budget=budget, keep_zero=keep_zero, parts=parts, seed=seed)
+
+    def deal(
+        self, rollouts: Sequence[Rollout], credit: Credit, stage: RlStage, *, keep_zero: bool, seed: int, groups: Sequence[int]
+    ) -> Dealt:
+        """Anew for each epoch, where there is something to deal."""
+
+        def dealt(epoch: int) -> list[Batch]:
+            own = derive(seed, epoch) if epoch else seed
+            return self.pack(rollouts, credit, stage, keep_zero=keep_zero, parts=stage.minibatches, seed=own)
+
+        return dealt if stage.minibatches > 1 else dealt(0)
 
     def measured(
         self, rollouts: Sequence[Rollout], stage: Training, names: frozenset[str], forward: Forward
@@ -126,6 +152,11 @@ def packer_of(config: RunConfig, policy: Policy) -> Packer:
         return TrackPacker(config, policy)
     assert isinstance(policy, VLM)
     return WordPacker(config, policy)
+
+
+def ones(rollouts: Sequence[Rollout]) -> Credit:
+    """Every target counts the same."""
+    return Credit(advantages=torch.ones(len(rollouts)))
 
 
 def _ratio(stage: Training) -> Ratio:

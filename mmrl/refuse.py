@@ -12,14 +12,14 @@ from mmrl import plugins
 from mmrl.algorithms.loss import negative_log_likelihood, policy_gradient
 from mmrl.algorithms.presets import load_algorithm, settings_of, with_defaults
 from mmrl.config import check_ranges, explain
-from mmrl.data.source import easy_first, prompts_of
+from mmrl.data.source import Indexable, easy_first, prompt_at, prompts_of
 from mmrl.errors import UserError
 from mmrl.evaluate import metric_of
 from mmrl.interfaces import Task
 from mmrl.policies.parts import check_parts
-from mmrl.policies.vocabulary import check_teacher
 from mmrl.run import task_weights
 from mmrl.schema import EXPERT, DistillStage, RlStage, RunConfig
+from mmrl.targets import suggest
 from mmrl.trackers import check_trackers
 
 
@@ -50,11 +50,12 @@ def check_config(config: RunConfig) -> dict[str, Task]:
             if isinstance(stage, RlStage) and stage.labels == "task" and not paid and not any(map(any, weights[name].values())):
                 raise UserError(f"tasks {name!r}: its verifiers all weigh 0, so nothing is rewarded: give one a weight")
             items = prompts_of(name, tasks[name], stage.split, config.seed)
+            check_variant(name, tasks[name], items)
             if stage.order == "easy-first":
                 easy_first(items, name)
     if config.evaluate.n:
         for name, task in tasks.items():
-            prompts_of(name, task, config.evaluate.split, config.seed)
+            check_variant(name, task, prompts_of(name, task, config.evaluate.split, config.seed))
     check_trackers(config)
     return tasks
 
@@ -114,6 +115,17 @@ def check_acting(config: RunConfig, tasks: Mapping[str, Task], acts: bool) -> No
             )
     if acted and config.simulate.device != "auto":
         present("simulate.device", config.simulate.device)
+
+
+def check_variant(label: str, task: Task, items: Indexable) -> None:
+    """Refuse a variant of the world that the task's simulator hasn't: that of its first prompt, as the others have theirs."""
+    if task.simulation is None or not task.simulation.simulator:
+        return
+    spec = plugins.registry().get("simulators", task.simulation.simulator)
+    variant = prompt_at(items, 0, label).meta.get("variant")
+    if variant is not None and variant not in spec.variants:
+        known = f"it has {', '.join(spec.variants)}.{suggest(str(variant), spec.variants)}" if spec.variants else "it has none"
+        raise UserError(f"task {label!r}: simulator {spec.id!r} has no variant {variant!r:.60}: {known}")
 
 
 def check_imitated(config: RunConfig, label: str) -> None:
@@ -203,9 +215,11 @@ def check_stage(config: RunConfig, number: int, stage: RlStage) -> None:
             raise UserError(f"{where}.labels: task {entry.label!r} has no rephrase(prompt) for co-reward: write one, or use ttrv")
 
 
-def remarks(config: RunConfig) -> list[str]:
-    """What is allowed and most likely not meant."""
-    found = []
+def remarks(config: RunConfig, tasks: Mapping[str, Task] | None = None) -> list[str]:
+    """What is allowed and most likely not meant. tasks: those of `check_config`; made here where they aren't at hand."""
+    if tasks is None:
+        tasks = {entry.label: plugins.registry().make_task(entry.id, entry.options) for entry in config.tasks}
+    found = few_held_out(config, tasks)
     for number, stage in enumerate(config.stages):
         if not isinstance(stage, RlStage):
             continue
@@ -217,7 +231,7 @@ def remarks(config: RunConfig) -> list[str]:
                 found.append(f"{where}: {what}, so from the second update on it takes old completions for the policy's own")
             if stage.hints == "guide":
                 found.append(f'{where}.hints = "guide": {what}, so hinted answers count as if they had been given without a hint')
-        if "bootstrap_N" in algorithm.needs and stage.settings.get("gamma", 1.0) == 1.0 and undated(config):
+        if "bootstrap_N" in algorithm.needs and stage.settings.get("gamma", 1.0) == 1.0 and undated(tasks):
             found.append(
                 f"{where}.settings.gamma is 1: an episode that the time limit cuts off is valued as if it went on, so being slow "
                 "costs nothing: set gamma = 0.99 or less, or the task's deadline = true"
@@ -231,10 +245,20 @@ def remarks(config: RunConfig) -> list[str]:
     return found
 
 
-def undated(config: RunConfig) -> bool:
+def few_held_out(config: RunConfig, tasks: Mapping[str, Task]) -> list[str]:
+    """Tasks with fewer held-out prompts than the run file itself asks for."""
+    wanted, split, found = config.evaluate.n, config.evaluate.split, []
+    for label, task in tasks.items() if "n" in config.evaluate.model_fields_set else ():
+        if wanted and (there := len(prompts_of(label, task, split, config.seed))) < wanted:
+            found.append(
+                f"evaluate.n = {wanted}, and task {label!r} has {there} prompts in split {split!r}: all of them are asked"
+            )
+    return found
+
+
+def undated(tasks: Mapping[str, Task]) -> bool:
     """Some task acts under a time limit that only cuts episodes off."""
-    tasks = (plugins.registry().make_task(entry.id, entry.options) for entry in config.tasks)
-    return any(task.simulation is not None and not task.simulation.deadline for task in tasks)
+    return any(task.simulation is not None and not task.simulation.deadline for task in tasks.values())
 
 
 def check_model(config: RunConfig) -> None:
@@ -245,16 +269,17 @@ def check_model(config: RunConfig) -> None:
         for key, given in (("policy.lora", config.policy.lora), ("stages.parts", any(s.parts for s in config.stages))):
             if given:
                 raise UserError(f"{key}: a policy of kind {config.policy.kind!r} is small and trained whole: leave it out")
-    if check := getattr(kind, "check", None):
-        check(config.policy)
-        for number, stage in enumerate(config.stages):
-            if isinstance(stage, DistillStage) and stage.teacher != EXPERT:
-                try:
-                    check(config.policy.model_copy(update={"model": stage.teacher}))
-                    check_teacher(config.policy, stage.teacher)
-                except UserError as error:
-                    raise of_teacher(error, number) from error
-    check_parts(config, critics=[i for i, s in enumerate(config.stages) if isinstance(s, RlStage) and s.critic])
+    check, check_teacher = (getattr(kind, name, lambda *_: None) for name in ("check", "check_teacher"))
+    check(config.policy)
+    for number, stage in enumerate(config.stages):
+        if isinstance(stage, DistillStage) and stage.teacher != EXPERT:
+            try:
+                check(config.policy.model_copy(update={"model": stage.teacher}))
+                check_teacher(config.policy, stage.teacher)
+            except UserError as error:
+                raise of_teacher(error, number) from error
+    critics = [i for i, s in enumerate(config.stages) if isinstance(s, RlStage) and s.critic]
+    check_parts(config, critics, getattr(kind, "skeleton", None))
 
 
 def verifier_ids(config: RunConfig) -> dict[str, dict[str, Any]]:

@@ -24,8 +24,9 @@ from mmrl.data.seeds import derive
 from mmrl.errors import UserError
 from mmrl.evaluate import Evaluation, Evaluator
 from mmrl.judge import Judge
-from mmrl.policies.acting import same_kind
+from mmrl.policies.acting import ActingPolicy
 from mmrl.policies.policy import Policy
+from mmrl.policies.saved import refuse_teacher, same_kind
 from mmrl.policies.vlm import VLM
 from mmrl.record import RunFolder, is_run, read_rows, refuse_used, step_of
 from mmrl.refuse import check_config, check_model, device_of, of_teacher, remarks, resolved, verifier_ids
@@ -72,9 +73,9 @@ def train(config: RunConfig, progress: Progress, *, resume: bool = False, overwr
                 shutil.rmtree(path)
             folder = RunFolder.create(path, as_data(config), config.seed)
             held.enter_context(alone(path))
-        for remark in remarks(config):
+        for remark in remarks(config, tasks):
             progress.note(remark)
-        run = Run(config, tasks, folder, policy, judge, progress, lambda stage: load_teacher(config, stage), collector)
+        run = Run(config, tasks, folder, policy, judge, progress, lambda stage: load_teacher(config, stage, policy), collector)
         if resume:
             restore(run, found)
         with stopping_gently(run):
@@ -222,13 +223,15 @@ def made_policy(config: PolicyConfig, **given: Any) -> Policy:
     return policy
 
 
-def load_teacher(config: RunConfig, stage: DistillStage) -> Policy | None:
-    """The policy that a distill stage follows; None where it is the simulator's expert."""
+def load_teacher(config: RunConfig, stage: DistillStage, policy: Policy) -> Policy | None:
+    """The policy that a distill stage follows; None where it is the simulator's expert. policy: the one that learns."""
     if stage.teacher == EXPERT:
         return None
-    policy = config.policy.model_copy(update={"model": stage.teacher, "lora": None})
+    other = config.policy.model_copy(update={"model": stage.teacher, "lora": None})
     try:
-        teacher = made_policy(policy, device=device_of(config), seed=derive(config.seed, "weights"))
+        teacher = made_policy(other, device=device_of(config), seed=derive(config.seed, "weights"))
+        if isinstance(policy, ActingPolicy) and isinstance(teacher, ActingPolicy):
+            refuse_teacher(policy, teacher, stage.teacher)
     except UserError as error:
         raise of_teacher(error, config.stages.index(stage)) from error
     teacher.model.requires_grad_(False)

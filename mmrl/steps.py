@@ -23,6 +23,7 @@ from mmrl.generate.local import LocalGenerator, Sampling
 from mmrl.kept import kept_of, rollout_row
 from mmrl.learn import Demonstrations, Learner
 from mmrl.metrics import rl_metrics
+from mmrl.packer import Dealt, ones
 from mmrl.policies.acting import ActingPolicy
 from mmrl.policies.critic import Critic
 from mmrl.policies.reference import Reference
@@ -112,13 +113,13 @@ class Steps:
         seed = derive(self.config.seed, "sample", self.run.at.step)
         return self.run.sampling(task, derive(seed, calls) if calls else seed)
 
-    def pack(self, rollouts: Sequence[Rollout], credit: Credit, *, keep_zero: bool | None = None, **how: Any) -> list[Batch]:
-        """What each optimiser step learns from; see `mmrl.packer.Packer.pack`."""
+    def pack(self, rollouts: Sequence[Rollout], credit: Credit, *, keep_zero: bool | None = None) -> list[Batch]:
+        """What an optimiser step learns from; see `mmrl.packer.Packer.pack`."""
         keep = self.learner.needs_every_rollout if keep_zero is None else keep_zero
         with self.run.clock("update"):
-            return self.run.packer.pack(rollouts, credit, self.stage, keep_zero=keep, **how)
+            return self.run.packer.pack(rollouts, credit, self.stage, keep_zero=keep)
 
-    def update(self, batches: Sequence[Batch], **options: Any) -> dict[str, float]:
+    def update(self, batches: Dealt, **options: Any) -> dict[str, float]:
         """Let the learner learn; the weights are those of no step meanwhile."""
         run = self.run
         with run.clock("update"):
@@ -263,7 +264,7 @@ class RlSteps(Steps):
 
     # -- the update -------------------------------------------------------------------------------------------------------
 
-    def batches(self, gathered: Gathered, credit: Credit) -> list[Batch]:
+    def batches(self, gathered: Gathered, credit: Credit) -> Dealt:
         """The step's mini-batches."""
         rollouts = gathered.rollouts
         if self.stage.condition:
@@ -275,8 +276,9 @@ class RlSteps(Steps):
                 lambda group: self.source[group.place],
                 self.seed("condition"),
             )
-        groups = [r.group for r in gathered.rollouts]
-        return self.pack(rollouts, credit, parts=self.stage.minibatches, seed=self.seed("parts"), groups=groups)
+        groups, keep, seed = [r.group for r in gathered.rollouts], self.learner.needs_every_rollout, self.seed("parts")
+        with self.run.clock("update"):
+            return self.run.packer.deal(rollouts, credit, self.stage, keep_zero=keep, seed=seed, groups=groups)
 
     @property
     def kl(self) -> float:
@@ -383,11 +385,6 @@ class DistillSteps(Steps):
             credit = self.algorithm.credit(signals)
             metrics["divergence"] = -credit.advantages.sum().item() / sum(lengths)  # as the sampled tokens estimate it
         return metrics | self.update(self.pack(rollouts, credit))
-
-
-def ones(rollouts: Sequence[Rollout]) -> Credit:
-    """Every token counts the same."""
-    return Credit(advantages=torch.ones(len(rollouts)))
 
 
 def steps_of(run: Run, stage: Training) -> Steps:

@@ -89,7 +89,7 @@ def _dry_run(config: Any) -> None:
         reward = " + ".join(_weighted(verifier, *w) for verifier, w in weights[name].items())
         counts = ", ".join(f"{len(prompts_of(name, task, split, config.seed))} {split}" for split in splits)
         click.echo(f"# {name}: {counts} prompts; reward {reward}; evaluated with {metric_of(config, name)}", err=True)
-    for remark in remarks(config):
+    for remark in remarks(config, tasks):
         click.echo(f"# note: {remark}", err=True)
     path = Path(config.runs) / config.name
     if path.exists():

@@ -10,13 +10,12 @@ from typing import Any
 
 import torch
 
-from mmrl.collect.shapes import check_observation, check_transition
+from mmrl.collect.shapes import check_observation, check_parts, check_reward, check_transition
 from mmrl.errors import UserError
 from mmrl.interfaces import Simulator
 from mmrl.policies.acting import Chosen
 from mmrl.simulation import Observation, Simulation, Track, potential
 from mmrl.specs import SimulatorSpec
-from mmrl.targets import PluginError
 from mmrl.types import Prompt, Status, replace
 
 SAID = "said"
@@ -133,10 +132,14 @@ class Lane:
             self._place(ids, self.simulator.reset(seeds_n, ids, variant))
         else:  # those that no episode waits for start somewhere
             every = dict(zip(envs, seeds, strict=True))
-            seeds_n = torch.tensor([every.get(i, seeds[0]) for i in range(self.num_envs)], dtype=torch.int64)
-            shown = self.simulator.reset(seeds_n, None, variant)
-            check_observation(f"reset() of {self.who}", shown, self.num_envs, self._observation)
-            self._observation = shown
+            self.reset_all([every.get(i, seeds[0]) for i in range(self.num_envs)], variant)
+
+    def reset_all(self, seeds: list[int], variant: str | None = None) -> Observation:
+        """Starts every environment, whatever goes on in it; what they show."""
+        shown = self.simulator.reset(torch.tensor(seeds, dtype=torch.int64), None, variant)
+        check_observation(f"reset() of {self.who}", shown, self.num_envs, self._observation)
+        self._observation = shown
+        return shown
 
     def _ids(self, envs: list[int]) -> torch.Tensor:
         return torch.tensor(envs, dtype=torch.int64)
@@ -214,7 +217,7 @@ class Lane:
         parts = {name: value.float().cpu() for name, value in found.parts.items()} | {"success": success_N.float()}
         lost_N = torch.zeros_like(active_N) if found.lost_N is None else found.lost_N.cpu()
         sound_N = active_N & ~lost_N  # a lost environment's rows mean nothing
-        self._check_parts(parts, sound_N)
+        check_parts(f"step() of {self.who}", parts, sound_N)
         rewards_N += self._rewards(found.reward_N.float().cpu(), parts, sound_N)
         self._paid_N += rewards_N
         for name, value in parts.items():
@@ -233,12 +236,6 @@ class Lane:
                 self._end(env, Status.FINISHED if terminated_N[env] else Status.TRUNCATED_TIME, bool(success_N[env]))
         return ended_N
 
-    def _check_parts(self, parts: Mapping[str, torch.Tensor], active_N: torch.Tensor) -> None:
-        for name, part_N in parts.items():
-            odd = part_N[active_N & ~((part_N > -1e-3) & (part_N < 1.001))]  # NaN is odd, too
-            if len(odd):
-                raise PluginError(f"step() of {self.who}: part {name!r} is {float(odd[0]):g}, and must be from 0 to 1")
-
     def _rewards(self, own_N: torch.Tensor, parts: Mapping[str, torch.Tensor], active_N: torch.Tensor) -> torch.Tensor:
         """float32 [N]: what the step is paid, 0 where there was none."""
         rule = self.simulation
@@ -250,8 +247,7 @@ class Lane:
             potential_N = potential(rule.stages, parts)
             paid_N = potential_N - self._potential_N if rule.difference else potential_N
             self._potential_N = torch.where(active_N, potential_N, self._potential_N)
-        if not torch.isfinite(paid_N[active_N]).all():
-            raise PluginError(f"step() of {self.who} gave a reward that is not finite")
+        check_reward(f"step() of {self.who}", paid_N, active_N)
         return torch.where(active_N, paid_N, 0.0)
 
     # -- episodes end -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ import torch
 from mmrl import plugins
 from mmrl.collect.demonstrations import Played, advice, as_expert, demonstrated, moment, seen_on, track_of
 from mmrl.collect.lane import Job, Lane
-from mmrl.collect.shapes import check_observation
 from mmrl.data.seeds import derive
 from mmrl.errors import UserError
 from mmrl.generate.local import Sampling
@@ -75,8 +74,7 @@ class StepCollector:
                 tried.append(lane)
                 if "per-env-seed" in lane.spec.capabilities:  # a reset of others would move their later draws
                     with calling(lane.who):
-                        shown = lane.simulator.reset(torch.zeros(lane.num_envs, dtype=torch.int64), None, None)
-                    check_observation(f"reset() of {lane.who}", shown, lane.num_envs, None)
+                        shown = lane.reset_all([0] * lane.num_envs)
                     nothing_n = torch.zeros(1, dtype=torch.int64)
                     self.policy.act(shown.rows(nothing_n), nothing_n, nothing_n, 0.0)
 
@@ -103,9 +101,6 @@ class StepCollector:
         """What their tasks demonstrate or, where a task has nothing, what the simulator's own expert does from these starts.
         Nobody sampled it, so logprobs are NaN. A prompt with `meta["call"]` is of one moment of its expert's episode alone,
         counted round and round."""
-        if self.policy.statistics is not None and self.policy.units is None:
-            for label in sorted({p.task for p, shown in zip(prompts, inputs, strict=True) if shown and not shown.physical}):
-                self.lanes(label)  # whose simulator says what its numbers are
         of_expert = self._expert([p for p, shown in zip(prompts, inputs, strict=True) if shown is None])
         tracks = [
             of_expert[_episode(p)] if shown is None else track_of(shown, p, self.policy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,9 +14,13 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from mmrl.errors import UserError
-from mmrl.policies.heads import Draw, Head
+from mmrl.policies import options
+from mmrl.policies.draw import Draw
+from mmrl.policies.heads import Head
 from mmrl.policies.policy import Outputs
+from mmrl.policies.saved import SETTINGS, WEIGHTS, check_teacher
 from mmrl.policies.units import Statistics, Units, check_gripper, check_range, read, units_of
+from mmrl.schema import PolicyConfig
 from mmrl.simulation import Observation, Track
 from mmrl.specs import SimulatorSpec
 from mmrl.tracks import Ratio, targets, values_of
@@ -25,8 +29,6 @@ from mmrl.types import Eyes, replace
 if TYPE_CHECKING:
     from mmrl.interfaces import Simulator
     from mmrl.policies.critic import Critic
-
-SETTINGS, WEIGHTS = "acting.json", "acting.safetensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,20 +83,6 @@ class Chosen:
     """What an expert would do, where one is asked."""
 
 
-def saved_options(folder: Path) -> dict[str, Any]:
-    """The options with which a policy that acts was saved in this folder; nothing where there is none."""
-    path = folder / SETTINGS
-    return {k: v for k, v in json.loads(path.read_text()).items() if k != "model"} if path.is_file() else {}
-
-
-def same_kind(folder: Path, kind: str) -> dict[str, Any]:
-    """Those options, without the kind. Raises UserError where another kind of policy was saved."""
-    found = saved_options(folder)
-    if found.pop("kind", kind) != kind:
-        raise UserError(f"policy.model {str(folder)!r} holds a policy of another kind than policy.kind = {kind!r}")
-    return found
-
-
 class ActingPolicy:
     """What all policies that act share. A subclass sees; the head decides.
 
@@ -105,6 +93,10 @@ class ActingPolicy:
     """Samples come from this very forward pass: before the first update they need not be computed again."""
     trained_whole: ClassVar[bool] = False
     """It has neither adapters nor parts with settings of their own."""
+    free: ClassVar[frozenset[str]] = frozenset()
+    """Settings that say how it looks and samples, not what it is: they are saved, and a run file may say others."""
+    choice_settings: ClassVar[frozenset[str]] = frozenset({"dims", "chunk"})
+    """Settings that say what a choice is: a teacher needs the policy's own."""
     device: torch.device
     model: nn.Module
     """All weights that may be trained."""
@@ -124,8 +116,13 @@ class ActingPolicy:
     """Of the simulator, for such a policy; known when it first met one."""
 
     @property
-    def tokens_per_call(self) -> int:
-        """What a call counts in `train.micro_batch_tokens`."""
+    def ahead(self) -> int:
+        """Actions of a demonstration that it learns from at each moment."""
+        return self.chunk
+
+    def tokens_per_call(self, tracks: Sequence[Track]) -> int:
+        """What a call of these episodes counts in `train.micro_batch_tokens`: the most of them. It depends on nothing else, so
+        that a run which goes on after a stop makes the same passes."""
         return 1
 
     # -- what a subclass says ---------------------------------------------------------------------------------------------
@@ -147,6 +144,10 @@ class ActingPolicy:
     def use_statistics(self, given: str | Mapping[str, Any], key: str, kind: str, gripper: str) -> None:
         """The policy's numbers are those of a data set; nothing where nothing is given. given: see `units.read`. Raises UserError
         for statistics that don't fit it."""
+        if not isinstance(given, str | Mapping):
+            raise UserError(f"policy.options.statistics = {given!r:.60} must be a file or a folder with one")
+        for option, value in (("statistics_key", key), ("statistics_kind", kind), ("gripper", gripper)):
+            options.text(option, value)
         check_gripper(gripper)
         if not given:
             for option, value in (("statistics_key", key), ("statistics_kind", kind), ("gripper", gripper)):
@@ -216,17 +217,15 @@ class ActingPolicy:
         return self.features(seen)[1]
 
     def chunked(self, track: Track, physical: bool = False) -> Track:
-        """A demonstration, one action a call, as chunks in the policy's terms: at each moment the next K actions. physical: they
-        are not the simulator's, see `in_own_terms`."""
+        """A demonstration, one action a call, as chunks in the policy's terms: at each moment the next actions, `ahead` of them,
+        the last one again where the episode is over. physical: they are not the simulator's, see `in_own_terms`."""
         actions_TA = self.in_own_terms(track.choices[:, 0].to(self.device), physical)
         count = len(actions_TA)
-        later = torch.arange(count)[:, None] + torch.arange(self.chunk)
-        valid_TK = (later < count).to(self.device)
-        actions_TKA = actions_TA[later.clamp_max(count - 1).to(self.device)]
-        choices = self.head.choices_of(actions_TKA)
+        later = torch.arange(count)[:, None] + torch.arange(self.ahead)
+        valid_TK = (later[:, : self.chunk] < count).to(self.device)
         return replace(
             track,
-            choices=choices,
+            choices=self.head.choices_of(actions_TA[later.clamp_max(count - 1).to(self.device)]),
             logprobs_TKC=torch.full((count, self.chunk, self.head.slots), torch.nan, device=self.device),
             valid_TK=valid_TK,
             rewards_TK=torch.zeros(count, self.chunk, device=self.device),
@@ -283,6 +282,16 @@ class ActingPolicy:
         """What a critic reads, [S, width]."""
         return self.states_of(calls.observation)
 
+    @classmethod
+    def check_teacher(cls, config: PolicyConfig, teacher: str) -> None:
+        """Refuse the teacher of a distill stage that can't say how likely this policy's choices are; loads nothing."""
+        check_teacher(cls, config, teacher)
+
+    def choice_terms(self) -> dict[str, Any]:
+        """What a choice is, in plain data: a policy that says the same of its own can score it."""
+        kept = self._kept()
+        return {name: kept.get(name) for name in (*sorted(self.choice_settings), "statistics", "gripper")}
+
     def parameters(self) -> Iterable[tuple[str, nn.Parameter]]:
         """What may be trained, by name."""
         return self.model.named_parameters()
@@ -310,7 +319,7 @@ class ActingPolicy:
                 f"{folder} holds a policy with statistics of its data, and the run file has none: set policy.options.statistics"
             )
         for name, value in self._kept().items():
-            if saved.get(name, value) != value:
+            if name not in self.free and saved.get(name, value) != value:
                 raise UserError(
                     f"{folder} holds a policy with {name} = {saved.get(name)!r}, and the run file says {value!r}: "
                     f"set policy.options.{name} = {saved.get(name)!r}, or begin from another model"

@@ -218,7 +218,7 @@ class Qwen3VL(Qwen25VL):
     frame = Frame.THOUSANDTHS
 
 
-class OpenVLA(PrefixFamily):
+class OpenVLAFamily(PrefixFamily):
     """OpenVLA: pictures follow the first token; actions are ids before the rows that fill the embeddings up."""
 
     def banned_ids(self) -> list[int]:
@@ -252,11 +252,11 @@ class OpenVLA(PrefixFamily):
     def acting(self) -> dict[str, Any]:
         config = self.model.config
         own = {"bins": config.n_action_bins, "binning": "openvla", "decoding": "one-by-one"}
-        return own | {"crop": 0.9, "size": config.image_sizes[0], "lower_case": True}
+        return own | {"size": config.image_sizes[0], "lower_case": True}
 
 
 FAMILIES: dict[str, type[Family]] = {
-    "openvla": OpenVLA,
+    "openvla": OpenVLAFamily,
     "qwen2_vl": Qwen2VL,
     "qwen2_5_vl": Qwen25VL,
     "qwen3_vl": Qwen3VL,

@@ -12,33 +12,13 @@ from typing import Any, Literal
 
 import torch
 
-from mmrl import noise
+from mmrl.policies.draw import Draw
 
 Velocity = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """(x [n, M, ...], times [n, M]) -> float32 [n, M, ...]: where each x is carried, whatever the other moments are."""
 
 PLACES = 4
 """Moments between noise and action at which a demonstration is looked at."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draw:
-    """What the randomness of n calls is a function of."""
-
-    seeds_n: torch.Tensor
-    """int64, of the episodes."""
-    calls_n: torch.Tensor
-    """int64: which call of its episode each is."""
-
-    def to(self, device: torch.device) -> Draw:
-        return Draw(seeds_n=self.seeds_n.to(device), calls_n=self.calls_n.to(device))
-
-    def uniform(self, use: int, *shape: int) -> torch.Tensor:
-        """float32 [n, *shape]. use: tells the draws of one call apart."""
-        return noise.uniform(self.seeds_n, self.calls_n, use, shape=shape)
-
-    def normal(self, use: int, *shape: int) -> torch.Tensor:
-        return noise.normal(self.seeds_n, self.calls_n, use, shape=shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from mmrl.policies.action_tokens import ActionTokens
-from mmrl.policies.flow import Chains, Draw, Velocity, normal
+from mmrl.policies.draw import Draw
+from mmrl.policies.flow import Chains, Velocity, normal
 
 
 def categorical(logits: torch.Tensor, temperature: float, uniform: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from mmrl.errors import UserError
@@ -22,6 +23,12 @@ def number(name: str, value: Any, low: float, high: float) -> None:
 def text(name: str, value: Any) -> None:
     if not isinstance(value, str):
         raise UserError(f"policy.options.{name} = {value!r:.60} must be a text")
+
+
+def texts(name: str, value: Any) -> None:
+    """Refuse what is no list of texts; a text alone would be read as its letters."""
+    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
+        raise UserError(f"policy.options.{name} = {value!r:.60} must be a list of texts")
 
 
 def prompt(value: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
@@ -52,18 +52,18 @@ def entry(parts: Iterable[PartConfig], name: str) -> PartConfig | None:
     return next((part for part in parts if matches(part.match, name)), None)
 
 
-def check_parts(config: RunConfig, critics: Collection[int] = ()) -> None:
+def check_parts(config: RunConfig, critics: Collection[int] = (), build: Callable[[PolicyConfig], Any] | None = None) -> None:
     """Refuse patterns of `policy.lora.match` and `stages.N.parts` that match nothing, and stages that train nothing.
 
-    critics: indices of the stages with a value function. The model is built from its configuration alone, without weights, and
-    only if there are such patterns.
+    critics: indices of the stages with a value function. build: makes the model from its configuration alone, without weights;
+    `skeleton` where there is none. It is called only if there are such patterns.
     """
     lora = config.policy.lora
     if lora is None and not any(stage.parts for stage in config.stages):
         return
     from mmrl.policies.lora import targets
 
-    model = skeleton(config.policy)
+    model = (build or skeleton)(config.policy)
     names = [name for name, _ in model.named_parameters()]
     tied = not any(part_of(name) == "head" for name in names)
     if lora:
@@ -103,10 +103,6 @@ def skeleton(config: PolicyConfig) -> Any:
     from mmrl.policies.lora import layers_of
 
     _, name = layers_of(config.model)
-    if config.kind == "pi0":
-        from mmrl.policies import pi0_loading
-
-        return pi0_loading.skeleton(name)
     if name.startswith("tiny:"):
         from mmrl.policies import tiny
 

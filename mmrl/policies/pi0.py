@@ -7,7 +7,6 @@ carried out, P tokens of what is read, H the expert's width.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,19 +14,22 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import interpolate, pad
+from torch.nn.functional import pad
 from transformers import DynamicCache
 
 from mmrl.errors import UserError
-from mmrl.policies import options
-from mmrl.policies.acting import SETTINGS, ActingPolicy, Calls
-from mmrl.policies.flow import Chains, Draw
+from mmrl.policies import options, tiny_pi0
+from mmrl.policies.acting import ActingPolicy, Calls
+from mmrl.policies.draw import Draw
+from mmrl.policies.flow import PLACES, Chains
 from mmrl.policies.lora import add_adapters, is_adapter, layers_of, load_adapters, merge_saved, save_adapters
-from mmrl.policies.pi0_loading import base_name, check, loaded
+from mmrl.policies.names import base_name
+from mmrl.policies.pi0_loading import check, loaded, skeleton
+from mmrl.policies.saved import SETTINGS
+from mmrl.policies.scaling import cropped, scaled
 from mmrl.policies.small import state_of
 from mmrl.schema import PolicyConfig
 from mmrl.simulation import Observation, Track
-from mmrl.types import replace
 
 NOISY = ("all", "one")
 EMPHASIS = 1.5
@@ -97,6 +99,8 @@ class Pi0(ActingPolicy):
     a value depends on no noise and needs no chain; a mean over the action tokens, as in pi_RL, would.
     """
 
+    free = frozenset({"chunk", "steps", "noise_level", "noisy", "cameras"})
+    choice_settings = frozenset({"dims", "chunk", "steps", "noise_level", "noisy"})
     head: Any
     model: Any
 
@@ -128,11 +132,14 @@ class Pi0(ActingPolicy):
         tokenizer: a folder or hub name, where the model has none of its own. statistics, statistics_key, statistics_kind,
         gripper: what its numbers mean, see `units.read`."""
         _check(chunk, dims, steps, noise_level, noisy, prompt, crop)
+        options.whole("state", state, 0, 100_000)
+        options.texts("cameras", cameras)
+        options.text("tokenizer", tokenizer)
         self.device, self.lora, self.dims, self.chunk = torch.device(device), config.lora, dims, chunk
-        self.state, self.text, self.cameras, self.crop, self.words = state, prompt, list(cameras), crop, tokenizer
+        self.state, self.text, self.cameras, self.crop = state, prompt, list(cameras), crop
         self.chains = Chains(steps=steps, noise_level=noise_level, noisy=noisy, emphasis=EMPHASIS)  # type: ignore[arg-type]
         self.use_statistics(statistics, statistics_key, statistics_kind, gripper)
-        self.base = base_name(config.model, seed)
+        self.base = base_name(config.model, seed, tiny_pi0.full_name)
         adapters, name = layers_of(str(source) if source and not config.lora else config.model)
         model, self.tokenizer = loaded(config, name, tokenizer, seed)
         for folder in reversed(adapters):
@@ -143,7 +150,7 @@ class Pi0(ActingPolicy):
                 load_adapters(model, source)
         self.model = model.to(self.device).eval()
         settings = self.model.config
-        self.ahead, self.numbers = settings.chunk_size, settings.max_action_dim
+        self.numbers = settings.max_action_dim
         _check_sizes(chunk, dims, state, settings)
         self.width = settings.dit_config.hidden_size
         self.head = Foreseen(numbers=self.numbers)
@@ -159,15 +166,30 @@ class Pi0(ActingPolicy):
         """Refuse a `model` that can't be loaded, without loading it."""
         check(config.model)
 
+    @staticmethod
+    def skeleton(config: PolicyConfig) -> Any:
+        """The model of a configuration with all its weights' names and shapes, on torch's meta device."""
+        return skeleton(layers_of(config.model)[1])
+
+    @property
+    def ahead(self) -> int:
+        """All actions that the network foresees, C: those that are not carried out are learned as well, as by openpi."""
+        return int(self.model.config.chunk_size)
+
+    def choice_terms(self) -> dict[str, Any]:
+        return super().choice_terms() | {"actions foreseen": self.ahead, "numbers of an action": self.numbers}
+
     def settings(self) -> Mapping[str, Any]:
         found = {"kind": "pi0", "dims": self.dims, "chunk": self.chunk, "state": self.state, "cameras": self.cameras}
         found |= {"steps": self.chains.steps, "noise_level": self.chains.noise_level, "noisy": self.chains.noisy}
         return found | {"prompt": self.text, "crop": self.crop}
 
-    @property
-    def tokens_per_call(self) -> int:
+    def tokens_per_call(self, tracks: Sequence[Track]) -> int:
+        read = {(track.instruction, len(self.cameras or track.images)) for track in tracks}
         moments = 1 if self.chains.noisy == "one" else self.chains.steps
-        return max((len(ids) for ids in self._read.values()), default=64) + 1 + moments * self.ahead
+        if any(track.choices.shape[1] == 1 for track in tracks):  # a demonstration
+            moments = max(moments, PLACES)
+        return max((len(self._ids(*one)) for one in read), default=0) + 1 + moments * self.ahead
 
     # -- reading ----------------------------------------------------------------------------------------------------------
 
@@ -275,10 +297,7 @@ class Pi0(ActingPolicy):
         shape = (self.ahead, self.numbers)
         end, choices, logprob = self.chains.sample(lambda x, t: self.velocity(scene, x, t), draw, shape, temperature)
         assert scene.seen_nH is not None
-        actions = end[:, : self.chunk, : self.dims]
-        if self.statistics is None:
-            actions = actions.clamp(-1, 1)
-        return actions, choices, self._carried_out(logprob).sum(-1, keepdim=True), scene.seen_nH
+        return self._carried_out(end), choices, self._carried_out(logprob).sum(-1, keepdim=True), scene.seen_nH
 
     def scored(self, calls: Calls, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         scene = self.look(calls.observation)
@@ -302,15 +321,6 @@ class Pi0(ActingPolicy):
         assert scene.seen_nH is not None
         return scene.seen_nH
 
-    def chunked(self, track: Track, physical: bool = False) -> Track:
-        """See `ActingPolicy.chunked`. A demonstration's choices are all actions that the network foresees, the last one again
-        where the episode is over, as pi0's data loader does."""
-        found = super().chunked(track, physical)
-        actions_TA = found.choices[:, 0, 0, : self.dims]
-        count = len(actions_TA)
-        later = (torch.arange(count)[:, None] + torch.arange(self.ahead)).clamp_max(count - 1).to(self.device)
-        return replace(found, choices=self.head.choices_of(actions_TA[later]))
-
     # -- weights ----------------------------------------------------------------------------------------------------------
 
     def parameters(self) -> Iterable[tuple[str, nn.Parameter]]:
@@ -332,20 +342,12 @@ class Pi0(ActingPolicy):
 
 def _framed(pictures_nHWC: torch.Tensor, crop: float, side: int) -> torch.Tensor:
     """uint8 [n, H, W, 3] -> float32 [n, 3, side, side] in [-1, 1]."""
-    pictures = pictures_nHWC.permute(0, 3, 1, 2)
-    height, width = pictures.shape[2:]
-    if crop < 1:
-        inner_h, inner_w = (max(1, round(s * math.sqrt(crop))) for s in (height, width))
-        top, left = (height - inner_h) // 2, (width - inner_w) // 2
-        pictures = pictures[:, :, top : top + inner_h, left : left + inner_w]
-        height, width = inner_h, inner_w
-    ratio = max(height, width) / side
-    high, wide = (min(side, max(1, int(s / ratio))) for s in (height, width))
-    scaled = pictures.float()
-    if (high, wide) != (height, width):
-        scaled = interpolate(scaled, (high, wide), mode="bilinear", antialias=True, align_corners=False).round().clamp(0, 255)
+    pictures = cropped(pictures_nHWC.permute(0, 3, 1, 2), crop)
+    ratio = max(pictures.shape[2:]) / side
+    high, wide = (min(side, max(1, int(s / ratio))) for s in pictures.shape[2:])
+    inner = scaled(pictures, high, wide, "bilinear")
     top, left = (side - high) // 2, (side - wide) // 2
-    return pad(scaled / 127.5 - 1, (left, side - wide - left, top, side - high - top), value=-1.0)
+    return pad(inner.float() / 127.5 - 1, (left, side - wide - left, top, side - high - top), value=-1.0)
 
 
 def _check(chunk: int, dims: int, steps: int, noise_level: float, noisy: str, prompt: str, crop: float) -> None:

@@ -12,6 +12,7 @@ from mmrl.compat import prepare_torchvision
 from mmrl.errors import UserError
 from mmrl.policies import tiny_pi0
 from mmrl.policies.lora import layers_of
+from mmrl.policies.names import refuse_path
 from mmrl.schema import PolicyConfig
 from mmrl.targets import one_line
 
@@ -37,8 +38,8 @@ def check(name: str) -> None:
         _, name = layers_of(name)
         if Path(name).is_dir():
             _settings(name)
-    elif name.startswith((".", "/", "~")) or name.count("/") > 1:  # a hub name has one slash at most
-        raise UserError(f"policy.model {name!r} is not a folder: {CURE}")
+    else:
+        refuse_path(name, CURE)
 
 
 def loaded(config: PolicyConfig, name: str, tokenizer: str, seed: int) -> tuple[Any, Any]:
@@ -73,13 +74,6 @@ def skeleton(name: str) -> Any:
         settings = _settings(name)
     with torch.device("meta"):
         return pi0_class()(settings)
-
-
-def base_name(model: str, seed: int) -> str:
-    """What a saved adapter says it belongs to."""
-    if model.startswith("tiny:"):
-        return tiny_pi0.full_name(model, seed)
-    return str(Path(model).resolve()) if Path(model).is_dir() else model
 
 
 def _settings(name: str) -> Any:

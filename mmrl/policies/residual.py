@@ -4,7 +4,6 @@ Off-Policy RL for Finetuning Behavior Cloning Policies, ResFiT; here the residua
 from __future__ import annotations
 
 import copy
-import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,8 +13,11 @@ import torch
 
 from mmrl.errors import UserError
 from mmrl.policies import options
-from mmrl.policies.acting import SETTINGS, ActingPolicy, Calls, saved_options
-from mmrl.policies.heads import Draw, Normal
+from mmrl.policies.acting import ActingPolicy, Calls
+from mmrl.policies.draw import Draw
+from mmrl.policies.heads import Normal
+from mmrl.policies.pi0 import Pi0
+from mmrl.policies.saved import SETTINGS, saved_options, settings_of
 from mmrl.policies.small import Small, state_of
 from mmrl.policies.vla import VLA
 from mmrl.schema import PolicyConfig
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 PLANS = 65_536
 """Episodes whose planned actions are kept: more than go on at a time, anywhere."""
-KINDS: dict[str, type[ActingPolicy]] = {"vla": VLA, "small": Small}
+KINDS: dict[str, type[ActingPolicy]] = {"vla": VLA, "pi0": Pi0, "small": Small}
 """What a base may be, by what its folder says."""
 
 
@@ -41,6 +43,8 @@ class Residual(ActingPolicy):
     """
 
     trained_whole = True
+    free = frozenset({"camera"})
+    choice_settings = frozenset({"base", "scale"})
 
     def __init__(
         self,
@@ -61,13 +65,14 @@ class Residual(ActingPolicy):
         number of an action. state, size, camera, hidden, spread: see `Small`."""
         options.text("base", base)
         options.number("scale", scale, 0, 2)
-        self.base = loaded(Path(base), device)
+        options.whole("state", state, 0, 100_000)
+        self.base = loaded(Path(base), config, device)
         self.base.model.requires_grad_(False)
         self.device, self.dims, self.chunk, self.scale, self.where = torch.device(device), self.base.dims, 1, scale, base
         self._plans: OrderedDict[int, torch.Tensor] = OrderedDict()
         given = source or (Path(config.model) if Path(config.model).is_dir() else None)
-        kind = json.loads((given / SETTINGS).read_text())["model"] if given and (given / SETTINGS).is_file() else config.model
-        own = config.model_copy(update={"model": kind})
+        kept = settings_of(given) if given else {}
+        own = config.model_copy(update={"model": kept.get("model", config.model)})
         # the base's action is read as more of the state
         self.small = Small(own, device=device, seed=seed, dims=self.dims, state=state + self.dims, size=size, camera=camera,
                            hidden=hidden, spread=spread)  # fmt: skip
@@ -80,7 +85,7 @@ class Residual(ActingPolicy):
     def settings(self) -> Mapping[str, Any]:
         own = self.small.settings()
         found = {"kind": "residual", "model": own["model"], "base": self.where, "scale": self.scale, "state": self.state}
-        return found | {name: own[name] for name in ("hidden", "size") if name in own}
+        return found | {name: own[name] for name in ("hidden", "size", "camera") if name in own}
 
     def choose(self, seen: Observation, draw: Draw, temperature: float) -> tuple[torch.Tensor, ...]:
         base_n1A = self._planned(seen, draw)
@@ -140,8 +145,9 @@ class Residual(ActingPolicy):
         raise UserError("a residual policy corrects another and can't imitate: train its base by imitation")
 
 
-def loaded(folder: Path, device: str | torch.device) -> ActingPolicy:
-    """The policy that was saved in a folder. Raises UserError where there is none."""
+def loaded(folder: Path, config: PolicyConfig, device: str | torch.device) -> ActingPolicy:
+    """The policy that was saved in a folder, with the dtype, attention and limits of this configuration. Raises UserError where
+    there is none."""
     if not folder.is_dir():
         raise UserError(f"policy.options.base {str(folder)!r} is no folder: give one with a policy that acts")
     if not (folder / SETTINGS).is_file():
@@ -150,5 +156,6 @@ def loaded(folder: Path, device: str | torch.device) -> ActingPolicy:
     kind = KINDS.get(saved.pop("kind", ""))
     if kind is None:
         raise UserError(f"policy.options.base {str(folder)!r}: a base is one of {', '.join(KINDS)}")
-    found: ActingPolicy = kind(PolicyConfig(model=str(folder)), device=device, **saved)  # type: ignore[call-arg]
+    own = config.model_copy(update={"model": str(folder), "lora": None, "options": {}})
+    found: ActingPolicy = kind(own, device=device, **saved)  # type: ignore[call-arg]
     return found

@@ -11,10 +11,11 @@ from torch import nn
 
 from mmrl.errors import UserError
 from mmrl.policies import options
-from mmrl.policies.acting import SETTINGS, ActingPolicy
+from mmrl.policies.acting import ActingPolicy
 from mmrl.policies.heads import Flow, Normal
+from mmrl.policies.saved import SETTINGS, settings_of
 from mmrl.schema import PolicyConfig
-from mmrl.simulation import Observation
+from mmrl.simulation import Observation, Track
 
 HEADS = ("normal", "flow")
 
@@ -23,6 +24,8 @@ class Small(ActingPolicy):
     """`model` is `cnn` (Mnih et al., Human-level control, its three convolutions) or `mlp`, or a folder with one of them."""
 
     trained_whole = True
+    free = frozenset({"camera"})
+    choice_settings = frozenset({"dims", "chunk", "head"})
 
     def __init__(
         self,
@@ -89,6 +92,11 @@ class Small(ActingPolicy):
         if given:
             self.load(given)
 
+    @staticmethod
+    def check(config: PolicyConfig) -> None:
+        """Refuse a `model` that is none, without making it."""
+        _kind(config.model, Path(config.model) if Path(config.model).is_dir() else None)
+
     def settings(self) -> Mapping[str, Any]:
         found = {
             "kind": "small",
@@ -98,7 +106,7 @@ class Small(ActingPolicy):
             "state": self.state,
             "hidden": self.hidden,
         }
-        return found | {"head": self.head_kind} | ({"size": self.size} if self.kind == "cnn" else {})
+        return found | {"head": self.head_kind} | ({"size": self.size, "camera": self.camera} if self.kind == "cnn" else {})
 
     def features(self, seen: Observation) -> tuple[torch.Tensor, torch.Tensor]:
         known: list[torch.Tensor] = []
@@ -117,7 +125,7 @@ class Small(ActingPolicy):
         return picture.permute(0, 3, 1, 2).float() / 255 - 0.5
 
 
-def picture_of(seen: Observation, camera: str) -> torch.Tensor:
+def picture_of(seen: Observation | Track, camera: str) -> torch.Tensor:
     """uint8 [n, H, W, 3] of a camera, the first one where none is named. Raises UserError where there is no such camera."""
     if not seen.images:
         raise UserError("the simulator shows no picture: give it a camera, or take a policy that reads the state alone")
@@ -137,11 +145,9 @@ def state_of(seen: Observation, size: int) -> torch.Tensor:
 
 def _kind(model: str, folder: Path | None) -> str:
     if folder is not None:
-        import json
-
-        if not (folder / SETTINGS).is_file():
+        if not (found := settings_of(folder)):
             raise UserError(f"policy.model {str(folder)!r} has no {SETTINGS}: it is no policy that acts")
-        return str(json.loads((folder / SETTINGS).read_text()).get("model"))
+        return str(found.get("model"))
     if model not in ("cnn", "mlp"):
         raise UserError(f"policy.model {model!r} is no small policy: write cnn, mlp, or a folder with one")
     return model

@@ -6,7 +6,6 @@ size, `tiny:qwen2_5_vl:hidden=256,layers=6` another; `python -m mmrl.policies.ti
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 
 from mmrl.compat import prepare_torchvision
 from mmrl.errors import UserError
+from mmrl.policies.names import tiny_name, tiny_sizes
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "openvla")
 
@@ -151,21 +151,15 @@ def _config(family: str, hidden: int, layers: int, words: Sequence[str] = ()) ->
 
 def parse(name: str, seed: int) -> dict[str, Any]:
     """`tiny:FAMILY[:key=value,...]` -> keyword arguments of `build`."""
-    _, family, *rest = name.split(":")
-    options: dict[str, Any] = {"family": family, "hidden": HIDDEN, "layers": LAYERS, "seed": seed}
-    for item in filter(None, ",".join(rest).split(",")):
-        key, _, value = item.partition("=")
-        if key not in ("hidden", "layers", "seed") or not re.fullmatch(r"[0-9]{1,19}", value):
-            raise UserError(f"policy.model {name!r}: {item!r} is not understood: write tiny:{family}:hidden=128,layers=2")
-        options[key] = int(value)
-    _refuse(family, options["hidden"], options["layers"])
-    return options
+    family, sizes = tiny_sizes(name, {"hidden": HIDDEN, "layers": LAYERS}, seed)
+    _refuse(family, sizes["hidden"], sizes["layers"])
+    return {"family": family, **sizes}
 
 
 def full_name(name: str, seed: int) -> str:
     """`name` with everything that `parse` would add, so that it stands for the same weights whatever the seed of a run."""
     options = parse(name, seed)
-    return f"tiny:{options.pop('family')}:" + ",".join(f"{k}={v}" for k, v in options.items())
+    return tiny_name(options.pop("family"), options)
 
 
 def _refuse(family: str, hidden: int, layers: int) -> None:

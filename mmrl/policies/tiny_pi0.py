@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import torch
@@ -13,23 +12,18 @@ import torch
 from mmrl.compat import prepare_torchvision
 from mmrl.errors import UserError
 from mmrl.policies import tiny
+from mmrl.policies.names import tiny_name, tiny_sizes
 
-PREFIX = "tiny:pi0"
+FAMILY = "pi0"
 SIZES = {"hidden": 64, "layers": 2, "chunk": 50}
 """Width of the language model and the eye, of which the expert has half; depth of all three; actions that are foreseen."""
 
 
 def parse(name: str, seed: int) -> dict[str, int]:
     """`tiny:pi0[:key=value,...]` -> keyword arguments of `build`. Raises UserError for what is not understood."""
-    _, family, *rest = name.split(":")
-    if family != "pi0":
-        raise UserError(f"policy.model {name!r} is no pi0: write {PREFIX}, or a folder or hub name of one")
-    options = {**SIZES, "seed": seed}
-    for item in filter(None, ",".join(rest).split(",")):
-        key, _, value = item.partition("=")
-        if key not in options or not re.fullmatch(r"[0-9]{1,19}", value):
-            raise UserError(f"policy.model {name!r}: {item!r} is not understood: write {PREFIX}:hidden=64,layers=2,chunk=50")
-        options[key] = int(value)
+    if name.split(":")[1] != FAMILY:
+        raise UserError(f"policy.model {name!r} is no pi0: write tiny:{FAMILY}, or a folder or hub name of one")
+    _, options = tiny_sizes(name, SIZES, seed)
     hidden, layers, chunk = (options[name] for name in SIZES)
     if hidden % 32 or not 32 <= hidden <= 4096 or not 1 <= layers <= 64 or not 1 <= chunk <= 256:
         raise UserError(
@@ -40,7 +34,7 @@ def parse(name: str, seed: int) -> dict[str, int]:
 
 def full_name(name: str, seed: int) -> str:
     """`name` with everything that `parse` would add, so that it stands for the same weights whatever the seed of a run."""
-    return f"{PREFIX}:" + ",".join(f"{k}={v}" for k, v in parse(name, seed).items())
+    return tiny_name(FAMILY, parse(name, seed))
 
 
 def config(hidden: int, layers: int, chunk: int, attention: str = "sdpa") -> Any:

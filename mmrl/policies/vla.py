@@ -6,8 +6,7 @@ from a head on hidden states (normal, flow). Sampling and learning go through th
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,20 @@ from transformers import DynamicCache
 
 from mmrl.errors import UserError
 from mmrl.policies import options
-from mmrl.policies.acting import SETTINGS, ActingPolicy, Calls
+from mmrl.policies.acting import ActingPolicy, Calls
 from mmrl.policies.action_tokens import ActionTokens
-from mmrl.policies.families import OpenVLA, PrefixFamily
-from mmrl.policies.heads import Draw, Flow, Normal, Tokens, categorical
+from mmrl.policies.draw import Draw
+from mmrl.policies.families import OpenVLAFamily, PrefixFamily
+from mmrl.policies.heads import Flow, Normal, Tokens, categorical
 from mmrl.policies.lora import layers_of
 from mmrl.policies.openvla_reading import statistics_of
 from mmrl.policies.reading import PromptInputs
-from mmrl.policies.scaling import scaled
+from mmrl.policies.saved import SETTINGS
+from mmrl.policies.scaling import cropped, scaled
 from mmrl.policies.small import picture_of
 from mmrl.policies.vlm import VLM, prefix_mask
 from mmrl.schema import PolicyConfig
-from mmrl.simulation import Observation
+from mmrl.simulation import Observation, Track
 from mmrl.types import Prompt, user
 
 HEADS = ("tokens", "normal", "flow")
@@ -49,6 +50,9 @@ NONE = "none"
 
 class VLA(ActingPolicy):
     """A `VLM` with actions. `policy.model` is a VLM's checkpoint, or a folder that this class saved."""
+
+    free = frozenset({"camera", "flow_steps"})
+    choice_settings = frozenset({"dims", "chunk", "head", "bins", "binning", "flow_steps"})
 
     def __init__(
         self,
@@ -118,7 +122,7 @@ class VLA(ActingPolicy):
     def _published(self, config: PolicyConfig, given: str | Mapping[str, Any]) -> str | Mapping[str, Any]:
         """The statistics to use, where none were given those that come with the model."""
         mine = config.model.startswith("tiny:") or (Path(config.model) / SETTINGS).is_file()  # it says so where it has any
-        if given == NONE or given or mine or not isinstance(self.family, OpenVLA):
+        if given == NONE or given or mine or not isinstance(self.family, OpenVLAFamily):
             return "" if given == NONE else given
         found = statistics_of(layers_of(config.model)[1])
         if found is None:
@@ -141,11 +145,17 @@ class VLA(ActingPolicy):
         found: dict[str, Any] = {"kind": "vla", "head": self.head_kind, "dims": self.dims, "chunk": self.chunk}
         if self.head_kind == "tokens":
             found |= {"decoding": self.decoding, "bins": self.tokens.bins, "binning": self.tokens.kind}
-        return found | {"prompt": self.text, "lower_case": self.lower_case, "size": self.size, "crop": self.crop}
+        if isinstance(self.head, Flow):
+            found["flow_steps"] = self.head.steps
+        found |= {"prompt": self.text, "lower_case": self.lower_case}
+        return found | {"camera": self.camera, "size": self.size, "crop": self.crop}
 
-    @property
-    def tokens_per_call(self) -> int:
-        return max((len(p.ids) for p in self._read.values()), default=64) + self.slots
+    def tokens_per_call(self, tracks: Sequence[Track]) -> int:
+        read = set()
+        for track in tracks:
+            height, width = picture_of(track, self.camera).shape[1:3]
+            read.add((track.instruction, *((self.size, self.size) if self.size else (width, height))))
+        return max((len(self._prompt(*one).ids) for one in read), default=0) + self.slots
 
     # -- seeing -----------------------------------------------------------------------------------------------------------
 
@@ -154,9 +164,7 @@ class VLA(ActingPolicy):
         pictures = picture_of(seen, self.camera).to(self.device).permute(0, 3, 1, 2)
         if self.crop < 1:
             height, width = pictures.shape[2:]
-            inner_h, inner_w = (max(1, round(side * math.sqrt(self.crop))) for side in (height, width))
-            top, left = (height - inner_h) // 2, (width - inner_w) // 2
-            pictures = pictures[:, :, top : top + inner_h, left : left + inner_w]
+            pictures = cropped(pictures, self.crop)
             if not self.size:
                 pictures = scaled(pictures, height, width)
         if self.size and pictures.shape[2:] != (self.size, self.size):

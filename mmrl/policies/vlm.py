@@ -13,10 +13,13 @@ from transformers import GenerationConfig
 
 from mmrl.compat import prepare_torchvision
 from mmrl.errors import UserError
+from mmrl.policies import tiny
 from mmrl.policies.families import Family, family_of
 from mmrl.policies.lora import add_adapters, is_adapter, layers_of, load_adapters, merge_saved, save_adapters
+from mmrl.policies.names import base_name, refuse_path
 from mmrl.policies.policy import Outputs
 from mmrl.policies.reading import PromptInputs, Reader
+from mmrl.policies.vocabulary import check_teacher
 from mmrl.schema import PolicyConfig
 from mmrl.targets import one_line
 from mmrl.types import Eyes, Message, MicroBatch, Prompt, user
@@ -40,7 +43,7 @@ class VLM:
         of that model."""
         self.device = torch.device(device)
         self.lora = config.lora
-        self.base = _base_name(config.model, seed)
+        self.base = base_name(config.model, seed, tiny.full_name)
         model, self.processor = _load(config, str(source) if source and not config.lora else config.model, seed)
         if config.lora:
             add_adapters(model, config.lora, seed)
@@ -65,8 +68,6 @@ class VLM:
         """Refuse a `model` that can't be loaded, without loading it. What a hub name stands for is not looked up."""
         name = config.model
         if name.startswith("tiny:"):
-            from mmrl.policies import tiny
-
             tiny.parse(name, 0)
         elif Path(name).is_dir():
             adapters, _ = layers_of(name)
@@ -74,8 +75,13 @@ class VLM:
                 kept = sorted(Path(name).glob("checkpoints/step-*/policy"))
                 cure = f"it is a run: give one of its checkpoints, such as {kept[-1]}" if kept else MODEL_CURE
                 raise UserError(f"policy.model {name!r} is a folder without config.json: {cure}")
-        elif name.startswith((".", "/", "~")) or name.count("/") > 1:  # a hub name has one slash at most
-            raise UserError(f"policy.model {name!r} is not a folder: {MODEL_CURE}")
+        else:
+            refuse_path(name, MODEL_CURE)
+
+    @staticmethod
+    def check_teacher(config: PolicyConfig, teacher: str) -> None:
+        """Refuse the teacher of a distill stage that writes other tokens; see `vocabulary.check_teacher`."""
+        check_teacher(config, teacher)
 
     def _try(self, name: str) -> None:
         """Refuse a model whose processor or chat template can't show it a picture, before anything depends on it."""
@@ -237,15 +243,6 @@ def _eos_ids(model: Any, tokenizer: Any) -> set[int]:
     return {i for i in ids if i is not None}
 
 
-def _base_name(model: str, seed: int) -> str:
-    """What a saved adapter says it belongs to."""
-    if not model.startswith("tiny:"):
-        return str(Path(model).resolve()) if Path(model).is_dir() else model  # wherever it is read from
-    from mmrl.policies import tiny
-
-    return tiny.full_name(model, seed)
-
-
 def _load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
     prepare_torchvision()
     adapters, name = layers_of(name)
@@ -268,8 +265,6 @@ def model_type(name: str) -> str:
 def _load_whole(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
     dtype = getattr(torch, config.dtype)
     if name.startswith("tiny:"):
-        from mmrl.policies import tiny
-
         return tiny.build(dtype=dtype, attention=config.attention, **tiny.parse(name, seed))
     from transformers import AutoModelForImageTextToText, AutoProcessor
 

@@ -33,11 +33,11 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All checks of one task or verifier."""
+    """All checks of one task, verifier or simulator."""
 
     id: str
     kind: str
-    """`task` or `verifier`."""
+    """`task`, `verifier` or `simulator`."""
     results: tuple[CheckResult, ...]
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mmrl.errors import UserError
 from mmrl.testing.checks import Fault
 from mmrl.testing.sample import other_random_states, random_states
-from mmrl.testing.simulator_subject import STEPS, SimulatorSubject, compare, future, rows, run
+from mmrl.testing.simulator_subject import STEPS, SimulatorSubject, compare, future, only, rows, run
 
 GENERATORS = (
     "draw from mmrl.noise with the seed of each environment, from no generator and no clock, and keep nothing between resets"
@@ -60,13 +60,13 @@ def same_in_any_batch(subject: SimulatorSubject) -> str | None:
         first = future(subject, simulator, seeds)
     with subject.instance(1) as simulator:
         alone = future(subject, simulator, seeds[:1])
-    compare([{k: v[:1] for k, v in rows.items()} for rows in first], alone, "a batch of one", BATCH)
+    compare(only(first, [0]), alone, "a batch of one", BATCH)
     with subject.instance() as simulator:
         turned = future(subject, simulator, seeds.flip(0))
-    compare(first, [{k: v.flip(0) for k, v in rows.items()} for rows in turned], "the places turned round", BATCH)
+    compare(first, only(turned, range(subject.n)[::-1]), "the places turned round", BATCH)
     with subject.instance(subject.n + 3) as simulator:
         more = future(subject, simulator, subject.seeds(subject.n + 3))
-    compare(first, [{k: v[: subject.n] for k, v in rows.items()} for rows in more], "a larger batch", BATCH)
+    compare(first, only(more, range(subject.n)), "a larger batch", BATCH)
     return None
 
 
@@ -87,12 +87,7 @@ def reset_leaves_the_others(subject: SimulatorSubject) -> str | None:
             raise Fault(f"a reset of one environment of {subject.n} shows {len(shown)} rows: give the rows that were asked for")
         later = [rows(subject, m) for m in run(subject, simulator, seeds, STEPS - 2, start=2)]
     others = [i for i in range(subject.n) if i != 1]
-    compare(
-        [{k: v[others] for k, v in rows.items()} for rows in reference[2:]],
-        [{k: v[others] for k, v in rows.items()} for rows in later],
-        "another environment was reset",
-        "write only the rows of env_ids_n",
-    )
+    compare(only(reference[2:], others), only(later, others), "another environment was reset", "write only the rows of env_ids_n")
     if subject.can("per-env-seed"):
         with subject.instance(1) as simulator:
             compare([rows(subject, simulator.reset(fresh_seed))], [rows(subject, shown)], "one that was reset in a batch", BATCH)
@@ -122,15 +117,15 @@ def inactive_stay_as_they_are(subject: SimulatorSubject) -> None:
                     f"the NaN of an environment that isn't active was refused ({error}): only active ones count"
                 ) from error
             compare(
-                [{k: v[1:] for k, v in reference[step].items()}],
-                [{k: v[1:] for k, v in rows(subject, moved).items()}],
+                only([reference[step]], range(1, subject.n)),
+                only([rows(subject, moved)], range(1, subject.n)),
                 "another environment was not active",
                 "an environment must not see the others",
             )
         later = [rows(subject, m) for m in run(subject, simulator, seeds, STEPS - 2, start=2)]
     compare(
-        [{k: v[:1] for k, v in rows.items()} for rows in reference[2:]],
-        [{k: v[:1] for k, v in rows.items()} for rows in later],
+        only(reference[2:], [0]),
+        only(later, [0]),
         "it was not active for two steps",
         "keep the old state where active_N is False, step counts and noise included",
     )
@@ -161,12 +156,7 @@ def snapshots_come_back(subject: SimulatorSubject) -> str | None:
         moved = seeds.clone()
         moved[-1] = seeds[0]
         placed = [rows(subject, m) for m in run(subject, simulator, moved, STEPS, start=2)]
-    compare(
-        [{k: v[:1] for k, v in rows.items()} for rows in first],
-        [{k: v[-1:] for k, v in rows.items()} for rows in placed],
-        "the state was restored at another place",
-        cure,
-    )
+    compare(only(first, [0]), only(placed, [-1]), "the state was restored at another place", cure)
     return None
 
 

@@ -86,7 +86,10 @@ def future(subject: SimulatorSubject, simulator: Any, seeds_n: torch.Tensor) -> 
 
 
 def rows(subject: SimulatorSubject, shown: Observation | Transition) -> Rows:
-    """Everything that was shown, copied."""
+    """Everything that was shown, copied. A Fault where an environment was lost, of which nothing more can be told."""
+    if isinstance(shown, Transition) and shown.lost_N is not None and shown.lost_N.any():
+        lost = shown.lost_N.nonzero()[:, 0].tolist()
+        raise Fault(f"lost_N: environments {lost} broke in a step: see why their processes died, or mend what sets it")
     seen = shown.observation if isinstance(shown, Transition) else shown
     found = {f"camera {name!r}": image for name, image in seen.images.items()}
     if seen.state is not None:
@@ -97,6 +100,11 @@ def rows(subject: SimulatorSubject, shown: Observation | Transition) -> Rows:
         found |= {name: getattr(shown, name) for name in ("reward_N", "terminated_N", "truncated_N", "success_N")}
         found |= {f"part {name!r}": part for name, part in shown.parts.items()}
     return {name: value.clone() for name, value in found.items()}
+
+
+def only(shown: list[Rows], which: Sequence[int]) -> list[Rows]:
+    """The rows of some environments, at each moment."""
+    return [{name: values[list(which)] for name, values in rows.items()} for rows in shown]
 
 
 def compare(first: list[Rows], again: list[Rows], when: str, cure: str) -> None:

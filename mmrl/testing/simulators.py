@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from mmrl.errors import UserError
-from mmrl.simulation import Observation, Transition
+from mmrl.simulation import Observation
 from mmrl.specs import SimulatorSpec
+from mmrl.targets import PluginError
 from mmrl.testing.checks import Fault, Report, run_checks
 from mmrl.testing.simulator_repeats import GENERATORS, REPEATS
 from mmrl.testing.simulator_subject import STEPS, SimulatorSubject, compare, rows, run
+
+if TYPE_CHECKING:
+    import torch
 
 ALWAYS = ("reset", "step", "close")
 """Methods of every simulator."""
@@ -64,50 +69,43 @@ def observations_are_as_declared(subject: SimulatorSubject) -> None:
     """A reset gives n rows: pictures of declared cameras, uint8 [n, H, W, 3]; a state, float32 [n, S]; a text for each."""
     with subject.instance() as simulator:
         seen = simulator.reset(subject.seeds(subject.n))
-        if not isinstance(seen, Observation):
-            raise Fault(f"reset gave a {type(seen).__name__}: return a mmrl.simulation.Observation")
-        _check_observation(subject, seen, subject.n, "reset")
+        _check_observation(subject, seen, "reset()")
         if subject.spec.cameras and not seen.images and any(map(subject.can, RENDERS)):
-            raise Fault(f"reset shows no picture, though the spec has the cameras {', '.join(subject.spec.cameras)}")
+            raise Fault(f"reset() shows no picture, though the spec has the cameras {', '.join(subject.spec.cameras)}")
 
 
 def transitions_are_as_declared(subject: SimulatorSubject) -> None:
-    """A step gives N rows: reward float32 and finite, three flags bool, and the spec's parts, float32 of 0 to 1."""
+    """A step gives N rows: reward float32 and finite, flags bool, and the spec's parts, float32 of 0 to 1. Nothing is lost."""
     import torch
+
+    from mmrl.collect.shapes import check_parts, check_reward, check_transition
 
     with subject.instance() as simulator:
         seeds = subject.seeds(subject.n)
         simulator.reset(seeds)
+        every = torch.ones_like(seeds, dtype=torch.bool)
         for step in range(STEPS):
-            moved = simulator.step(subject.actions(simulator, seeds, step), torch.ones_like(seeds, dtype=torch.bool))
-            if not isinstance(moved, Transition):
-                raise Fault(f"step gave a {type(moved).__name__}: return a mmrl.simulation.Transition")
-            _check_observation(subject, moved.observation, subject.n, "step")
-            _check_tensor(subject, "reward_N", moved.reward_N, torch.float32, (subject.n,))
-            if not moved.reward_N.isfinite().all():
-                raise Fault("reward_N is not finite: divide by nothing that may be 0")
-            for name in ("terminated_N", "truncated_N", "success_N"):
-                _check_tensor(subject, name, getattr(moved, name), torch.bool, (subject.n,))
+            moved = simulator.step(subject.actions(simulator, seeds, step), every)
+            with _faults():
+                check_transition("step()", moved, subject.n, None, None)
+            for name, value in rows(subject, moved).items():  # of which none is lost
+                _check_device(subject, f"{name} of step()", value)
+            _check_observation(subject, moved.observation, "step()")
             if set(moved.parts) != set(subject.spec.parts):
                 raise Fault(f"the parts of a step are {sorted(moved.parts)} and the spec's {sorted(subject.spec.parts)}")
-            for name, part in moved.parts.items():
-                _check_tensor(subject, f"part {name!r}", part, torch.float32, (subject.n,))
-                if not ((part >= 0) & (part <= 1)).all():
-                    raise Fault(f"part {name!r} is {float(part.max()):g} or {float(part.min()):g}: parts are within 0 and 1")
+            with _faults():
+                check_parts("step()", moved.parts, every)
+                check_reward("step()", moved.reward_N, every)
 
 
 def frames_keep_their_size(subject: SimulatorSubject) -> str | None:
     """A camera's pictures, and the state, are as large in every observation, whoever asks."""
     with subject.instance() as simulator:
         seeds = subject.seeds(subject.n)
-        first = _sizes(simulator.reset(seeds))
-        for where, later in (
-            ("a step", _sizes(run(subject, simulator, seeds, 1)[-1].observation)),
-            ("a second reset", _sizes(simulator.reset(seeds + 5))),
-        ):
-            if later != first:
-                raise Fault(f"a reset showed {first} and {where} {later}: one camera, one size")
-    return None if first else "it shows neither pictures nor a state"
+        first = simulator.reset(seeds)
+        _check_observation(subject, run(subject, simulator, seeds, 1)[-1].observation, "a step after a reset", first)
+        _check_observation(subject, simulator.reset(seeds + 5), "a second reset", first)
+    return None if first.images or first.state is not None else "it shows neither pictures nor a state"
 
 
 def nan_is_refused(subject: SimulatorSubject) -> None:
@@ -166,7 +164,7 @@ def variants_reset(subject: SimulatorSubject) -> str | None:
     with subject.instance() as simulator:
         for variant in subject.spec.variants:
             shown = simulator.reset(seeds, variant=variant)
-            _check_observation(subject, shown, subject.n, f"variant {variant!r}")
+            _check_observation(subject, shown, f"reset() with variant {variant!r}")
             run(subject, simulator, seeds, 1)
             again = simulator.reset(seeds, variant=variant)
             compare([rows(subject, shown)], [rows(subject, again)], f"variant {variant!r} was reset again", GENERATORS)
@@ -197,7 +195,8 @@ def expert_is_in_range(subject: SimulatorSubject) -> str | None:
             for step in range(STEPS):
                 if asked:
                     wanted = simulator.expert()
-                    _check_tensor(subject, "expert()", wanted, torch.float32, (subject.n, subject.action(simulator).dims))
+                    shape = (subject.n, subject.action(simulator).dims)
+                    _check_tensor(subject, "expert()", "what it gave", wanted, torch.float32, shape)
                     if not (wanted.isfinite() & (wanted.abs() <= 1)).all():
                         raise Fault("expert() gives numbers beyond -1 and 1, or none at all: clip what it wants")
                 found += [rows(subject, m) for m in run(subject, simulator, seeds, 1, start=step)]
@@ -215,7 +214,7 @@ def render_gives_pictures(subject: SimulatorSubject) -> str | None:
     with subject.instance() as simulator:
         simulator.reset(subject.seeds(subject.n))
         shown = simulator.render(subject.numbers([1, 0]))
-        _check_tensor(subject, "render()", shown, torch.uint8, (2, *shown.shape[1:3], 3))
+        _check_tensor(subject, "render()", "what it gave", shown, torch.uint8, (2, "H", "W", 3))
         if not (simulator.render(subject.numbers([0]))[0] == shown[1]).all():
             raise Fault("render() of environment 0 alone is another picture than among others: keep to the order of env_ids_n")
     return None
@@ -251,36 +250,42 @@ def _either(capabilities: tuple[str, ...]) -> str:
     return " or ".join(f"`{name}`" for name in capabilities)
 
 
-def _check_tensor(subject: SimulatorSubject, name: str, value: Any, dtype: Any, shape: tuple[int, ...]) -> None:
+@contextmanager
+def _faults() -> Iterator[None]:
+    """What the engine would refuse is a fault here."""
+    try:
+        yield
+    except PluginError as error:
+        raise Fault(str(error)) from error
+
+
+def _check_tensor(subject: SimulatorSubject, who: str, what: str, value: Any, dtype: Any, shape: tuple[int | str, ...]) -> None:
+    from mmrl.collect.shapes import check_tensor
+
+    with _faults():
+        check_tensor(who, what, value, dtype, shape)
+    _check_device(subject, f"{what} of {who}", value)
+
+
+def _check_device(subject: SimulatorSubject, name: str, value: torch.Tensor) -> None:
     import torch
 
-    if not isinstance(value, torch.Tensor) or value.dtype != dtype or tuple(value.shape) != shape:
-        what = f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
-        raise Fault(f"{name} is {what}: it must be {dtype} {list(shape)}")
     if value.device.type != torch.device(subject.device).type:
         raise Fault(f"{name} is on {value.device}: everything stays on the device that was asked for, {subject.device}")
 
 
-def _check_observation(subject: SimulatorSubject, seen: Observation, n: int, where: str) -> None:
-    import torch
+def _check_observation(subject: SimulatorSubject, seen: Observation, who: str, like: Observation | None = None) -> None:
+    """What the engine asks of an observation of all environments, and what only the spec and the device tell."""
+    from mmrl.collect.shapes import check_observation
 
+    with _faults():
+        check_observation(who, seen, subject.n, like)
     if strange := set(seen.images) - set(subject.spec.cameras):
-        raise Fault(f"{where} shows the camera {sorted(strange)[0]!r}, which is not in the spec's cameras")
-    for name, image in seen.images.items():
-        size = tuple(image.shape[1:3]) if isinstance(image, torch.Tensor) and image.dim() == 4 else (0, 0)
-        _check_tensor(subject, f"camera {name!r} of {where}", image, torch.uint8, (n, *size, 3))
-    if seen.state is not None:
-        width = seen.state.shape[-1] if isinstance(seen.state, torch.Tensor) and seen.state.dim() else 0
-        _check_tensor(subject, f"state of {where}", seen.state, torch.float32, (n, width))
-        if not seen.state.isfinite().all():
-            raise Fault(f"state of {where} is not finite")
-    if len(seen.instructions) != n or not all(isinstance(text, str) for text in seen.instructions):
-        raise Fault(f"instructions of {where} are {list(seen.instructions)!r:.80}: give {n} texts")
-
-
-def _sizes(seen: Observation) -> dict[str, tuple[int, ...]]:
-    found = {name: tuple(image.shape[1:]) for name, image in seen.images.items()}
-    return found if seen.state is None else found | {"state": tuple(seen.state.shape[1:])}
+        raise Fault(f"{who} shows the camera {sorted(strange)[0]!r}, which is not in the spec's cameras")
+    for name, value in rows(subject, seen).items():
+        _check_device(subject, f"{name} of {who}", value)
+    if seen.state is not None and not seen.state.isfinite().all():
+        raise Fault(f"state of {who} is not finite")
 
 
 def _refused(subject: SimulatorSubject, what: str, change: Callable[[Any, Any], tuple[Any, Any]]) -> None:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mmrl.errors import UserError
+from mmrl.asked import check_states, check_variant, checked_actions, checked_ids, checked_seeds
 from mmrl.simulation import ActionSpec, Observation, Transition
 from mmrl.workers import Workers
 
@@ -47,17 +47,9 @@ class ProcessSimulator:
 
     def reset(self, seeds_n: torch.Tensor, env_ids_n: torch.Tensor | None = None, variant: str | None = None) -> Observation:
         """See `mmrl.Simulator.reset`."""
-        import torch
-
         envs = self._ids(env_ids_n)
-        if variant is not None and variant not in self.variants:
-            known = ", ".join(self.variants) or "none"
-            raise UserError(f"{self.workers.what} has no variant {variant!r}: it has {known}")
-        seeds_n = torch.as_tensor(seeds_n)
-        if seeds_n.shape != (len(envs),) or seeds_n.dtype != torch.int64:
-            raise UserError(
-                f"{len(envs)} environments need as many seeds, int64, and not {list(seeds_n.shape)} of {seeds_n.dtype}"
-            )
+        check_variant(self.workers.what, variant, self.variants)
+        seeds_n = checked_seeds(seeds_n, len(envs), "cpu")
         self.workers.reset(dict(zip(envs, seeds_n.tolist(), strict=True)), variant)
         return self._observe(envs)
 
@@ -65,19 +57,11 @@ class ProcessSimulator:
         """See `mmrl.Simulator.step`. Environments whose process died, raised or hung are `lost_N`, and a warning says why."""
         import torch
 
-        wanted = (self.num_envs, self.action.dims)
-        actions_NA = torch.as_tensor(actions_NA)
-        if tuple(actions_NA.shape) != wanted or not actions_NA.is_floating_point():
-            raise UserError(f"actions must be float32 {list(wanted)}, and not {actions_NA.dtype} {list(actions_NA.shape)}")
-        active_N = torch.as_tensor(active_N)
-        if active_N.shape != (self.num_envs,) or active_N.dtype != torch.bool:
-            raise UserError(f"active must be bool [{self.num_envs}], and not {active_N.dtype} {list(active_N.shape)}")
-        actions_NA, active_N = actions_NA.detach().float().cpu(), active_N.cpu()
-        wrong_N = actions_NA.isnan().any(1) & active_N
-        if wrong_N.any():
-            raise UserError(f"the action of environment {int(wrong_N.nonzero()[0])} has NaN: look at what the policy gave")
-        lost = self.workers.step(actions_NA.clamp(-1, 1).numpy(), active_N.nonzero()[:, 0].tolist())
-        self._tell(lost)
+        actions_NA, active_N = checked_actions(actions_NA, active_N, self.num_envs, self.action.dims, "cpu")
+        active = active_N.nonzero()[:, 0].tolist()
+        gone, before = {env for env in active if self.workers.pid(env) is None}, self.workers.lost
+        lost = self.workers.step(actions_NA.numpy(), active)
+        self._tell({env: why for env, why in lost.items() if env not in gone}, before)
         lost_N = torch.zeros(self.num_envs, dtype=torch.bool)
         lost_N[list(lost)] = True
         every = list(range(self.num_envs))
@@ -99,8 +83,7 @@ class ProcessSimulator:
     def restore(self, env_ids_n: torch.Tensor, state: Sequence[Any]) -> Observation:
         """See `mmrl.Simulator.restore`."""
         envs = self._ids(env_ids_n)
-        if len(state) != len(envs):
-            raise UserError(f"{self.workers.what}: {len(envs)} environments can't be put into {len(state)} states")
+        check_states(self.workers.what, len(envs), len(state))
         self.workers.restore(dict(zip(envs, state, strict=True)))
         return self._observe(envs)
 
@@ -132,9 +115,8 @@ class ProcessSimulator:
         copied = shared.copy() if len(envs) == self.num_envs and list(envs) == list(range(self.num_envs)) else shared[list(envs)]
         return torch.from_numpy(copied).to(self.device)
 
-    def _tell(self, lost: Mapping[int, str]) -> None:
-        """A warning for environments that are lost, fewer of them the more there are."""
-        before = self.workers.lost - len(lost)
+    def _tell(self, lost: Mapping[int, str], before: int) -> None:
+        """A warning for environments that were lost just now, fewer of them the more there are. before: losses until then."""
         for number, (env, why) in enumerate(lost.items(), before + 1):
             if number <= TOLD or number & (number - 1) == 0:
                 warnings.warn(
@@ -142,14 +124,5 @@ class ProcessSimulator:
                 )
 
     def _ids(self, env_ids_n: torch.Tensor | None) -> list[int]:
-        import torch
-
-        if env_ids_n is None:
-            return list(range(self.num_envs))
-        ids_n = torch.as_tensor(env_ids_n)
-        envs: list[int] = ids_n.tolist() if ids_n.dim() == 1 and ids_n.dtype == torch.int64 else []
-        if len(envs) != len(ids_n) or len(set(envs)) < len(envs):
-            raise UserError(f"environments are different int64 numbers, and not {ids_n.dtype} {list(ids_n.shape)}")
-        if not all(0 <= env < self.num_envs for env in envs):
-            raise UserError(f"there are {self.num_envs} environments, numbered from 0, and not {envs}")
+        envs: list[int] = checked_ids(env_ids_n, self.num_envs, "cpu").tolist()
         return envs

@@ -212,7 +212,7 @@ FAULTS = {
     "no Observation": (
         "observations_are_as_declared",
         with_(see=lambda self, ids: {"front": 1}),
-        "return a mmrl.simulation.Observation",
+        "reset() gave a dict in place of a mmrl.simulation.Observation",
     ),
     "an undeclared camera": (
         "observations_are_as_declared",
@@ -223,29 +223,33 @@ FAULTS = {
     "channels first": (
         "observations_are_as_declared",
         seen(images=lambda self, ids: {"front": self.pictures(ids)["front"].permute(0, 3, 1, 2)}),
-        "it must be torch.uint8 [4, 3, 8, 3]",
+        "camera 'front' is torch.uint8 [4, 3, 8, 8], and must be torch.uint8 [4, H, W, 3]",
     ),
     "pictures of floats": (
         "observations_are_as_declared",
         seen(images=lambda self, ids: {"front": self.pictures(ids)["front"].float()}),
-        "camera 'front' of reset is torch.float32",
+        "reset(): camera 'front' is torch.float32",
     ),
     "a flat state": (
         "observations_are_as_declared",
         seen(state=lambda self, ids: self.place[ids]),
-        "state of reset is torch.float32 [4]",
+        "reset(): state is torch.float32 [4], and must be torch.float32 [4, S]",
     ),
     "a state of doubles": (
         "observations_are_as_declared",
         seen(state=lambda self, ids: self.place[ids][:, None].double()),
-        "it must be torch.float32 [4, 1]",
+        "state is torch.float64 [4, 1], and must be torch.float32 [4, S]",
     ),
     "an infinite state": (
         "observations_are_as_declared",
         seen(state=lambda self, ids: self.place[ids][:, None] / 0),
-        "state of reset is not finite",
+        "state of reset() is not finite",
     ),
-    "one text for all": ("observations_are_as_declared", seen(instructions=lambda self, ids: ["go"]), "give 4 texts"),
+    "one text for all": (
+        "observations_are_as_declared",
+        seen(instructions=lambda self, ids: ["go"]),
+        "reset() gave the instructions ['go'], and not 4 texts",
+    ),
     "all rows for some": (
         "reset_leaves_the_others",
         with_(see=lambda self, ids: Walk.see(self, self.every)),
@@ -254,17 +258,17 @@ FAULTS = {
     "no Transition": (
         "transitions_are_as_declared",
         with_(transition=lambda self, before: None),
-        "return a mmrl.simulation.Transition",
+        "step() gave a NoneType in place of a mmrl.simulation.Transition",
     ),
     "a double reward": (
         "transitions_are_as_declared",
         changed(reward_N=lambda self: self.place.double()),
-        "reward_N is torch.float64 [4]: it must be torch.float32 [4]",
+        "step(): reward_N is torch.float64 [4], and must be torch.float32 [4]",
     ),
     "an infinite reward": (
         "transitions_are_as_declared",
         changed(reward_N=lambda self: self.place / 0),
-        "reward_N is not finite",
+        "step() gave a reward that is not finite: divide by nothing that may be 0",
     ),
     "flags of numbers": ("transitions_are_as_declared", changed(success_N=lambda self: self.place), "success_N is torch.float32"),
     "a part too few": (
@@ -275,12 +279,37 @@ FAULTS = {
     "a part of 2": (
         "transitions_are_as_declared",
         changed(parts=lambda self: {"near": torch.full((self.n,), 2.0)}),
-        "part 'near' is 2 or 2: parts are within 0 and 1",
+        "step(): part 'near' is 2, and must be from 0 to 1",
+    ),
+    "a part below 0": (
+        "transitions_are_as_declared",
+        changed(parts=lambda self: {"near": torch.full((self.n,), -0.01)}),
+        "step(): part 'near' is -0.01, and must be from 0 to 1",
+    ),
+    "a part of NaN": (
+        "transitions_are_as_declared",
+        changed(parts=lambda self: {"near": torch.full((self.n,), torch.nan)}),
+        "step(): part 'near' is nan, and must be from 0 to 1",
+    ),
+    "lost by number": (
+        "transitions_are_as_declared",
+        changed(lost_N=lambda self: torch.zeros(self.n)),
+        "step(): lost_N is torch.float32 [4], and must be torch.bool [4]",
+    ),
+    "one loss for all": (
+        "transitions_are_as_declared",
+        changed(lost_N=lambda self: torch.zeros(1, dtype=torch.bool)),
+        "step(): lost_N is torch.bool [1], and must be torch.bool [4]",
+    ),
+    "one that breaks": (
+        "transitions_are_as_declared",
+        changed(lost_N=lambda self: self.every == 2),
+        "lost_N: environments [2] broke in a step",
     ),
     "growing pictures": (
         "frames_keep_their_size",
         with_(pictures=lambda self, ids: {"front": torch.zeros(len(ids), 8 + int(self.steps.max()), 8, 3, dtype=torch.uint8)}),
-        "one camera, one size",
+        "a step after a reset: camera 'front' is torch.uint8 [4, 9, 8, 3], and must be torch.uint8 [4, 8, 8, 3]",
     ),
     "the seed is ignored": (
         "seeds_make_a_difference",
@@ -372,13 +401,13 @@ FAULTS = {
     "an expert of another arm": (
         "expert_is_in_range",
         with_(expert=lambda self: torch.zeros(self.n, 7)),
-        "expert() is torch.float32 [4, 7]: it must be torch.float32 [4, 2]",
+        "expert(): what it gave is torch.float32 [4, 7], and must be torch.float32 [4, 2]",
     ),
     "an expert that acts": ("expert_is_in_range", Asked, "when the expert was asked: it must not change the state"),
     "a rendering of floats": (
         "render_gives_pictures",
         with_(render=lambda self, ids: self.pictures(ids)["front"].float()),
-        "render() is torch.float32",
+        "render(): what it gave is torch.float32",
     ),
     "a rendering in another order": (
         "render_gives_pictures",
@@ -507,3 +536,29 @@ def test_ids_and_plugins_lead_to_the_checks(site: Callable[..., Any], monkeypatc
     assert [r.id for r in check_plugin("walk", skip=["walk/lost"])] == ["walk/line"]
     with pytest.raises(AssertionError, match="simulator 'walk/line' can't be built: simulator 'walk/line' has no option 'hue'"):
         check_plugin("walk", options={"walk/line": {"hue": 1}})
+
+
+TWICE = """
+    from mmrl import SimulatorSpec, VerifierSpec, hookimpl
+    from mmrl.simulation import ActionSpec
+
+    @hookimpl
+    def mmrl_simulators():
+        action = ActionSpec(dims=2)
+        return [SimulatorSpec(id="walk/line", target="test_simulator_kit_walk:Walk", action=action, cameras=("front",))]
+
+    @hookimpl
+    def mmrl_verifiers():
+        return [VerifierSpec(id="walk/line", target="mmrl_walk:look", model=True)]
+
+    def look(cases):
+        return [0.0] * len(cases)
+"""
+
+
+def test_a_simulator_is_checked_where_a_model_has_its_id(site: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "test_simulator_kit_walk", sys.modules[__name__])
+    site("mmrl-walk", {"mmrl_walk.py": TWICE}, {"walk": "mmrl_walk"})
+    verifier, simulator = check_id("walk/line")
+    assert (verifier.kind, [r.name for r in verifier.results]) == ("verifier", ["it_is_a_model"])
+    assert simulator.kind == "simulator" and "the spec's []" in failed(simulator)["transitions_are_as_declared"]

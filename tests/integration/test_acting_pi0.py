@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -81,6 +82,23 @@ def test_reinforcement_of_the_expert_alone(tmp_path, noisy):
     moved = {name for name in before if not before[name].equal(after[name])}
     assert moved and all(name.startswith(("action_", "state_proj", "model.dit.")) for name in moved), moved
     assert any(name.startswith("model.dit.layers.0.self_attn") for name in moved) and "action_out_proj.weight" in moved
+
+
+def test_a_pi0_follows_another(tmp_path):
+    """Of the probabilities of the very steps that it took; what can't be scored is refused before anything is loaded."""
+    made = runs.run(config(tmp_path / "teacher", TURN, [{**SFT, "split": "warm", "steps": 20, "optimizer": "muon"}]))
+    (teacher,) = (made.path / "checkpoints").glob("step-*/policy")
+    follow = {"kind": "distill", "teacher": str(teacher), "divergence": "sampled", "steps": 2, "prompts_per_step": 8}
+    found = metrics(runs.run(config(tmp_path, TURN, [{**follow, "learning_rate": 3e-3}])))
+    assert len(found) == 2 and all(m["divergence"] > 0 and m["grad_norm"] > 0 for m in found)
+    for name, message in ((MODEL, None), ("tiny:qwen2_vl", r"stages\.0\.teacher: 'tiny:qwen2_vl' is no pi0")):
+        run = resolved(config(tmp_path / "other", TURN, [{**follow, "teacher": name}]))
+        with pytest.raises(UserError, match=message) if message else contextlib.nullcontext():
+            check_model(run)
+    (kept := teacher / "acting.json").write_text(kept.read_text().replace('"dims": 2', '"dims": 3'))
+    with pytest.raises(UserError, match=r"stages\.0\.teacher: .*has dims = 3, and the policy 2") as error:
+        check_model(resolved(config(tmp_path / "other", TURN, [follow])))
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.slow

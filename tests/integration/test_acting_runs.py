@@ -18,6 +18,7 @@ from mmrl.errors import UserError
 from mmrl.intervals import wilson
 from mmrl.record import read_items, read_rows, read_run
 from mmrl.start import check_config, evaluate_only, remarks, resolved
+from mmrl.types import replace
 from mmrl.video import pictures
 from pages import assert_self_contained, page_of
 
@@ -264,6 +265,34 @@ def test_what_does_not_go_together_is_refused_before_anything_is_loaded(tmp_path
     )
     with pytest.raises(UserError, match=message):
         check_config(resolved(made))
+
+
+@pytest.mark.parametrize("where", ["train", "test"])
+def test_a_variant_that_is_misspelt_is_told_before_anything_is_loaded(tmp_path, monkeypatch, where):
+    import dial
+
+    prompts, told = dial.Turn.prompts, "fax"
+
+    def changed(self, split, seed):
+        return [replace(p, meta={"variant": told}) if split == where else p for p in prompts(self, split, seed)]
+
+    monkeypatch.setattr(dial.Turn, "prompts", changed)
+    made = config(tmp_path, [GRPO])
+    with pytest.raises(UserError, match="task 'dial/turn': simulator 'dial/dial' has no variant 'fax': it has far"):
+        runs.run(made)
+    assert not (Path(made.runs) / made.name).exists(), "nothing was written"
+    told = "far"
+    check_config(resolved(made))
+
+
+def test_fewer_held_out_starts_than_are_asked_for_are_told(tmp_path):
+    def told(there, **evaluate):
+        return [
+            r for r in remarks(resolved(config(tmp_path, [GRPO], options={"n": there}, evaluate=evaluate))) if "evaluate.n" in r
+        ]
+
+    assert told(7, n=8) == ["evaluate.n = 8, and task 'dial/turn' has 7 prompts in split 'test': all of them are asked"]
+    assert told(8, n=8) == told(7, n=0) == told(7) == [], "nor where nobody said how many"
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from mmrl import noise
 from mmrl.policies.action_tokens import ActionTokens
+from mmrl.policies.draw import Draw
 from mmrl.policies.flow import Chains
-from mmrl.policies.heads import Draw, Flow, Normal, Tokens, categorical
+from mmrl.policies.heads import Flow, Normal, Tokens, categorical
 
 SEEDS = torch.arange(100, 164)
 DRAW = Draw(seeds_n=SEEDS, calls_n=torch.zeros_like(SEEDS))
@@ -101,8 +102,26 @@ def test_a_row_is_drawn_alike_in_any_company_and_scored_as_it_was_drawn(head):
         assert actions.shape == (64, 2, 3) and scored.shape[:2] == entropy.shape[:2] == (64, 2)
     later = Draw(seeds_n=SEEDS, calls_n=DRAW.calls_n + 1)
     assert not torch.equal(head.sample(features, later, 1.0)[1], choices)
-    calm = head.sample(features, DRAW, 0.0)[0]
-    assert torch.equal(calm, head.sample(features, DRAW, 0.0)[0])
+
+
+@pytest.mark.parametrize("head", [Normal(6, 3), Flow(6, 3, steps=5), Tokens(ActionTokens(bins=7), 3)])
+@torch.no_grad()
+def test_at_temperature_0_a_head_takes_the_likeliest(head):
+    """The mean, the highest logit; a flow goes from its seed's noise along the velocity, and nothing else is drawn."""
+    features = torch.randn(64, 2, *([3, 7] if isinstance(head, Tokens) else [6]), generator=torch.Generator().manual_seed(1))
+    calm, choices, _ = head.sample(features, DRAW, 0.0)
+    other = head.sample(features, Draw(seeds_n=SEEDS + 99, calls_n=DRAW.calls_n), 0.0)[0]
+    if isinstance(head, Flow):
+        x = DRAW.normal(0, 2, 3)
+        torch.testing.assert_close(choices[:, :, 0], x)
+        for i in range(5):
+            times = torch.full((64, 2, 1), 1 - i / 5)
+            x = x - head.velocity(torch.cat([features, x, times], -1)) / 5
+        torch.testing.assert_close(calm, x, atol=1e-5, rtol=1e-5)
+        assert not torch.equal(other, calm)
+        return
+    wanted = head.mean(features) if isinstance(head, Normal) else head.tokens.action_of(features.argmax(-1))
+    assert torch.equal(calm, wanted) and torch.equal(other, calm)
 
 
 # -- likelihoods ----------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from mmrl import plugins
 from mmrl.cli import main
 from mmrl.data.seeds import derive
 from mmrl.errors import UserError
-from mmrl.evaluate import Evaluation, Evaluator, Item, _figure, blanked, metric_of, pass_at, several
+from mmrl.evaluate import Evaluation, Evaluator, Item, _figure, blanked, metric_of, parts_of, pass_at, several
 from mmrl.interfaces import Task
 from mmrl.intervals import mean_interval, student, wilson
 from mmrl.specs import VerifierSpec
@@ -131,6 +131,17 @@ class Judged:
 def figure(tmp_path, judge, n=200, collector=None, overrides=()):
     config = runs.toy_config(tmp_path, overrides=(f"evaluate.n={n}", *overrides))
     return Evaluator(config, {"toy/colour": Letters()}, collector or Collector(), judge)("toy/colour")
+
+
+def test_the_parts_that_a_verifier_names_are_means_over_the_answers_that_have_them():
+    scores = [
+        Score(1.0, parts={"type": 1.0, "place": 1.0}),
+        Score(0.0, parts={"type": 0.0}),
+        Score(0.0, parts={"type": 1.0}),
+        Score(None),
+    ]
+    assert parts_of(scores) == {"part/type": pytest.approx(2 / 3), "part/place": 1.0}
+    assert parts_of([Score(1.0)]) == {}
 
 
 def test_an_accuracy_counts_what_was_scored_and_says_what_failed(tmp_path):

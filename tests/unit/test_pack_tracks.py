@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from mmrl import tracks
 from mmrl.algorithms.signals import Signals
 from mmrl.pack_tracks import pack_tracks
+from mmrl.packer import TrackPacker
 from mmrl.schema import RlStage
 from mmrl.simulation import Track
 from mmrl.types import Credit, Prompt, Rollout, Score, Status
@@ -170,3 +172,50 @@ def test_a_critics_values_belong_to_actions_or_to_calls(ratio):
             for call, pairs in slow_targets(t, ratio)
         ]
         assert found.tolist() == pytest.approx(wanted)
+
+
+# -- epochs ---------------------------------------------------------------------------------------------------------------
+
+
+def dealt(minibatches, budget=8, keep_zero=True):
+    """(what the packer deals for an update, the episodes, their credit)"""
+    config = SimpleNamespace(train=SimpleNamespace(micro_batch_tokens=budget))
+    packer = TrackPacker(config, SimpleNamespace(tokens_per_call=lambda tracks: 1))
+    some = rollouts()
+    credit = Credit(advantages=torch.tensor([1.0, 2.0, 0.0, -1.0, 3.0]))
+    stage = RlStage(kind="rl", steps=1, ratio="action", epochs=3, minibatches=minibatches)
+    return packer.deal(some, credit, stage, keep_zero=keep_zero, seed=7, groups=range(5)), some, credit
+
+
+def held(batches):
+    """Of each mini-batch the targets that are computed, as (rollout, place)."""
+    return [{p for m in b.micro for p in zip(m.rollout_L.tolist(), m.place_L.tolist(), strict=True)} for b in batches]
+
+
+def test_each_epoch_deals_every_call_once_and_anew():
+    deal, some, credit = dealt(3)
+    every = {(n, i) for n, r in enumerate(some) for i in range(tracks.size(r.track, "action"))}
+    passes = [held(deal(epoch)) for epoch in range(3)]
+    for parts in passes:
+        assert set().union(*parts) == every and sum(map(len, parts)) == len(every)
+    assert len({frozenset(map(frozenset, parts)) for parts in passes}) == 3, "no two epochs have the same mini-batches"
+    plain = pack_tracks(some, credit, ratio="action", budget=8, keep_zero=True, parts=3, seed=7)
+    for mine, theirs in zip(deal(0), plain, strict=True):
+        assert all(torch.equal(a.place_L, b.place_L) for a, b in zip(mine.micro, theirs.micro, strict=True)), "the first as ever"
+    for epoch in range(3):
+        assert held(deal(epoch)) == passes[epoch], "asked again, the same"
+        assert held(dealt(3, budget=2)[0](epoch)) == passes[epoch], "and however small a pass is"
+
+
+def test_what_has_no_gradient_is_counted_and_not_computed_in_any_epoch():
+    deal, some, _ = dealt(3, keep_zero=False)
+    tokens = sum(tracks.size(r.track, "action") for r in some)
+    for epoch in range(3):
+        batches = deal(epoch)
+        assert sum(b.num_tokens for b in batches) == tokens and not any(n == 2 for part in held(batches) for n, _ in part)
+
+
+def test_one_mini_batch_is_dealt_once():
+    batches, some, credit = dealt(1)
+    (plain,) = pack_tracks(some, credit, ratio="action", budget=8, keep_zero=True)
+    assert held(batches) == held([plain])

@@ -12,7 +12,8 @@ from mmrl.errors import UserError
 from mmrl.policies import parts, tiny_pi0
 from mmrl.policies.acting import Calls
 from mmrl.policies.critic import Critic
-from mmrl.policies.flow import PLACES, Draw
+from mmrl.policies.draw import Draw
+from mmrl.policies.flow import PLACES
 from mmrl.policies.pi0 import Pi0
 from mmrl.policies.pi0_loading import check
 from mmrl.policies.recompute import checkpointing
@@ -94,7 +95,8 @@ def test_velocities_are_those_of_transformers(attention):
 
 def test_without_noise_a_chain_ends_where_transformers_ends():
     policy, shown = pi0(steps=7), seen()
-    actions, choices, _, _ = policy.choose(shown, DRAW, 0.0)
+    found = policy.act(shown, SEEDS, CALLS, 0.0)
+    actions, choices = found.actions_nKA, found.choices
     for n in range(4):
         wanted = policy.model.sample_actions(**published(policy, shown, n), noise=choices[n : n + 1, 0], num_steps=7)[0]
         torch.testing.assert_close(choices[n, -1], wanted, atol=1e-5, rtol=1e-4)
@@ -311,7 +313,7 @@ def test_the_expert_is_a_part_of_its_own():
     policy, shown = pi0(), seen()
     found = {parts.part_of(name) for name, _ in policy.parameters()}
     assert found == {"vision", "projector", "language", "head"}
-    assert [n for n, _ in parts.skeleton(PolicyConfig(model=MODEL, kind="pi0")).named_parameters()] == [
+    assert [n for n, _ in Pi0.skeleton(PolicyConfig(model=MODEL, kind="pi0")).named_parameters()] == [
         n for n, _ in policy.parameters()
     ]
     frozen = [PartConfig(match=part, freeze=True) for part in ("vision", "projector", "language")]
@@ -337,9 +339,11 @@ def test_pictures_are_framed_as_openpi_does():
     from PIL import Image
 
     wanted = np.asarray(Image.fromarray(shown.images["wrist"][0].numpy()).resize((56, 35), Image.Resampling.BILINEAR))
-    gap = (wrist[0, :, 10:45].permute(1, 2, 0) + 1) * 127.5 - torch.tensor(wanted)
-    assert gap.abs().mean() < 0.6, "Pillow rounds between its two passes"
-    assert not torch.equal(pi0(crop=0.5)._pictures(shown), pixels)
+    torch.testing.assert_close((wrist[0, :, 10:45].permute(1, 2, 0) + 1) * 127.5, torch.tensor(wanted).float(), atol=1e-4, rtol=0)
+    inner = shown.images["front"][0, 9:54, 9:54].numpy()  # half of 64 x 64
+    wanted = np.asarray(Image.fromarray(inner).resize((56, 56), Image.Resampling.BILINEAR))
+    found = (pi0(crop=0.5)._pictures(shown)[0, 0].permute(1, 2, 0) + 1) * 127.5
+    torch.testing.assert_close(found, torch.tensor(wanted).float(), atol=1e-4, rtol=0)
     assert pi0(cameras=["wrist"])._pictures(shown).shape[1] == 1
 
 
@@ -361,6 +365,8 @@ def test_states_are_normalised_and_filled_up(tmp_path):
     assert state.shape == (4, 32) and (state[:, 6:] == 0).all()
     far = policy.choose(shown, DRAW, 1.0)[0]
     assert far.abs().max() > 1, "normalised numbers have no bounds"
+    near = pi0().act(shown, SEEDS, CALLS, 1.0).actions_nKA
+    assert near.abs().max() == 1, "and the simulator's have"
     with pytest.raises(UserError, match=r"are of states of 6 numbers, and policy.options.state = 5: make them equal"):
         pi0(statistics=str(tmp_path / "stats.json"), state=5).look(
             Observation(images=shown.images, state=shown.state[:, :5], instructions=shown.instructions)

@@ -38,8 +38,22 @@ PI0 = {"kind": "pi0", "model": "tiny:pi0"}
         (VLA, {"head": "normal", "spread": 0}, "spread = 0 must be a number above 0"),
         (PI0, {"noise_level": 0}, "noise_level = 0 must be a number above 0"),
         (PI0, {"chunk": 0}, "chunk = 0 must be a whole number"),
+        *((PI0, {"state": value}, "state = .* must be a whole number from 0") for value in (-1, "x", 2.5, True)),
+        *((PI0, {"cameras": value}, "cameras = .* must be a list of texts") for value in ("front", [1], 3)),
+        (PI0, {"tokenizer": 3}, "tokenizer = 3 must be a text"),
+        (PI0, {"statistics": 3}, "statistics = 3 must be a file or a folder with one"),
+        (PI0, {"gripper": ["open-high"]}, r"gripper = \['open-high'\] must be a text"),
+        (VLA, {"statistics_key": 3}, "statistics_key = 3 must be a text"),
         ({"kind": "residual", "model": "cnn"}, {"base": "somewhere", "scale": "x"}, "scale = 'x' must be a number above 0"),
         ({"kind": "residual", "model": "cnn"}, {"base": 3}, "base = 3 must be a text"),
+        *(
+            (
+                {"kind": "residual", "model": "mlp"},
+                {"base": "somewhere", "state": value},
+                "state = .* must be a whole number from 0",
+            )
+            for value in (-1, "x", 1.5)
+        ),
     ],
 )
 def test_what_cannot_be_meant(policy, options, message):

@@ -12,14 +12,16 @@ from torch.distributions import Normal
 
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.algorithms.signals import Signals
+from mmrl.config import parse_config
 from mmrl.learn import Learner
-from mmrl.pack_tracks import pack_tracks
+from mmrl.packer import TrackPacker
 from mmrl.policies.critic import Critic
 from mmrl.policies.small import Small
 from mmrl.schema import CriticConfig, PolicyConfig, RlStage
 from mmrl.simulation import Observation, Track
 from mmrl.types import Prompt, Rollout, Score, Status
 
+RUN = {"name": "x", "policy": {"model": "mlp"}, "tasks": [{"id": "x/y"}], "stages": [{"kind": "rl", "steps": 1}]}
 STATE, DIMS, GAMMA, LAM, RATE, NORM = 5, 3, 0.8, 0.9, 3e-3, 0.5
 LENGTHS = [(7, True), (4, False), (7, True), (2, False), (5, True)]
 """Calls of an episode, and whether it was cut off."""
@@ -62,7 +64,7 @@ def episodes(policy, critic):
 
 
 def updated(policy, critic, rollouts, stage):
-    """The update under test; returns the states of each mini-batch."""
+    """The update under test; returns the states of each mini-batch, for every epoch."""
     algorithm, longest = load_algorithm("ppo", {"gamma": GAMMA, "lam": LAM}), max(n for n, _ in LENGTHS)
     values = torch.stack(
         [torch.nn.functional.pad(r.track.values_TU[:, 0], (0, longest - len(r.track.choices))) for r in rollouts]
@@ -70,9 +72,16 @@ def updated(policy, critic, rollouts, stage):
     measured = {"values": values, "bootstrap": torch.tensor([r.track.bootstrap for r in rollouts])}
     signals = Signals(rollouts, [Score(0.0)] * len(rollouts), stage, measure=lambda names: measured)
     credit = algorithm.credit(signals)
-    batches = pack_tracks(rollouts, credit, ratio="action", budget=4, keep_zero=True, parts=stage.minibatches, seed=3)
-    Learner(policy, stage, algorithm, critic=critic).update(batches, 0)
-    return [torch.cat([micro.observation.state for micro in batch.micro]) for batch in batches]
+    packer = TrackPacker(parse_config({**RUN, "train": {"micro_batch_tokens": 4}}), policy)
+    batches, dealt = packer.deal(rollouts, credit, stage, keep_zero=True, seed=3, groups=range(len(rollouts))), []
+
+    def watched(epoch):
+        dealt.append(batches(epoch))
+        return dealt[-1]
+
+    Learner(policy, stage, algorithm, critic=critic).update(watched if callable(batches) else batches, 0)
+    found = [[torch.cat([micro.observation.state for micro in batch.micro]) for batch in pass_] for pass_ in dealt or [batches]]
+    return found if dealt else found * stage.epochs
 
 
 def network(model, states):
@@ -84,8 +93,9 @@ def network(model, states):
     return x @ last.weight.T + last.bias, x
 
 
-def by_hand(model, backbone, head, rollouts, parts, epochs):
-    """Trains the given modules. backbone: None reads the policy's own features, which then learn nothing from values."""
+def by_hand(model, backbone, head, rollouts, passes):
+    """Trains the given modules. backbone: None reads the policy's own features, which then learn nothing from values. passes: of
+    each epoch the states of its mini-batches."""
 
     def value(states):
         features = network(model, states)[1].detach() if backbone is None else network(backbone, states)[1]
@@ -110,7 +120,7 @@ def by_hand(model, backbone, head, rollouts, parts, epochs):
     old = logprob(states, actions).detach()
     ours, critics = list(model.parameters()), [*head.parameters(), *([] if backbone is None else backbone.parameters())]
     rule = torch.optim.Adam([{"params": ours, "lr": RATE}, {"params": critics, "lr": 2 * RATE}])
-    for _ in range(epochs):
+    for parts in passes:
         for part in parts:
             at = [next(i for i in range(len(states)) if torch.equal(states[i], s)) for s in part]
             ratio = (logprob(states[at], actions[at]) - old[at]).exp()
@@ -135,9 +145,9 @@ def test_an_update_on_episodes_is_the_loop_written_out(backbone, minibatches):
     sampled = {"prompts_per_step": 5, "group_size": 1, "ratio": "action", "credit": "action"}
     stage = RlStage(kind="rl", steps=1, algorithm="ppo", critic=critic.config, **sampled, **settings)
     rollouts = episodes(policy, critic)
-    parts = updated(policy, critic, rollouts, stage)
-    assert sorted(len(p) for p in parts) == ([25] if minibatches == 1 else [8, 8, 9])
-    by_hand(model, twin, head, rollouts, parts, 4)
+    passes = updated(policy, critic, rollouts, stage)
+    assert [sorted(len(p) for p in parts) for parts in passes] == [[25] if minibatches == 1 else [8, 8, 9]] * 4
+    by_hand(model, twin, head, rollouts, passes)
     assert max((a - b).abs().max() for a, b in zip(before, policy.model.parameters(), strict=True)) > RATE, (
         "something was learned"
     )

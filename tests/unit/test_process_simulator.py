@@ -65,6 +65,32 @@ def test_lost_environments_are_told_and_mended() -> None:
         simulator.close()
 
 
+@pytest.mark.filterwarnings("error")
+def test_each_loss_is_counted_once() -> None:
+    """An environment that goes on being asked without a reset is lost, and not lost again."""
+    simulator: Any = walk(3, "cpu", fragile=True)
+    try:
+        simulator.reset(torch.arange(3))
+        active = torch.ones(3, dtype=torch.bool)
+        dies = torch.zeros(3, 3, 2)
+        for env in range(3):
+            dies[env, env] = 1.0
+        with pytest.warns(UserWarning, match=r"environment 0 was lost, the 1\. time"):
+            simulator.step(dies[0], active)
+        assert simulator.step(torch.zeros(3, 2), active).lost_N.tolist() == [True, False, False], "and no warning"
+        with pytest.warns(UserWarning) as told:
+            assert simulator.step(dies[1], active).lost_N.tolist() == [True, True, False]
+        (only,) = told
+        assert "environment 1 was lost, the 2. time" in str(only.message)
+        simulator.reset(torch.arange(2), torch.arange(2))
+        with pytest.warns(UserWarning) as told:
+            simulator.step(dies[0] + dies[2], active)
+        assert sorted(str(w.message).split("lost, the ")[1][:2] for w in told) == ["3.", "4."]
+        assert simulator.workers.lost == 4
+    finally:
+        simulator.close()
+
+
 def test_wrong_questions_are_refused() -> None:
     simulator: Any = walk(2, "cpu")
     try:

@@ -5,7 +5,7 @@ import torch
 
 from mmrl.policies.acting import Calls
 from mmrl.policies.critic import Critic
-from mmrl.policies.heads import Draw
+from mmrl.policies.draw import Draw
 from mmrl.policies.residual import Residual
 from mmrl.policies.small import Small
 from mmrl.schema import CriticConfig, PolicyConfig
@@ -101,3 +101,60 @@ def test_the_value_of_a_state_is_that_of_the_state_with_the_planned_action(resid
     if residual.base.chunk > 1:  # a new look would plan something else
         other = residual.values(seen(rows), seeds_n + 50, calls_n * 0, critic)
         assert (said - other).abs().max() > 1e-3
+
+
+# -- what it sees through, and what it corrects -------------------------------------------------------------------------------
+
+
+def shown(seed=0, n=4) -> Observation:
+    draws = torch.Generator().manual_seed(seed)
+    images = {name: torch.randint(0, 256, (n, 40, 40, 3), dtype=torch.uint8, generator=draws) for name in ("front", "wrist")}
+    return Observation(images=images, state=torch.randn(n, STATE, generator=draws), instructions=["push it", "go", "x", "go"][:n])
+
+
+def without(given: Observation, camera: str) -> Observation:
+    images = {**given.images, camera: given.images[camera] * 0}
+    return Observation(images=images, state=given.state, instructions=given.instructions)
+
+
+def test_a_correction_sees_through_its_own_camera_and_the_base_through_another(tmp_path):
+    base = Small(PolicyConfig(model="cnn"), dims=DIMS, size=40, camera="front", hidden=[16], seed=5)
+    with torch.no_grad():
+        base.head.mean[-1].weight.normal_(generator=torch.Generator().manual_seed(1))
+    base.save(tmp_path)
+    policy = Residual(PolicyConfig(model="cnn"), base=str(tmp_path), size=40, camera="wrist", hidden=[16], seed=7, scale=0.5)
+    with torch.no_grad():
+        policy.head.mean[-1].weight.normal_(generator=torch.Generator().manual_seed(2))
+    start, whole = draw([1, 2, 3, 4], [0] * 4), shown()
+    actions, choices, _, _ = policy.choose(whole, start, 0.0)
+    assert actions.shape == (4, 1, DIMS) and choices.shape == (4, 1, 2 * DIMS)
+    moved, planned = choices.split(DIMS, -1)
+    blind, unmoved = policy.choose(without(whole, "wrist"), start, 0.0)[1].split(DIMS, -1)
+    assert torch.equal(unmoved, planned) and (blind - moved).abs().amax((1, 2)).min() > 1e-4
+    other = policy.choose(without(whole, "front"), start, 0.0)[1][..., DIMS:]
+    assert (other - planned).abs().amax((1, 2)).min() > 1e-4
+
+
+@pytest.mark.parametrize("kind", ["pi0", "vla"])
+def test_large_policies_are_corrected_like_small_ones(kind, tmp_path):
+    """A saved pi0 or VLA with chunks: at first its very actions, call by call."""
+    from mmrl.start import made_policy
+
+    model, options = {
+        "pi0": ("tiny:pi0:hidden=32,layers=1,chunk=5", {"chunk": 2, "state": STATE, "cameras": ["wrist"], "steps": 3}),
+        "vla": ("tiny:qwen3_vl:hidden=32,layers=1", {"chunk": 2, "camera": "wrist", "head": "normal"}),
+    }[kind]
+    base = made_policy(PolicyConfig(model=model, kind=kind, options={"dims": DIMS, **options}), device="cpu", seed=3)
+    base.save(tmp_path / "base")
+    policy = Residual(PolicyConfig(model="mlp"), base=str(tmp_path / "base"), state=STATE, hidden=[16], seed=7)
+    seeds_n, calls_n = torch.arange(4), torch.zeros(4, dtype=torch.int64)
+    wanted = base.act(shown(), seeds_n, calls_n, 0.0).actions_nKA
+    for call in range(2):
+        found = policy.act(shown(call), seeds_n, calls_n + call, 0.0).actions_nKA
+        torch.testing.assert_close(found, wanted[:, call : call + 1], atol=1e-5, rtol=1e-5)
+    assert not any(name.startswith("base") for name, _ in policy.parameters())
+    policy.save(tmp_path / "saved")
+    again = Residual(PolicyConfig(model=str(tmp_path / "saved")), base=str(tmp_path / "base"), state=STATE, hidden=[16])
+    assert torch.equal(
+        again.act(shown(), seeds_n, calls_n, 1.0).actions_nKA, policy.act(shown(), seeds_n, calls_n, 1.0).actions_nKA
+    )

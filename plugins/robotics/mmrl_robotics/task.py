@@ -35,7 +35,7 @@ class Episodes(Task):
         held_out: int = 2000,
         stages: Mapping[str, float] | None = None,
         reward: Literal["stages", "own", "none"] = "stages",
-        difference: bool = True,
+        difference: bool | None = None,
         until_success: bool = True,
         deadline: bool = False,
         max_steps: int | None = None,
@@ -43,14 +43,18 @@ class Episodes(Task):
     ) -> None:
         """simulator: its id. variant: a change of the world, in every split but `demo`. demos, starts, held_out: episodes of the
         splits. stages, reward, difference, until_success, deadline, max_steps: see `mmrl.simulation.Simulation`. options: the
-        simulator's own."""
+        simulator's own. With reward = "stages" the difference is paid unless it is False."""
         for name, value in (("demos", demos), ("starts", starts), ("held_out", held_out)):
             whole(name, value, 1, APART)
         if max_steps is not None:
             whole("max_steps", max_steps, 1, 1_000_000)
-        for name, flag in (("difference", difference), ("until_success", until_success), ("deadline", deadline)):
+        by_change = True if difference is None else difference
+        for name, flag in (("difference", by_change), ("until_success", until_success), ("deadline", deadline)):
             of_kind(name, flag, bool)
         one_of("reward", reward, ("stages", "own", "none"))
+        if difference is not None and reward != "stages":
+            said = f"difference = {str(difference).lower()}"
+            raise UserError(f'{said} is about stages, and reward = "{reward}" pays none of them: drop one of the two')
         for name, worth in (stages or {}).items():
             if isinstance(worth, bool) or not isinstance(worth, int | float) or not abs(worth) < 1e6:
                 raise UserError(f"stages.{name} = {worth!r} must be a number: what that part is worth")
@@ -61,7 +65,7 @@ class Episodes(Task):
             options=options,
             max_steps=max_steps,
             reward=reward,
-            difference=difference,
+            difference=by_change,
             until_success=until_success,
             deadline=deadline,
             **({"stages": dict(stages)} if stages else {}),

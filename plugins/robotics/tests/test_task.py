@@ -44,11 +44,19 @@ def test_a_variant_is_for_what_is_trained_and_held_out_and_not_for_demonstration
         ({"stages": {"grasped": float("nan")}}, r"stages.grasped = nan must be a number"),
         ({"difference": "yes"}, "difference = 'yes' must be true or false"),
         ({"deadline": 1}, "deadline = 1 must be true or false"),
+        ({"difference": True, "reward": "own"}, 'difference = true is about stages, and reward = "own" pays none of them'),
+        ({"difference": False, "reward": "none"}, 'difference = false is about stages, and reward = "none" pays none of them'),
     ],
 )
 def test_options_that_cannot_be(options, message):
     with pytest.raises(UserError, match=message):
         Episodes(simulator="tabletop/table", **options)
+
+
+def test_the_difference_is_what_stages_pay_unless_it_is_switched_off():
+    paid = [Episodes(simulator="tabletop/table", **options).simulation for options in ({}, {"difference": False})]
+    assert [(s.reward, s.difference) for s in paid] == [("stages", True), ("stages", False)]
+    assert Episodes(simulator="tabletop/table", reward="own").simulation.reward == "own"
 
 
 def test_what_an_episode_was_worth():

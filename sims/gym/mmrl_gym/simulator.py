@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 
 from mmrl import UserError
+from mmrl.asked import check_count
 from mmrl.simulation import ActionSpec
 from mmrl.workers import Workers
 from mmrl.workers.simulator import ProcessSimulator
@@ -54,8 +55,7 @@ class Gym(ProcessSimulator):
         gymnasium. environment: variables for them. deadline_s: seconds after which a process that doesn't answer is killed.
         """
         what = f"gym ({env_id})"
-        if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
-            raise UserError(f"{what}: num_envs = {num_envs!r} must be a whole number of 1 or more")
+        check_count(what, num_envs)
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not 8 <= size <= 2048):
             raise UserError(f"{what}: size = {size!r} must be a whole number of 8 to 2048, or None")
         if not pictures and not state:

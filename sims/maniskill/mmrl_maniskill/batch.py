@@ -16,8 +16,10 @@ from typing import Any, Literal
 import torch
 
 from mmrl import UserError
+from mmrl.asked import check_states, check_variant, checked_actions, checked_ids, checked_seeds
 from mmrl.simulation import ActionSpec, Observation, Transition
 from mmrl_maniskill import world
+from mmrl_maniskill.options import check_options
 from mmrl_maniskill.rendering import choose
 
 
@@ -48,8 +50,7 @@ class Batch:
     ) -> None:
         """backend: `physx_cpu` takes one environment, for trials without a GPU. The rest: see `ManiSkill`."""
         self.what = f"maniskill/batch ({env_id})"
-        if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
-            raise UserError(f"{self.what}: num_envs = {num_envs!r} must be a whole number of 1 or more")
+        check_options(self.what, num_envs, size, cameras, obs)
         if backend == "physx_cpu" and num_envs > 1:
             raise UserError(f"{self.what}: physx_cpu takes one environment, and not {num_envs}: take maniskill/env")
         if "target" in control_mode:
@@ -77,12 +78,9 @@ class Batch:
 
     def reset(self, seeds_n: torch.Tensor, env_ids_n: torch.Tensor | None = None, variant: str | None = None) -> Observation:
         """See `mmrl.Simulator.reset`. Each environment is reset alone: drawn for several at once, a start would depend on N."""
-        if variant is not None:
-            raise UserError(f"{self.what} has no variant {variant!r}: it has none")
         ids_n = self._ids(env_ids_n)
-        seeds = torch.as_tensor(seeds_n)
-        if seeds.shape != ids_n.shape or seeds.dtype != torch.int64:
-            raise UserError(f"{len(ids_n)} environments need as many seeds, int64, and not {list(seeds.shape)} of {seeds.dtype}")
+        check_variant(self.what, variant, ())
+        seeds = checked_seeds(seeds_n, len(ids_n), "cpu")
         with world.unseen(self._opened()), _generators_kept():
             for env, seed in zip(ids_n, seeds.tolist(), strict=True):
                 torch.manual_seed(seed % world.SEEDS)
@@ -92,17 +90,7 @@ class Batch:
     def step(self, actions_NA: torch.Tensor, active_N: torch.Tensor) -> Transition:
         """See `mmrl.Simulator.step`."""
         env = self._opened()
-        wanted = (self.num_envs, self.action.dims)
-        actions_NA = torch.as_tensor(actions_NA, device=self.device)
-        if tuple(actions_NA.shape) != wanted or not actions_NA.is_floating_point():
-            raise UserError(f"actions must be float32 {list(wanted)}, and not {actions_NA.dtype} {list(actions_NA.shape)}")
-        active_N = torch.as_tensor(active_N, device=self.device)
-        if active_N.shape != (self.num_envs,) or active_N.dtype != torch.bool:
-            raise UserError(f"active must be bool [{self.num_envs}], and not {active_N.dtype} {list(active_N.shape)}")
-        wrong_N = actions_NA.isnan().any(1) & active_N
-        if wrong_N.any():
-            raise UserError(f"the action of environment {int(wrong_N.nonzero()[0])} has NaN: look at what the policy gave")
-        actions_NA = torch.where(active_N[:, None], actions_NA.float().clamp(-1, 1), 0.0)
+        actions_NA, active_N = checked_actions(actions_NA, active_N, self.num_envs, self.action.dims, self.device)
         if self.action.gripper is not None:
             actions_NA[:, self.action.gripper] *= -1  # ManiSkill opens above 0
         idle_n = (~active_N).nonzero()[:, 0]
@@ -132,8 +120,7 @@ class Batch:
     def restore(self, env_ids_n: torch.Tensor, state: Any) -> Observation:
         """See `mmrl.Simulator.restore`."""
         ids_n = self._ids(env_ids_n)
-        if len(state["steps"]) != len(ids_n):
-            raise UserError(f"{self.what}: {len(ids_n)} environments can't be put into {len(state['steps'])} states")
+        check_states(self.what, len(ids_n), len(state["steps"]))
         self._put(ids_n, state)
         return self._observe()[0].rows(ids_n)
 
@@ -163,14 +150,7 @@ class Batch:
         return Observation(images=images, state=rows["state"], instructions=[self.instruction] * self.num_envs), rows
 
     def _ids(self, env_ids_n: torch.Tensor | None) -> torch.Tensor:
-        if env_ids_n is None:
-            return torch.arange(self.num_envs, device=self.device)
-        ids_n = torch.as_tensor(env_ids_n, device=self.device)
-        if ids_n.dim() != 1 or ids_n.dtype != torch.int64 or len(ids_n.unique()) < len(ids_n):
-            raise UserError(f"environments are different int64 numbers, and not {ids_n.dtype} {list(ids_n.shape)}")
-        if len(ids_n) and not 0 <= int(ids_n.min()) <= int(ids_n.max()) < self.num_envs:
-            raise UserError(f"there are {self.num_envs} environments, numbered from 0, and not {ids_n.tolist()}")
-        return ids_n
+        return checked_ids(env_ids_n, self.num_envs, self.device)
 
     def _opened(self) -> Any:
         if self._env is None:

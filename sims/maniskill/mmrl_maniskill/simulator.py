@@ -12,6 +12,7 @@ from mmrl import UserError
 from mmrl.simulation import ActionSpec
 from mmrl.workers import Workers
 from mmrl.workers.simulator import ProcessSimulator
+from mmrl_maniskill.options import check_options
 from mmrl_maniskill.rendering import choose
 
 START_S = 180.0
@@ -52,12 +53,7 @@ class ManiSkill(ProcessSimulator):
         `state`) none. deadline_s: seconds after which a process that doesn't answer is killed. python: another interpreter.
         """
         what = f"maniskill ({env_id})"
-        if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
-            raise UserError(f"{what}: num_envs = {num_envs!r} must be a whole number of 1 or more")
-        if isinstance(size, bool) or not isinstance(size, int) or not 8 <= size <= 1024:
-            raise UserError(f"{what}: size = {size!r} must be a whole number of 8 to 1024")
-        if isinstance(cameras, str) or (obs == "rgb" and not cameras):
-            raise UserError(f"{what}: cameras = {cameras!r} must be a list of names")
+        check_options(what, num_envs, size, cameras, obs)
         if python is None and importlib.util.find_spec("mani_skill") is None:
             raise UserError(f"{what}: no module named 'mani_skill': pip install \"mmrl[maniskill]\"")
         rung = choose(rendering, obs == "rgb", python)

@@ -77,3 +77,19 @@ def test_modes_whose_targets_are_not_restored_are_refused():
     """The arm of a restored start would move on from the target of the episode before."""
     with pytest.raises(UserError, match="doesn't restore the targets of 'pd_ee_target_delta_pose': take maniskill/env"):
         Batch(num_envs=1, device="cpu", backend="physx_cpu", control_mode="pd_ee_target_delta_pose", **PICK)
+
+
+@pytest.mark.parametrize(
+    "options,why",
+    [
+        ({"num_envs": 0}, "num_envs = 0 must be"),
+        ({"size": 0}, "size = 0 must be"),
+        ({"size": 2.5}, "size = 2.5 must be"),
+        ({"cameras": "base_camera"}, "cameras = 'base_camera' must be a list of names"),
+        ({"cameras": (), "obs": "rgb"}, r"cameras = \(\) must be a list of names"),
+    ],
+)
+def test_what_can_not_be_is_refused_as_by_a_process(options, why):
+    with pytest.raises(UserError, match=r"maniskill/batch \(PickCube-v1\): " + why) as error:
+        Batch(**{"num_envs": 1, "device": "cpu", "backend": "physx_cpu"} | PICK | options)
+    assert "\n" not in str(error.value)

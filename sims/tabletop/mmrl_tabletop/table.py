@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from mmrl import UserError
+from mmrl.asked import check_count, check_variant, checked_actions, checked_ids, checked_seeds
 from mmrl.simulation import ActionSpec, Observation, Transition
 from mmrl_tabletop import VARIANTS, expert, language
 from mmrl_tabletop.physics import TURN, Contact
@@ -61,8 +62,7 @@ class Table:
         objects, metres. light: how much the brightness varies, 0 to 0.8. noise: of the pixels, standard deviation in 255ths.
         samples: rays along each side of a pixel. expert_slop: 0 to 1, how clumsy `expert` is on purpose.
         """
-        if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
-            raise UserError(f"num_envs = {num_envs!r} must be a whole number of 1 or more")
+        check_count("tabletop/table", num_envs)
         self.device = torch.device(device)
         self.num_envs = num_envs
         self.settings = checked(
@@ -99,30 +99,13 @@ class Table:
     def reset(self, seeds_n: torch.Tensor, env_ids_n: torch.Tensor | None = None, variant: str | None = None) -> Observation:
         """See `mmrl.Simulator.reset`. variant: of `mmrl_tabletop.VARIANTS`."""
         ids_n = self._ids(env_ids_n)
-        if variant is not None and variant not in VARIANTS:
-            raise UserError(f"tabletop/table has no variant {variant!r}: it has {', '.join(VARIANTS)}")
-        seeds_n = torch.as_tensor(seeds_n, device=self.device)
-        if seeds_n.shape != ids_n.shape or seeds_n.dtype != torch.int64:
-            raise UserError(
-                f"{len(ids_n)} environments need as many seeds, int64, and not {tuple(seeds_n.shape)} of {seeds_n.dtype}"
-            )
-        return self._put(ids_n, spawn(self.settings, seeds_n, variant))
+        check_variant("tabletop/table", variant, VARIANTS)
+        return self._put(ids_n, spawn(self.settings, checked_seeds(seeds_n, len(ids_n), self.device), variant))
 
     def step(self, actions_NA: torch.Tensor, active_N: torch.Tensor) -> Transition:
         """See `mmrl.Simulator.step`. x, y, z; with 7 dims roll, pitch, yaw; the gripper, which closes above 0, after the move."""
         settings, before = self.settings, self._scene
-        active_N = torch.as_tensor(active_N, device=self.device)
-        actions_NA = torch.as_tensor(actions_NA, device=self.device)
-        if actions_NA.shape != (self.num_envs, settings.dims) or not actions_NA.is_floating_point():
-            raise UserError(
-                f"actions must be float32 [{self.num_envs}, {settings.dims}], and not {actions_NA.dtype} {list(actions_NA.shape)}"
-            )
-        if active_N.shape != (self.num_envs,) or active_N.dtype != torch.bool:
-            raise UserError(f"active must be bool [{self.num_envs}], and not {active_N.dtype} {list(active_N.shape)}")
-        wrong_N = actions_NA.isnan().any(1) & active_N
-        if wrong_N.any():
-            raise UserError(f"the action of environment {int(wrong_N.nonzero()[0])} has NaN: look at what the policy gave")
-        actions_NA = torch.where(active_N[:, None], actions_NA.float().clamp(-1, 1), 0.0)
+        actions_NA, active_N = checked_actions(actions_NA, active_N, self.num_envs, settings.dims, self.device)
         turn_N3 = actions_NA[:, 3:6] * TURN if settings.dims == 7 else torch.zeros_like(before.gripper[:, 3:])
         after = self._contact.move(before, actions_NA[:, :3] * settings.step, turn_N3, actions_NA[:, -1] > 0)
         after = self._moved(dataclasses.replace(after, steps=after.steps + 1))
@@ -212,11 +195,4 @@ class Table:
         return Observation(images=images, state=state, instructions=[self._texts[i] for i in ids_n.tolist()])
 
     def _ids(self, env_ids_n: torch.Tensor | None) -> torch.Tensor:
-        if env_ids_n is None:
-            return self._all_N
-        ids_n = torch.as_tensor(env_ids_n, device=self.device)
-        if ids_n.dim() != 1 or ids_n.dtype != torch.int64 or len(ids_n.unique()) < len(ids_n):
-            raise UserError(f"environments are different int64 numbers, and not {ids_n.dtype} {list(ids_n.shape)}")
-        if len(ids_n) and not 0 <= int(ids_n.min()) <= int(ids_n.max()) < self.num_envs:
-            raise UserError(f"there are {self.num_envs} environments, numbered from 0, and not {ids_n.tolist()}")
-        return ids_n
+        return checked_ids(env_ids_n, self.num_envs, self.device)

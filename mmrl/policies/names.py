@@ -1,0 +1,41 @@
+"""What `policy.model` may say: a folder, a name on the hub, or `tiny:FAMILY:key=value,...` for a small random model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from mmrl.errors import UserError
+
+
+def refuse_path(name: str, cure: str) -> None:
+    """Refuse what looks like a folder and is none; a hub name has one slash at most. What that stands for is not looked up."""
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise UserError(f"policy.model {name!r} is not a folder: {cure}")
+
+
+def base_name(model: str, seed: int, full_name: Callable[[str, int], str]) -> str:
+    """What a saved adapter says it belongs to, wherever it is read from. full_name: of a tiny model."""
+    if model.startswith("tiny:"):
+        return full_name(model, seed)
+    return str(Path(model).resolve()) if Path(model).is_dir() else model
+
+
+def tiny_sizes(name: str, sizes: Mapping[str, int], seed: int) -> tuple[str, dict[str, int]]:
+    """`tiny:FAMILY[:key=value,...]` -> (family, sizes and seed: those of the name, and the given ones for the rest). Raises
+    UserError for what is not understood."""
+    _, family, *rest = name.split(":")
+    found = {**sizes, "seed": seed}
+    for item in filter(None, ",".join(rest).split(",")):
+        key, _, value = item.partition("=")
+        if key not in found or not re.fullmatch(r"[0-9]{1,19}", value):
+            example = tiny_name(family, sizes)
+            raise UserError(f"policy.model {name!r}: {item!r} is not understood: write {example}")
+        found[key] = int(value)
+    return family, found
+
+
+def tiny_name(family: str, sizes: Mapping[str, int]) -> str:
+    """The inverse of `tiny_sizes`."""
+    return f"tiny:{family}:" + ",".join(f"{key}={value}" for key, value in sizes.items())
