@@ -66,7 +66,8 @@ class Evaluation:
     n: int
     """Prompts that were scored."""
     extra: dict[str, float] = field(default_factory=dict)
-    """What the task's `summarise` adds, `truncated_share` and `failed` of the answers; with several answers a prompt `pass@k` and
+    """What the task's `summarise` adds, `part/NAME` of the parts that the verifier names, `truncated_share` and `failed` of the
+    answers; with several answers a prompt `pass@k` and
     `majority@k`, see `several`; with `evaluate.blank`, `blank`: the value on blanked pictures, where the task has any."""
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Of a task that acts: `episode/success` (at any time) and `episode/success_at_end` of `extra` -> such bounds."""
@@ -134,6 +135,7 @@ class Evaluator:
         prompts, cases, scores = self._answered(label, metric, watched=watched)
         items = self._scored(label, prompts, cases, scores)
         extra = self._summarise(label, [(p, i.value) for p, i in zip(prompts, items, strict=True) if i.value is not None])
+        extra |= parts_of(scores)
         extra["truncated_share"] = sum(c.status.is_truncated for c in cases) / len(cases)
         extra["failed"] = float(sum(s.failed for s in scores))
         outcomes = self._outcomes(cases)
@@ -252,6 +254,15 @@ def pass_at(k: int, n: int, c: int) -> float:
     """The chance that of k answers at least one is right, estimated without bias from n >= k answers of which c were (Chen et al.
     2021, Evaluating large language models trained on code, eq. 1)."""
     return 1.0 - math.comb(n - c, k) / math.comb(n, k)
+
+
+def parts_of(scores: Sequence[Score]) -> dict[str, float]:
+    """`part/NAME` -> the mean of a part that the verifier named, over the answers that have it."""
+    found: dict[str, list[float]] = {}
+    for score in scores:
+        for name, value in score.parts.items():
+            found.setdefault(f"part/{name}", []).append(value)
+    return {name: statistics.fmean(values) for name, values in sorted(found.items())}
 
 
 def _majority_score(votes: Sequence[tuple[str, float]]) -> float:

@@ -42,7 +42,7 @@ def rollout_row(rollout: Rollout, score: Score, advantage: float, shows: Any = N
         "group": rollout.group,
         "messages": _shown(rollout) if rollout.track else _conversation(rollout),
         "answer": prompt.answer,
-        "completion": _told(rollout) if rollout.outcome else rollout.completion,
+        "completion": _told(rollout) if rollout.track else rollout.completion,
         "source": "gold" if rollout.demonstrated else "hint" if rollout.off_policy else "policy",
         "tokens": rollout.length,
         "status": rollout.status,

@@ -25,6 +25,7 @@ from mmrl import builtin, contract, hookspecs
 from mmrl.contract import CORE, KINDS, SINGULAR
 from mmrl.errors import UserError
 from mmrl.interfaces import Simulator, Task
+from mmrl.screens import Screens
 from mmrl.simulation import Simulation, parts_of
 from mmrl.specs import Spec
 from mmrl.targets import PluginError, calling, check_options, explain_import, load_target, one_line, suggest
@@ -184,6 +185,10 @@ class Registry:
         if not simulation.simulator:
             raise UserError("the task has no simulator: it can be imitated, and nothing more")
         spec = self.get("simulators", simulation.simulator)
+        if spec.screens:
+            raise UserError(
+                f"simulator {spec.id!r} has screens, which are answered in words: take it for a task such as gui/episodes"
+            )
         kind, options = self.target(spec), {**spec.options, **simulation.options}
         check_options(f"simulator {spec.id!r}", kind, {**options, "num_envs": num_envs, "device": device})
         known = ("success", *spec.parts)
@@ -197,6 +202,21 @@ class Registry:
         if not isinstance(simulator, Simulator):
             raise UserError(f"simulator {spec.id!r}: its target gave a {type(simulator).__name__}, which is no mmrl.Simulator")
         return simulator
+
+    def make_screens(self, id: str, options: Mapping[str, Any] | None = None) -> Screens:
+        """The screens of a simulator, built with its spec's options and then these."""
+        spec = self.get("simulators", id)
+        if not spec.screens:
+            raise UserError(f"simulator {spec.id!r} has no screens: it is stepped by policies that act")
+        kind, merged = self.target(spec), {**spec.options, **(options or {})}
+        check_options(f"simulator {spec.id!r}", kind, merged)
+        with calling(f"simulator {spec.id!r}, made with {merged},"):
+            screens = kind(**merged)
+        if not isinstance(screens, Screens):
+            raise PluginError(
+                f"simulator {spec.id!r}: its target gave a {type(screens).__name__}, which is no mmrl.screens.Screens"
+            )
+        return screens
 
     def make_verifier(self, id: str, options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
         """The verifier of an id as a function of a case only: its spec's options and then these are bound. It pickles. One that

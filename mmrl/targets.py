@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import metadata
 from typing import Any, Literal, TypeGuard, get_args, get_origin
 
-from mmrl.errors import UserError
+from mmrl.errors import UserError, WorldLost
 
 MODULES = {"opencv-python-headless": "cv2", "pillow": "PIL", "scikit-learn": "sklearn", "scikit-image": "skimage"}
 """Distributions whose module has another name, so that a missing module leads to its extra."""
@@ -55,7 +55,7 @@ def calling(what: str) -> Iterator[None]:
     """Around a plugin's code: what it raises becomes a PluginError that begins with `what`, its traceback kept as the cause."""
     try:
         yield
-    except UserError:
+    except (UserError, WorldLost):
         raise
     except (Exception, SystemExit) as error:
         raise PluginError(f"{what} raised {type(error).__name__}: {one_line(error)[:300]}") from error

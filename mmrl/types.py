@@ -140,6 +140,8 @@ class Reply:
     """For this turn; the judge's score of the whole episode comes on top."""
     terminated: bool = False
     """The episode is over."""
+    outcome: Mapping[str, float] = field(default_factory=dict)
+    """What came of the episode so far, such as `{"success": 1.0}`; that of the last reply is what verifiers see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +166,7 @@ class Rollout:
     """What happened in a simulator; such an episode has no turns."""
     outcome: Mapping[str, float] = field(default_factory=dict)
     """What came of an episode in a simulator: `success` (at any time), `success_at_end`, `return`, `steps`, and each of the
-    simulator's parts at its best."""
+    simulator's parts at its best. In a conversation what its world says."""
 
     @property
     def length(self) -> int:
@@ -210,7 +212,7 @@ class Case:
     media: tuple[Any, ...] = ()
     """The images as the task gave them; filled only for verifiers whose spec says `images=True`."""
     outcome: Mapping[str, float] = field(default_factory=dict)
-    """`Rollout.outcome`, of an episode in a simulator."""
+    """`Rollout.outcome`."""
     rollout: Rollout | None = None
     """The whole episode; filled only for verifiers whose spec says `rollout=True`."""
 

@@ -61,7 +61,9 @@ class Collector(Protocol):
 def collector_of(config: RunConfig, tasks: Mapping[str, Task], policy: Policy) -> Collector:
     """tasks: label -> task; all are answered in words or all act, as the policy does (`mmrl.refuse`)."""
     if isinstance(policy, VLM):
-        return TurnCollector(policy, LocalGenerator(policy, config.generate.batch_size), tasks, config.generate.max_turns)
+        generate = config.generate
+        generator = LocalGenerator(policy, generate.batch_size)
+        return TurnCollector(policy, generator, tasks, generate.max_turns, generate.max_context)
     assert isinstance(policy, ActingPolicy)
     device = str(policy.device) if config.simulate.device == "auto" else config.simulate.device
     return StepCollector(policy, tasks, config.simulate, device)

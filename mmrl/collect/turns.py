@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from mmrl.data.seeds import derive
+from mmrl.errors import WorldLost
 from mmrl.generate.local import LocalGenerator, Sample, Sampling
 from mmrl.interfaces import Task, World
 from mmrl.policies.critic import Critic
@@ -15,29 +19,56 @@ from mmrl.policies.vlm import VLM
 from mmrl.targets import PluginError, calling, is_finite
 from mmrl.types import Message, Prompt, Reply, Rollout, Status, Turn, replace
 
+SIDE_BY_SIDE = 4
+"""Worlds that are waited for at once, for each core."""
+
 
 class Episode:
     """A conversation with a world, while it goes on."""
 
-    def __init__(self, rollout: Rollout, world: World) -> None:
-        """rollout: with its first turn."""
-        self.rollout, self.world = rollout, world
+    def __init__(self, rollout: Rollout, world: World, close: Callable[[], None]) -> None:
+        """rollout: with its first turn. close: the world, once; it is called as soon as the episode is over, so that what the
+        world holds serves the next."""
+        self.rollout, self.world, self.close = rollout, world, close
         self.turns, self.inputs, self.status = [*rollout.turns], rollout.inputs, rollout.status
+        self.outcome: Mapping[str, float] = {}
         self.observed: tuple[int, ...] = ()
         self.messages: tuple[Message, ...] = ()
 
-    def step(self, policy: VLM) -> bool:
-        """Let the world answer to the last turn; whether the episode is over."""
-        last, what = self.turns[-1], f"task {self.rollout.prompt.task!r}: its world's step()"
-        with calling(what):
-            reply = self.world.step(last.text)
+    def said(self) -> Reply | WorldLost:
+        """What the world answers to the last turn, or that it is lost."""
+        what = f"task {self.rollout.prompt.task!r}: its world's step()"
+        try:
+            with calling(what):
+                reply = self.world.step(self.turns[-1].text)
+        except WorldLost as lost:
+            self.close()
+            return lost
         if not isinstance(reply, Reply) or not is_finite(reply.reward):
             raise PluginError(f"{what} must give a mmrl.Reply with a finite reward, not {reply!r:.80}")
+        if not reply.terminated and not reply.messages:
+            raise PluginError(f"{what} neither ends the episode nor says anything: give messages, or terminated=True")
+        if reply.terminated:
+            self.close()
+        return reply
+
+    def gold(self) -> str | None:
+        """What the world would have said to what was shown."""
+        with calling(f"task {self.rollout.prompt.task!r}: its world's gold()"):
+            text: str | None = self.world.gold()  # type: ignore[attr-defined]
+        if text is not None and not isinstance(text, str):
+            raise PluginError(f"task {self.rollout.prompt.task!r}: its world's gold() must give a text or None, not {text!r:.60}")
+        return text
+
+    def hear(self, reply: Reply | WorldLost, policy: VLM) -> bool:
+        """Take in what the world said; whether the episode is over."""
+        if isinstance(reply, WorldLost):
+            self.status = Status.WORLD_ERROR
+            return True
+        last, self.outcome = self.turns[-1], reply.outcome
         self.turns[-1] = replace(last, reward=float(reply.reward), terminated=bool(reply.terminated))
         if reply.terminated:
             return True
-        if not reply.messages:
-            raise PluginError(f"{what} neither ends the episode nor says anything: give messages, or terminated=True")
         self.inputs, self.observed = policy.extend(self.inputs, last.token_ids, reply.messages)
         self.messages = tuple(reply.messages)
         return False
@@ -47,15 +78,15 @@ class Episode:
         self.turns.append(turn_of(self.observed, sample, text, version, self.messages))
         self.status = status_of(sample)
 
-    def cut_off(self, version: int) -> None:
-        """No turn is left: what the world said is observed and nothing follows."""
+    def cut_off(self, version: int, status: Status) -> None:
+        """No turn is left, or no room: what the world said is observed and nothing follows."""
         silent = Sample(token_ids=(), logprobs=(), finished=False)
         self.turns.append(turn_of(self.observed, silent, "", version, self.messages))
-        self.status = Status.TRUNCATED_TURNS
+        self.status = status
 
     def ended(self) -> Rollout:
         later = self.inputs if len(self.turns) > 1 else None
-        return replace(self.rollout, turns=tuple(self.turns), status=self.status, later=later)
+        return replace(self.rollout, turns=tuple(self.turns), status=self.status, later=later, outcome=self.outcome)
 
 
 def turn_of(observed: tuple[int, ...], sample: Sample, text: str, version: int, messages: tuple[Message, ...] = ()) -> Turn:
@@ -75,6 +106,21 @@ def status_of(sample: Sample) -> Status:
     return Status.FINISHED if sample.finished else Status.TRUNCATED_LENGTH
 
 
+def has_world(task: Task) -> bool:
+    """Whether its episodes may have more than one turn."""
+    return type(task).world is not Task.world
+
+
+def _replies(episodes: Sequence[Episode]) -> list[Reply | WorldLost]:
+    """What each world says; those that wait are asked side by side."""
+    waiting = [e for e in episodes if getattr(e.world, "waits", False)]
+    if len(waiting) < 2:
+        return [e.said() for e in episodes]
+    with ThreadPoolExecutor(min(len(waiting), SIDE_BY_SIDE * (os.cpu_count() or 1)), "world") as pool:
+        later = {id(e): pool.submit(e.said) for e in waiting}
+        return [later[id(e)].result() if id(e) in later else e.said() for e in episodes]
+
+
 def _close(world: World, task: str) -> None:
     with calling(f"task {task!r}: its world's close()"):
         world.close()
@@ -84,21 +130,31 @@ class TurnCollector:
     """Encodes each prompt once, samples its group, and keeps what was sampled."""
 
     def __init__(
-        self, policy: VLM, generator: LocalGenerator, tasks: Mapping[str, Task] | None = None, max_turns: int = 8
+        self,
+        policy: VLM,
+        generator: LocalGenerator,
+        tasks: Mapping[str, Task] | None = None,
+        max_turns: int = 8,
+        max_context: int | None = None,
     ) -> None:
-        """tasks: label -> task, whose worlds answer. max_turns: after so many an episode is cut off."""
+        """tasks: label -> task, whose worlds answer. max_turns: after so many an episode is cut off. max_context: and where the
+        tokens of the conversation and of a next answer would be more than these, by default the model's own limit."""
         self.policy, self.generator = policy, generator
         self.critic: Critic | None = None
         """Unused: values of words are measured in the update's own passes."""
         self.advised = False
         self.tasks, self.max_turns = tasks or {}, max_turns
+        self.max_context = max_context or policy.model.config.get_text_config().max_position_embeddings
+        self._lost = 0
 
     @property
     def batch_size(self) -> int:
         return self.generator.batch_size
 
     def figures(self) -> dict[str, float]:
-        return {}
+        """Episodes that were lost since this was last asked for, where tasks have worlds."""
+        lost, self._lost = self._lost, 0
+        return {"world/lost": float(lost)} if any(has_world(task) for task in self.tasks.values()) else {}
 
     def close(self) -> None:
         """Worlds are closed with their episodes."""
@@ -114,40 +170,59 @@ class TurnCollector:
         self, prompts: Sequence[Prompt], inputs: Sequence[PromptInputs], group_size: int, sampling: Sampling, version: int = 0
     ) -> list[Rollout]:
         """N = len(prompts) * group_size finished episodes, a group's next to each other."""
-        groups = self.generator.generate(inputs, group_size, sampling)
-        rollouts = [
-            self._rollout(prompt, encoded, sample, group, version)
-            for group, (prompt, encoded, samples) in enumerate(zip(prompts, inputs, groups, strict=True))
-            for sample in samples
-        ]
+        at_once = max(1, self.batch_size // group_size)
+        if len(prompts) <= at_once or not any(has_world(self.tasks[p.task]) for p in prompts if p.task in self.tasks):
+            return self._collected(prompts, inputs, group_size, sampling, version)
+        rollouts: list[Rollout] = []
+        for first in range(0, len(prompts), at_once):  # each world may be a browser's page, so that all at once are too many
+            some, wave = slice(first, first + at_once), replace(sampling, seed=derive(sampling.seed, "wave", first))
+            found = self._collected(prompts[some], inputs[some], group_size, wave, version)
+            rollouts += [replace(rollout, group=rollout.group + first) for rollout in found]
+        return rollouts
+
+    def _collected(
+        self, prompts: Sequence[Prompt], inputs: Sequence[PromptInputs], group_size: int, sampling: Sampling, version: int
+    ) -> list[Rollout]:
         with contextlib.ExitStack() as opened:
-            episodes = [
-                Episode(rollout, world) for rollout in rollouts if (world := self._world(rollout.prompt, opened)) is not None
+            worlds = [self._world(prompt, opened) for prompt in prompts for _ in range(group_size)]  # they start meanwhile
+            groups = self.generator.generate(inputs, group_size, sampling)
+            rollouts = [
+                self._rollout(prompt, encoded, sample, group, version)
+                for group, (prompt, encoded, samples) in enumerate(zip(prompts, inputs, groups, strict=True))
+                for sample in samples
             ]
+            episodes = [Episode(r, *world) for r, world in zip(rollouts, worlds, strict=True) if world is not None]
             self._go_on(episodes, sampling, version)
         ended = {id(e.rollout): e.ended() for e in episodes}
+        self._lost += sum(e.status is Status.WORLD_ERROR for e in episodes)
         return [ended.get(id(r), r) for r in rollouts]
 
-    def _world(self, prompt: Prompt, opened: contextlib.ExitStack) -> World | None:
-        """The world of an episode, closed with `opened`."""
+    def _world(self, prompt: Prompt, opened: contextlib.ExitStack) -> tuple[World, Callable[[], None]] | None:
+        """The world of an episode and what closes it, once, at the latest with `opened`."""
         task = self.tasks.get(prompt.task)
-        if task is None or type(task).world is Task.world:
+        if task is None or not has_world(task):
             return None
         with calling(f"task {prompt.task!r}: world()"):
             world = task.world(prompt)
-        if world is not None:
-            opened.callback(_close, world, prompt.task)
-        return world
+        if world is None:
+            return None
+        close = functools.cache(functools.partial(_close, world, prompt.task))
+        opened.callback(close)
+        return world, close
 
     def _go_on(self, episodes: Sequence[Episode], sampling: Sampling, version: int) -> None:
         """Let the worlds answer and the policy go on, all episodes side by side, until each is over."""
         for number in range(1, self.max_turns + 1):
-            episodes = [e for e in episodes if not e.step(self.policy)]
-            if not episodes:
-                return
+            episodes = [e for e, reply in zip(episodes, _replies(episodes), strict=True) if not e.hear(reply, self.policy)]
             if number == self.max_turns:
                 for episode in episodes:
-                    episode.cut_off(version)
+                    episode.cut_off(version, Status.TRUNCATED_TURNS)
+                return
+            full = [e for e in episodes if len(e.inputs.ids) + sampling.max_tokens > self.max_context]
+            for episode in full:
+                episode.cut_off(version, Status.TRUNCATED_LENGTH)
+            episodes = [e for e in episodes if e not in full]
+            if not episodes:
                 return
             again = replace(sampling, seed=derive(sampling.seed, "turn", number))
             samples = self.generator.generate([e.inputs for e in episodes], 1, again)
@@ -155,12 +230,36 @@ class TurnCollector:
                 episode.answer(sample, self.policy.decode(sample.token_ids), version)
 
     def demonstrate(self, prompts: Sequence[Prompt], inputs: Sequence[PromptInputs], completions: Sequence[str]) -> list[Rollout]:
-        """Rollouts that hold a given completion each; nobody sampled them, so their logprobs are NaN."""
-        samples = [self.policy.encode_completion(text) for text in completions]
-        return [
-            self._rollout(p, i, Sample(token_ids=tuple(ids), logprobs=(math.nan,) * len(ids), finished=True), n, 0)
-            for n, (p, i, ids) in enumerate(zip(prompts, inputs, samples, strict=True))
+        """Rollouts that begin with a given completion each, and go on as their worlds' `gold` says where those have one; nobody
+        sampled them, so their logprobs are NaN."""
+        rollouts = [
+            self._rollout(p, i, self._gold(text), n, 0)
+            for n, (p, i, text) in enumerate(zip(prompts, inputs, completions, strict=True))
         ]
+        with contextlib.ExitStack() as opened:
+            worlds = [self._world(prompt, opened) for prompt in prompts]
+            shown = [Episode(r, *w) for r, w in zip(rollouts, worlds, strict=True) if w is not None and hasattr(w[0], "gold")]
+            self._show_on(shown)
+        ended = {id(e.rollout): e.ended() for e in shown}
+        return [ended.get(id(r), r) for r in rollouts]
+
+    def _show_on(self, episodes: Sequence[Episode]) -> None:
+        """Let the worlds of demonstrations answer, and say themselves what should be said to that."""
+        for number in range(1, self.max_turns + 1):
+            episodes = [e for e, reply in zip(episodes, _replies(episodes), strict=True) if not e.hear(reply, self.policy)]
+            said = {id(e): e.gold() for e in episodes}
+            for episode in episodes:
+                text = said[id(episode)]
+                full = len(episode.inputs.ids) + len(self.policy.encode_completion(text or "")) > self.max_context
+                if number == self.max_turns or full or text is None:
+                    episode.cut_off(0, Status.TRUNCATED_LENGTH if full else Status.TRUNCATED_TURNS)
+                else:
+                    episode.answer(self._gold(text), text, 0)
+            episodes = [e for e in episodes if not e.status.is_truncated]
+
+    def _gold(self, text: str) -> Sample:
+        ids = self.policy.encode_completion(text)
+        return Sample(token_ids=tuple(ids), logprobs=(math.nan,) * len(ids), finished=True)
 
     def _rollout(self, prompt: Prompt, inputs: PromptInputs, sample: Sample, group: int, version: int) -> Rollout:
         turn = turn_of(tuple(inputs.ids.tolist()), sample, self.policy.decode(sample.token_ids), version)

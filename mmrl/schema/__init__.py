@@ -139,8 +139,11 @@ class GenerateConfig(Section):
     """Sample from so many of the likeliest tokens; 0 from all."""
     max_turns: Positive = 8
     """After so many turns an episode with a world is cut off; a task without one has a single turn."""
+    max_context: Positive | None = None
+    """Tokens of a conversation with a world, the next answer included: where they would be more, the episode is cut off. By
+    default the model's own limit."""
     batch_size: Positive = 256
-    """Completions sampled at once; a larger group is not divided."""
+    """Completions sampled at once, and episodes that worlds serve at once; a larger group is not divided."""
 
 
 class SimulateConfig(Section):

@@ -1,0 +1,114 @@
+"""Screens: where to click, what to do next, what was done; on pages drawn here, recorded episodes and people's data."""
+
+from typing import Any
+
+from mmrl import TaskSpec, VerifierSpec, hookimpl
+
+DATA = "mmrl_gui.data_task:"
+ACTIONS = "mmrl_gui.action_task:"
+OURS = "mmrl_gui.verifiers:"
+FIRST = "gui/hit-first"
+R1 = ["click", "long-press", "type", "back", "open", "scroll", "wait", "answer"]
+"""What GUI-R1's prompt enumerates."""
+
+
+@hookimpl
+def mmrl_tasks() -> list[TaskSpec]:
+    return [*_data(), *_screens(), *_episodes()]
+
+
+def _data() -> list[TaskSpec]:
+    """Screens, actions and recordings that people bring."""
+
+    def task(id: str, target: str, verifiers: dict[str, float], summary: str, **options: Any) -> TaskSpec:
+        metric = options.pop("metric", "")
+        named = {f"gui/{name}": weight for name, weight in verifiers.items()}
+        return TaskSpec(id=f"gui/{id}", target=target, verifiers=named, options=options, summary=summary, metric=metric)
+
+    where, act, inverse = DATA + "GroundingData", ACTIONS + "NextAction", ACTIONS + "Inverse"
+    ours, step, kinds = {"action": 1.0, "format": 0.1}, "gui/action", ["click", "scroll", "type", "back", "open"]
+    g1 = {"hit@gui-g1": 1.0, "iou@gui-g1": 1.0, "size@gui-g1": 1.0}
+    r1 = {"action-type@ui-r1": 1.0, "coordinate@ui-r1": 1.0, "format@ui-r1": 1.0}
+    shift = {"action@uishift": 1.0, "format@uishift": 1.0}
+    return [
+        task("grounding-data", where, {"hit": 1.0, "format": 0.1}, "ScreenSpot, its v2 and Pro, your own: where to click"),
+        task("grounding@gui-g1", where, g1, "the same, as GUI-G1 asks and pays", style="gui-g1", metric="gui/hit"),
+        task("grounding@ui-r1", where, r1, "the same, as UI-R1 asks and pays", style="ui-r1", metric="gui/hit"),
+        task("grounding@infigui-g1", where, {"aer@infigui-g1": 1.0}, "the same, as InfiGUI-G1", style="infigui-g1", metric=FIRST),
+        task("next-action", act, ours, "AndroidControl, your own: the next action for a goal or a step"),
+        task("next-action@uishift", act, shift, "the same, as UIShift evaluates", style="uishift", kinds=kinds, metric=step),
+        task("next-action@gui-r1", act, {"overall@gui-r1": 1.0}, "the same, as GUI-R1", style="gui-r1", kinds=R1, metric=step),
+        task("next-action@ui-r1", act, r1, "the same, as UI-R1", style="ui-r1", kinds=kinds, metric="gui/coordinate@ui-r1"),
+        task("inverse", inverse, ours, "which action led from one screen to another, k steps apart"),
+        task("inverse@uishift", inverse, shift, "the same, as UIShift asks and pays", style="uishift", kinds=kinds, metric=step),
+        task("recorded", act, ours, "the actions of episodes that were recorded", only="success"),
+    ]
+
+
+def _screens() -> list[TaskSpec]:
+    """Pages drawn here."""
+    return [
+        TaskSpec(
+            id="gui/grounding",
+            target="mmrl_gui.screens_task:Grounding",
+            verifiers={"gui/hit": 1.0, "gui/format": 0.1},
+            summary="where to click for an instruction, on pages drawn here and shown by a browser",
+        ),
+    ]
+
+
+def _episodes() -> list[TaskSpec]:
+    """Acting on a live screen."""
+    return [
+        TaskSpec(
+            id="gui/episodes",
+            target="mmrl_gui.episodes:Episodes",
+            verifiers={"gui/success": 1.0},
+            summary="episodes on live pages: options simulator, pages (MiniWoB++'s, your own)",
+        )
+    ]
+
+
+@hookimpl
+def mmrl_verifiers() -> list[VerifierSpec]:
+    return [*_ours(), *_published()]
+
+
+def _ours() -> list[VerifierSpec]:
+    def spec(id: str, target: str, summary: str, **more: Any) -> VerifierSpec:
+        return VerifierSpec(id=f"gui/{id}", target=OURS + target, summary=summary, **more)
+
+    return [
+        spec("hit", "hit", "the point, or the middle of the box, is in the true box: ScreenSpot's accuracy"),
+        spec("hit-first", "hit", "the same, and of several points the first counts, for evaluation", options={"first": True}),
+        spec("iou", "iou", "IoU of the one box answered", graded=True),
+        spec("size-aware", "size_aware", "hit, IoU and size of the box, as GUI-G1 weights them", graded=True),
+        spec("action", "action", "the action is right in all: AndroidControl's step success"),
+        spec("action-parts", "action", "half for the kind, half for what belongs to it", graded=True, options={"graded": True}),
+        spec("action-type", "action_type", "the kind of action is right"),
+        spec("format", "form", "the form of answer that the task asks for"),
+        spec("success", "success", "the episode did what was to be done"),
+        spec("raw-reward", "raw_reward", "what the page paid, time left out", graded=True, low=-1.0),
+        spec("decayed-reward", "decayed_reward", "what the page paid, less for time", graded=True, low=-1.0),
+    ]
+
+
+def _published() -> list[VerifierSpec]:
+    def spec(id: str, target: str, summary: str, **more: Any) -> VerifierSpec:
+        return VerifierSpec(id=f"gui/{id}", target=f"mmrl_gui.{target}", summary=summary, **more)
+
+    aer = "InfiGUI-G1's reward of exploring: 1 for the form, and by the rank of the first right point"
+    return [
+        spec("hit@gui-g1", "gui_g1:hit", "GUI-G1: the middle of the box is in the true box"),
+        spec("iou@gui-g1", "gui_g1:iou", "GUI-G1: a quarter of the IoU", graded=True, high=0.25),
+        spec("size@gui-g1", "gui_g1:size", "GUI-G1: an eighth of how near the edges are", graded=True, low=-1.0, high=0.125),
+        spec("action@uishift", "uishift:action", "UIShift: the action is right"),
+        spec("format@uishift", "uishift:form", "UIShift: there is an answer tag"),
+        spec("action-type@ui-r1", "ui_r1:action_type", "UI-R1: the type of action is right"),
+        spec("coordinate@ui-r1", "ui_r1:coordinate", "UI-R1: the click is in the true box"),
+        spec("format@ui-r1", "ui_r1:form", "UI-R1: think, then answer, nothing else"),
+        spec("action@gui-r1", "gui_r1:action", "GUI-R1: the action is right"),
+        spec("format@gui-r1", "gui_r1:form", "GUI-R1: think, then a list of actions"),
+        spec("overall@gui-r1", "gui_r1:overall", "GUI-R1: 0.8 for the action, 0.2 for the format", graded=True),
+        spec("aer@infigui-g1", "infigui_g1:aer", aer, graded=True, low=-1.0, high=2.0),
+    ]

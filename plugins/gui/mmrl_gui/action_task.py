@@ -1,0 +1,201 @@
+"""What to do next, and what was done: AndroidControl, UIShift's pairs, recorded episodes, tables of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mmrl import Prompt, UserError, user
+from mmrl.rows import Rows
+from mmrl.screens import KINDS, Action, Box
+from mmrl.tasks import of_kind, one_of, whole
+from mmrl_gui import asking, published
+from mmrl_gui.actions import as_data, of_data, write
+from mmrl_gui.data_task import means
+from mmrl_gui.geometry import middle
+from mmrl_gui.splits import Data, size_of
+from mmrl_gui.tables import Table
+from mmrl_gui.trajectories import Steps, checked, steps
+
+STYLES = ("json", "tags", "brief")
+UISHIFT_KINDS = ("click", "scroll", "type", "back", "open")
+
+
+@dataclass(kw_only=True, eq=False)
+class Acts(Data):
+    """What the tasks share whose answer is an action."""
+
+    kinds: Sequence[str] = KINDS
+    """The kinds of action that are asked about; steps with others are left out."""
+    only: str = "all"
+    """Of recorded episodes: all, or success, those alone that did what was to be done."""
+
+    styles: ClassVar[tuple[str, ...]] = STYLES
+
+    def __post_init__(self) -> None:
+        one_of("only", self.only, ("all", "success"))
+        if not isinstance(self.kinds, list | tuple) or not self.kinds or not all(isinstance(k, str) for k in self.kinds):
+            raise UserError(f'kinds = {self.kinds!r:.60} must be a list of actions, such as ["click", "type"]')
+        for kind in self.kinds:
+            one_of("kinds", kind, KINDS)
+        super().__post_init__()
+
+    def rows(self, found: list[Table]) -> tuple[Rows, Sequence[str]]:
+        rows = steps(found)
+        return rows, rows.keys
+
+    def wanted(self, rows: Rows) -> Sequence[int]:
+        assert isinstance(rows, Steps)
+        won = [n for n in range(len(rows)) if self.only == "all" or rows.won[n]]
+        return won if set(self.kinds) == set(KINDS) else [n for n in won if self._kind(rows, n) in (None, *self.kinds)]
+
+    @staticmethod
+    def _kind(rows: Steps, number: int) -> str | None:
+        """The kind of a step; None for one that can't be read, which is told when it is asked for."""
+        try:
+            return rows[number]["action"].kind
+        except UserError:
+            return None
+
+    def posed(self, row: dict[str, Any], text: str, images: Sequence[Any], size: tuple[int, int]) -> Prompt:
+        """A prompt about a step, whose places are on the first picture."""
+        action, box = row["action"], checked(row["action"], row["box"], size)
+        true = {"action": as_data(action), "box": list(box) if box else None}
+        meta = self.meta("action", size, boxes=[box] if box else [], true=true, kind=action.kind, picture=0)
+        return Prompt(id=row["id"], messages=[user(text, *images)], answer=self._answer(action, box), meta=meta)
+
+    def gold(self, prompt: Prompt) -> str:
+        action, box = of_data(prompt.meta["true"]["action"]), prompt.meta["true"]["box"]
+        numbers = self.numbers(prompt.meta["size"])
+        at, box = target(action, box)
+        if self.style in STYLES:
+            said = write(at, "brief" if self.style == "brief" else "json", numbers, within=box)
+            return asking.thought("I look at what is to be done.", said) if self.style == "tags" else said
+        place = numbers.written(at.at, box) if at.at else None
+        return published.gold_action(self.style, prompt.answer, place, "I look at what is to be done.")
+
+    def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
+        """The mean of each kind of action, where there are several."""
+        figures = means(results, lambda meta: f"kind/{meta['kind']}")
+        return figures if len(figures) > 1 else {}
+
+    def _answer(self, action: Action, box: Box | None) -> Any:
+        forms = {"uishift": published.android, "gui-r1": published.gui_r1, "ui-r1": published.ui_r1}
+        if self.style in forms:
+            return forms[self.style](action, box)
+        return {"action": as_data(action), "box": list(box) if box else None}
+
+
+def target(action: Action, box: Sequence[float] | None) -> tuple[Action, Box | None]:
+    """(the action with its place in the middle of the box, the box); where there is none as it was done."""
+    if box is None or action.at is None:
+        return action, None
+    x1, y1, x2, y2 = box
+    moved = action if action.to is not None else _at(action, middle(box))
+    return moved, (x1, y1, x2, y2)
+
+
+def _at(action: Action, place: tuple[float, float]) -> Action:
+    return Action(kind=action.kind, at=place, to=action.to, text=action.text, direction=action.direction)
+
+
+@dataclass(kw_only=True, eq=False)
+class NextAction(Acts):
+    """The next action on a screen, for a goal and, at the level low, for what this step is to do."""
+
+    level: str = "high"
+    """high: only the goal is told; low: what is to be done in this step."""
+    history: int = 4
+    """The most earlier actions of the episode that are told, as text."""
+
+    styles = (*STYLES, "uishift", "gui-r1", "ui-r1")
+
+    def __post_init__(self) -> None:
+        one_of("level", self.level, ("high", "low"))
+        whole("history", self.history, 0, 100)
+        super().__post_init__()
+
+    def pose(self, row: dict[str, Any], number: int, rows: Any) -> Prompt:
+        size = size_of(row["image"])
+        said = row["step"] if self.level == "low" else row["goal"]
+        if not said:
+            raise ValueError("it has no instruction of its step" if self.level == "low" else "it has no goal or instruction")
+        before = rows.earlier(number)
+        done = [_done(rows, n) for n in before[len(before) - min(len(before), self.history) :]]
+        return self.posed(row, self._text(said, done, len(before), size), [row["image"]], size)
+
+    def _text(self, said: str, done: Sequence[Action | None], before: int, size: tuple[int, int]) -> str:
+        numbers = self.numbers(size)
+        if self.style == "uishift":
+            form = published.UISHIFT_LOW if self.level == "low" else published.UISHIFT_HIGH
+            return form.format(said, *self.eyes.size(size), before + 1)
+        if self.style == "ui-r1":
+            return published.UI_R1.format(said)
+        told = [write(action, "brief", numbers) if action else "?" for action in done]
+        if self.style == "gui-r1":
+            return published.GUI_R1.format(said, "; ".join(told) or "None")
+        first = before - len(told) + 1
+        listed = "".join(f"{number}. {line}\n" for number, line in enumerate(told, first))
+        so_far = f"Done so far:\n{listed}" if told else ""
+        return (
+            f"To do: {said}\n{so_far}What is the next action on this screen? {asking.language(self.style, self.kinds, numbers)}"
+        )
+
+
+def _done(rows: Steps, number: int) -> Action | None:
+    """An earlier action; None for one that can't be read, which is told when it is asked for itself."""
+    try:
+        return rows[number]["action"]
+    except UserError:
+        return None
+
+
+@dataclass(kw_only=True, eq=False)
+class Inverse(Acts):
+    """Which action led from one screen to another: the first of k between them. Nobody has to say what was to be done."""
+
+    k: int = 1
+    """Steps between the two screens."""
+    kinds: Sequence[str] = tuple(kind for kind in KINDS if kind != "wait")
+    changed: bool = True
+    """Leave out pairs of equal pictures, which nobody can tell anything by."""
+
+    styles = (*STYLES, "uishift")
+
+    def __post_init__(self) -> None:
+        whole("k", self.k, 1, 20)
+        of_kind("changed", self.changed, bool)
+        super().__post_init__()
+
+    def wanted(self, rows: Rows) -> Sequence[int]:
+        assert isinstance(rows, Steps)
+        return [n for n in super().wanted(rows) if self._pairs(rows, n)]
+
+    def _pairs(self, rows: Steps, number: int) -> bool:
+        """Whether there is a screen k steps later; a step that can't be read is told when it is asked for."""
+        try:
+            return rows.later(number, self.k) is not None
+        except UserError:
+            return True
+
+    def pose(self, row: dict[str, Any], number: int, rows: Any) -> Prompt:
+        from mmrl.media import load_image
+
+        after = rows.later(number, self.k)
+        if after is None:
+            raise ValueError(f"there is no screen {self.k} steps later")
+        size = size_of(row["image"])
+        second = load_image(after)
+        if self.changed and second.size == size and second.tobytes() == load_image(row["image"]).tobytes():
+            raise ValueError("the two screens are equal: leave the step out, or set changed = false")
+        return self.posed(row, self._text(size), [row["image"], after], size)
+
+    def _text(self, size: tuple[int, int]) -> str:
+        if self.style == "uishift":
+            form = published.UISHIFT if self.k == 1 else published.UISHIFT_LATER
+            return form.format(*self.eyes.size(size), self.k + 1, self.k)
+        question = "Which action led from the first screen to the second?"
+        if self.k > 1:
+            question = f"{self.k} actions led from the first screen to the second. Which was the first of them?"
+        return f"{question} {asking.language(self.style, self.kinds, self.numbers(size))}"

@@ -1,0 +1,334 @@
+"""What a completion does to a screen, and how an action is written in a gold completion.
+
+One language in two styles. `json`: `{"action": "click", "x": 12, "y": 40}`. `brief`: `click 12 40`, `type hello`, `scroll down`,
+`drag 1 2 3 4`, `key Enter`, `wait`. Both are read whichever was asked for, with the names that models learned elsewhere: those of
+AndroidControl and AndroidWorld (`action_type`, `input_text`, `navigate_back`), UI-R1 and GUI-R1 (`coordinate`, `point`, single
+quotes), Qwen's computer_use and mobile_use calls. Nothing is ever evaluated.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mmrl.screens import DIRECTIONS, Action, Box, Element, Point
+from mmrl_gui.frames import Numbers
+from mmrl_gui.geometry import is_number, middle
+from mmrl_gui.reading import BOX_KEYS, POINT_KEYS, only_json, point_in, quoted, said
+
+STYLES = ("json", "brief", "tags")
+"""How an action is asked for; `tags` is a thought and then JSON, each in its tag."""
+SAME: Mapping[str, Sequence[str]] = {
+    "click": ("click", "tap", "left_click", "leftclick", "touch", "mouse_click", "click_element"),
+    "double-click": ("double_click", "doubleclick", "dblclick", "double_tap", "left_double"),
+    "long-press": ("long_press", "longpress", "long_click", "long_tap", "press_and_hold"),
+    "drag": ("drag", "swipe", "left_click_drag", "drag_and_drop", "select_text"),
+    "scroll": ("scroll",),
+    "type": ("type", "input_text", "input", "type_text", "enter_text", "write", "set_text", "fill"),
+    "key": ("key", "press_key", "keypress", "hotkey", "press", "keyboard_enter", "enter", "system_button"),
+    "wait": ("wait", "sleep", "noop", "no_op"),
+    "back": ("back", "navigate_back", "press_back", "go_back"),
+    "home": ("home", "navigate_home", "press_home", "go_home"),
+    "open": ("open", "open_app", "launch", "launch_app", "goto", "navigate"),
+    "answer": ("answer", "terminate", "finish", "finished", "complete", "done", "status"),
+}
+"""Our kind -> the names by which it is known."""
+_KINDS = {name: kind for kind, names in SAME.items() for name in names}
+_KIND_KEYS = ("kind", "action_type", "action", "name", "type")
+_TO_KEYS = ("to", "end", "coordinate2", "end_point", "end_coordinate", "end_box")
+_TEXT_KEYS = (
+    *("text", "input_text", "content", "value", "key", "keys", "app_name", "app", "answer", "button", "url", "page"),
+    *("status", "goal_status"),
+)
+_ELEMENT_KEYS = ("element", "element_id", "index", "id", "ref")
+_OPPOSITE = {"up": "down", "down": "up", "left": "right", "right": "left"}
+_MODIFIERS = {
+    "ctrl": "Control",
+    "control": "Control",
+    "alt": "Alt",
+    "shift": "Shift",
+    "cmd": "Meta",
+    "meta": "Meta",
+    "win": "Meta",
+}
+_NAMED = ("Enter", "Escape", "Tab", "Backspace", "Delete", "Home", "End", "PageUp", "PageDown", "Space")
+_KEYS = {key.lower(): key for key in _NAMED} | {f"arrow{d}": f"Arrow{d.title()}" for d in DIRECTIONS}
+_KEYS |= {d: f"Arrow{d.title()}" for d in DIRECTIONS} | {"return": "Enter", "esc": "Escape", "del": "Delete"}
+_SPOKEN = ("type", "key", "open", "answer")
+"""Verbs of the brief style after which everything is text."""
+_VERB = re.compile(r"[A-Za-z][A-Za-z_-]{0,30}")
+_POINTED = ("click", "double-click", "long-press", "drag")
+AS_IT_STANDS = Numbers()
+
+
+class NoAction(ValueError):
+    """A completion is no action. The message says why, in one line."""
+
+
+def read(text: str, numbers: Numbers = AS_IT_STANDS, elements: Sequence[Element] = (), tags: bool = False) -> Action:
+    """The one action of a completion, its places in pixels.
+
+    numbers: in which it writes places. elements: what `click [3]` and `"element": 3` count, from 1. tags: there must be an answer
+    tag. Raises NoAction.
+    """
+    answer, why = said(text, tags)
+    if answer is None:
+        raise NoAction(why)
+    plain = answer.strip()
+    if not plain:
+        raise NoAction("there is no action: nothing was said")
+    line = plain[7:].strip() if plain[:7].lower() == "action:" else plain
+    verb = _VERB.match(line)
+    if "\n" not in line and verb and ("{" not in line or _name(verb[0]) in _SPOKEN):
+        return _brief(line, verb[0], numbers, elements)
+    found = only_json(plain) or quoted(plain)
+    if found is None:
+        raise NoAction(f"there is no one action in {plain[:60]!r}")
+    return of_json(found, numbers, elements)
+
+
+# -- JSON -------------------------------------------------------------------------------------------------------------------
+
+
+def of_json(value: Any, numbers: Numbers = AS_IT_STANDS, elements: Sequence[Element] = ()) -> Action:
+    """The action that a JSON value is: an object, or a list of one. Raises NoAction."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, list):
+        raise NoAction(f"there are {len(value)} actions in a list, and one is wanted")
+    if not isinstance(value, dict):
+        raise NoAction(f"{value!r:.60} is no action")
+    for key in ("arguments", "action", "parameters"):
+        inner = value.get(key)
+        inner = only_json(inner) if key == "arguments" and isinstance(inner, str) else inner
+        if isinstance(inner, dict):
+            value = {k: v for k, v in value.items() if k != key and not (key == "arguments" and k == "name")} | inner
+    known = [(key, _name(value[key])) for key in _KIND_KEYS if isinstance(value.get(key), str)]
+    if not known:
+        raise NoAction(f"there is no action in {value!r:.60}")
+    key, name = next(((k, n) for k, n in known if n in _KINDS), known[0])
+    if name not in _KINDS:
+        raise NoAction(f"there is no action called {value[key]!r:.40}")
+    fields = {k: v for k, v in value.items() if k != key}
+    return _made(name, fields, numbers, elements)
+
+
+def _made(name: str, fields: Mapping[str, Any], numbers: Numbers, elements: Sequence[Element]) -> Action:
+    """An action by its name and what is said of it."""
+    kind = _KINDS[name]
+    text, direction = _text(fields), _direction(fields)
+    at, to = _place(fields, numbers, elements), _end(fields, numbers)
+    if name == "swipe" and to is None and direction:  # the finger goes up, and what is further down is seen
+        kind, direction = "scroll", _OPPOSITE[direction]
+    if name == "system_button" and _name(text) in ("back", "home"):
+        kind, text = _name(text), ""
+    if name in ("enter", "keyboard_enter"):
+        text = "Enter"
+    if kind in _POINTED and at is None:
+        raise NoAction(f"{name} says no place")
+    if kind == "drag" and to is None:
+        raise NoAction(f"{name} says no place where it ends")
+    if kind == "scroll" and direction is None:
+        raise NoAction(f"{name} says no direction: {', '.join(DIRECTIONS)}")
+    if kind in ("type", "open") and not text:
+        raise NoAction(f"{name} says no text")
+    if kind == "key":
+        text = key_of(text)
+        if not text:
+            raise NoAction(f"{name} says no key")
+    if kind not in ("type", "key", "open", "answer"):
+        text = ""
+    if kind not in (*_POINTED, "scroll"):
+        at = None
+    return Action(
+        kind=kind,  # type: ignore[arg-type]  # one of SAME's
+        at=at,
+        to=to if kind == "drag" else None,
+        text=text,
+        direction=direction if kind == "scroll" else None,  # type: ignore[arg-type]  # one of DIRECTIONS
+    )
+
+
+def _name(text: str) -> str:
+    return "_".join(text.strip().lower().replace("-", " ").replace("_", " ").split())[:60]
+
+
+def _text(fields: Mapping[str, Any]) -> str:
+    for key in _TEXT_KEYS:
+        value = fields.get(key)
+        if isinstance(value, str):
+            return value
+        if key == "keys" and isinstance(value, list) and value and all(isinstance(v, str) for v in value):
+            return "+".join(value)
+        if key in ("text", "value", "answer", "content") and is_number(value):
+            return str(value)
+    return ""
+
+
+def _direction(fields: Mapping[str, Any]) -> str | None:
+    for key in ("direction", "input_text", "text", "value"):
+        value = fields.get(key)
+        if isinstance(value, str) and value.strip().lower() in DIRECTIONS:
+            return value.strip().lower()
+    pixels = fields.get("pixels")
+    if is_number(pixels) and pixels:
+        return "up" if pixels > 0 else "down"
+    return None
+
+
+def _place(fields: Mapping[str, Any], numbers: Numbers, elements: Sequence[Element]) -> Point | None:
+    for key in _ELEMENT_KEYS if elements else ():
+        if isinstance(number := fields.get(key), int) and not isinstance(number, bool):
+            return _middle(number, elements)
+    if is_number(fields.get("x1")) and is_number(fields.get("y1")) and "x" not in fields:
+        return _pixels([fields["x1"], fields["y1"]], numbers)
+    own = {key: fields[key] for key in ("x", "y", *POINT_KEYS, *BOX_KEYS) if key in fields}
+    point = point_in(own) if own else None
+    return None if point is None else _pixels(point, numbers)
+
+
+def _end(fields: Mapping[str, Any], numbers: Numbers) -> Point | None:
+    for x, y in (("to_x", "to_y"), ("x2", "y2"), ("end_x", "end_y")):
+        if is_number(fields.get(x)) and is_number(fields.get(y)):
+            return _pixels([fields[x], fields[y]], numbers)
+    point = next((point_in(fields[key]) for key in _TO_KEYS if key in fields), None)
+    return None if point is None else _pixels(point, numbers)
+
+
+def _pixels(point: Sequence[float], numbers: Numbers) -> Point:
+    if max(map(abs, point)) > 1e7:
+        raise NoAction(f"{list(point)!r:.60} is no place")
+    return numbers.pixels(point)
+
+
+def _middle(number: int, elements: Sequence[Element]) -> Point:
+    if not 1 <= number <= len(elements):
+        raise NoAction(f"there is no element {number if abs(number) < 10**9 else 'of that number'}: there are {len(elements)}")
+    found = elements[number - 1]
+    return found.spot or middle(found.box)
+
+
+def key_of(text: str) -> str:
+    """A key, or several joined by +, by the names that browsers give them: `ctrl+a` is `Control+a`; empty where it is none."""
+    parts = [part.strip() for part in text.strip()[:100].split("+")] if text.strip() != "+" else ["+"]
+    if not all(parts):
+        return ""
+    return "+".join(_MODIFIERS.get(p.lower()) or _KEYS.get(p.lower().replace(" ", "").replace("_", "")) or p for p in parts)
+
+
+# -- brief ------------------------------------------------------------------------------------------------------------------
+
+
+def _brief(line: str, verb: str, numbers: Numbers, elements: Sequence[Element]) -> Action:
+    """`click 12 40` and its kin: a verb, and what is said of it."""
+    name, rest = _name(verb), line[len(verb) :].removeprefix(":").strip()
+    kind = _KINDS.get(name)
+    if name in _SPOKEN:
+        return _made(name, {"text": _unquoted(rest)}, numbers, elements)
+    if kind is None or kind in _SPOKEN:  # such as "Write a letter", which is prose
+        raise NoAction(f"there is no action in {line[:60]!r}")
+    words = rest.rstrip(".").replace(",", " ").replace("(", " ").replace(")", " ").split()
+    fields: dict[str, Any] = {}
+    if kind == "scroll" or name == "swipe":
+        spoken = [word for word in words if word.lower() in DIRECTIONS]
+        words = [word for word in words if word.lower() not in DIRECTIONS]
+        if len(spoken) > 1:
+            raise NoAction(f"there is more than one direction in {line[:60]!r}")
+        fields["direction"] = spoken[0] if spoken else None
+    values = " ".join(words).replace("[", " ").replace("]", " ").replace("#", " ").split()
+    if not all(map(_is_plain, values)):
+        raise NoAction(f"there is more than an action in {line[:60]!r}")
+    places = [float(v) for v in values]
+    if len(places) == 1 and elements and places[0] == int(places[0]) and kind in _POINTED:
+        fields["element"] = int(places[0])
+    elif len(places) == 4 and kind == "drag":
+        fields |= {"x": places[0], "y": places[1], "to": places[2:]}
+    elif len(places) == 2 and kind in (*_POINTED, "scroll"):
+        fields |= {"x": places[0], "y": places[1]}
+    elif places:
+        raise NoAction(f"there are {len(places)} numbers in {line[:60]!r}")
+    return _made(name, fields, numbers, elements)
+
+
+def _is_plain(word: str) -> bool:
+    digits = word.removeprefix("-")
+    return len(word) < 20 and digits.isascii() and digits.replace(".", "", 1).isdigit()
+
+
+def _unquoted(text: str) -> str:
+    """What is between double quotes, as JSON writes it, or the text itself."""
+    if len(text) > 1 and text[0] == text[-1] == '"':
+        try:
+            return str(json.loads(text))
+        except ValueError:
+            return text
+    return text
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------------
+
+
+def write(
+    action: Action, style: str = "json", numbers: Numbers = AS_IT_STANDS, within: Box | None = None, element: int | None = None
+) -> str:
+    """An action as a completion says it; `read` reads it back.
+
+    numbers: in which its places are written. within: the box in which `at` is to stay when it is rounded. element: the number of
+    the element, from 1, that is named in place of a point.
+    """
+    said: dict[str, Any] = {"action": action.kind}
+    if action.at is not None:
+        x, y = numbers.written(action.at, within)
+        said |= {"element": element} if element else {"x": x, "y": y}
+    if action.to is not None:
+        x, y = numbers.written(action.to)
+        said |= {"to_x": x, "to_y": y}
+    if action.direction:
+        said["direction"] = action.direction
+    if action.text or action.kind == "type":
+        said["text"] = action.text
+    if style != "brief":
+        return json.dumps(said, ensure_ascii=False)
+    parts: list[str] = [action.kind, action.direction or ""]
+    parts += [f"[{element}]"] if element and action.at is not None else []
+    parts += [f"{said[key]:.12g}" for key in ("x", "y", "to_x", "to_y") if key in said and action.kind != "type"]
+    if "text" in said:
+        odd = action.text != action.text.strip() or action.text[:1] == '"' or not action.text.isprintable()
+        parts.append(json.dumps(action.text, ensure_ascii=False) if odd else action.text)
+    return " ".join(part for part in parts if part)
+
+
+def listed(elements: Sequence[Element]) -> str:
+    """Elements as a prompt lists them, one a line, numbered from 1 as `read` counts them."""
+    lines = []
+    for number, one in enumerate(elements, 1):
+        named = f" {json.dumps(one.text[:200], ensure_ascii=False)}" if one.text else ""
+        held = f" ({one.value[:200]})" if one.value else ""
+        lines.append(f"[{number}] {one.role}{named}{held}")
+    return "\n".join(lines)
+
+
+# -- plain data -------------------------------------------------------------------------------------------------------------
+
+
+def as_data(action: Action) -> dict[str, Any]:
+    """An action as JSON keeps it: its fields, without those that say nothing. Places are pixels."""
+    found: dict[str, Any] = {"kind": action.kind}
+    if action.at is not None:
+        found["at"] = list(action.at)
+    if action.to is not None:
+        found["to"] = list(action.to)
+    if action.text:
+        found["text"] = action.text
+    if action.direction:
+        found["direction"] = action.direction
+    return found
+
+
+def of_data(value: Any) -> Action:
+    """The action of what `as_data` gave, or of another data set's. Raises ValueError that says what is wrong with it."""
+    if not isinstance(value, dict):
+        raise NoAction(f"its action is {value!r:.60} and not an object")
+    return of_json(value)

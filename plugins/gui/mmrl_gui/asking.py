@@ -1,0 +1,88 @@
+"""How an answer is asked for, and how a gold completion gives it, in our own styles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from mmrl.screens import KINDS
+from mmrl_gui.frames import Numbers
+
+STYLES = ("short", "json", "tags", "brief")
+"""short: bare numbers; json: JSON and nothing else; tags: a thought and JSON, each in its tag; brief: `click 12 40`."""
+_ENDS = (*".?!:", "\u3002", "\uff1f", "\uff01")
+_WHAT = {
+    ("short", "point"): "with a point on it: x y",
+    ("short", "box"): "with its box: x1 y1 x2 y2",
+    ("json", "point"): 'with a point on it as JSON, {"point_2d": [x, y]}',
+    ("json", "box"): 'with its box as JSON, {"bbox_2d": [x1, y1, x2, y2]}',
+    ("brief", "point"): "with a click on it: click x y",
+}
+_JSON = {
+    "click": '{"action": "click", "x": x, "y": y}',
+    "double-click": '{"action": "double-click", "x": x, "y": y}',
+    "long-press": '{"action": "long-press", "x": x, "y": y}',
+    "drag": '{"action": "drag", "x": x, "y": y, "to_x": x, "to_y": y}',
+    "scroll": '{"action": "scroll", "direction": up, down, left or right}',
+    "type": '{"action": "type", "text": text}',
+    "key": '{"action": "key", "text": key}',
+    "wait": '{"action": "wait"}',
+    "back": '{"action": "back"}',
+    "home": '{"action": "home"}',
+    "open": '{"action": "open", "text": app}',
+    "answer": '{"action": "answer", "text": text}',
+}
+_BRIEF = {
+    "click": "click x y",
+    "double-click": "double-click x y",
+    "long-press": "long-press x y",
+    "drag": "drag x y to_x to_y",
+    "scroll": "scroll up, down, left or right",
+    "type": "type TEXT",
+    "key": "key KEY",
+    "wait": "wait",
+    "back": "back",
+    "home": "home",
+    "open": "open APP",
+    "answer": "answer TEXT",
+}
+
+
+def language(style: str, kinds: Sequence[str] = KINDS, numbers: Numbers | None = None, elements: bool = False) -> str:
+    """What can be done and how it is said, for a prompt. kinds: of `mmrl.screens.KINDS`, in the order of the answer. elements:
+    places are the numbers of listed elements."""
+    forms = dict(_BRIEF if style == "brief" else _JSON)
+    if elements:
+        for kind in ("click", "double-click", "long-press"):
+            forms[kind] = f"{kind} [n]" if style == "brief" else f'{{"action": "{kind}", "element": n}}'
+    known = [forms[kind] for kind in KINDS if kind in kinds]
+    where = (
+        f" Places are in {numbers.says()}." if numbers and not elements and set(kinds) & {"click", "drag", "long-press"} else ""
+    )
+    how = "Answer with one line" if style == "brief" else "Answer with one action as JSON"
+    if style == "tags":
+        how = "Think in <think> </think> tags, then give one action as JSON in <answer> </answer> tags"
+    return f"{how}, one of:\n" + "\n".join(known) + (f"\n{where.strip()}" if where else "")
+
+
+def ask(text: str, style: str, asks: str, numbers: Numbers) -> str:
+    """A question for a place and how it is to be answered. asks: point or box."""
+    text = text.strip()
+    text = text if text.endswith(_ENDS) else f"{text}."
+    if style == "tags":
+        what = _WHAT["json", asks].removeprefix("with ")
+        return f"{text} Think in <think> </think> tags, then give {what}, in {numbers.says()}, in <answer> </answer> tags."
+    only = ", and nothing else" if style == "json" else ""
+    return f"{text} Answer {_WHAT[style, asks]}, in {numbers.says()}{only}."
+
+
+def answer(style: str, asks: str, values: Sequence[float]) -> str:
+    """What stands in a gold completion for a place."""
+    if style in ("short", "brief"):
+        return ("click " if style == "brief" else "") + " ".join(f"{v:.12g}" for v in values)
+    return json.dumps({"bbox_2d" if asks == "box" else "point_2d": list(values)})
+
+
+def thought(text: str, said: str) -> str:
+    """A completion of a thought and an answer in their tags."""
+    return f"<think>{text}</think>\n<answer>{said}</answer>"

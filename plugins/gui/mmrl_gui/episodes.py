@@ -1,0 +1,251 @@
+"""Episodes on a live screen: what is shown, an action said, what follows; until the page says that it is over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache, partial
+from typing import Any, Literal
+
+from mmrl import Prompt, Reply, Task, UserError, WorldLost, user
+from mmrl.screens import Action, Screen, Screens, Shown, screens_of
+from mmrl.tasks import Prompts, known_split, of_kind, one_of, suggest, whole
+from mmrl_gui.actions import NoAction, listed, read, write
+from mmrl_gui.frames import Numbers, numbers_for
+from mmrl_gui.replay import Recording, Replay
+
+APART = 100_000_000
+"""Seeds of different splits are so far from each other."""
+SPLITS = ("demo", "train", "test")
+OBSERVE = ("picture", "elements", "both")
+STARTED_EARLY = 8
+"""Episodes whose pages are started before they are needed."""
+_EARLY = threading.BoundedSemaphore(STARTED_EARLY)
+TRIES = 3
+"""How often a first screen is tried that is lost."""
+FORMS = {
+    "json": 'Answer with one action as JSON, such as {{"action": "click", "x": 12, "y": 40}}. Actions: {kinds}.{fields} '
+    "Places are {numbers}.",
+    "brief": "Answer with one action, such as `click 12 40`. Actions: {kinds}. Places are {numbers}.",
+    "tags": "Think in <think> </think>, and then answer in <answer> </answer> with one action as JSON, such as "
+    '{{"action": "click", "x": 12, "y": 40}}. Actions: {kinds}.{fields} Places are {numbers}.',
+}
+"""Style -> how an action is to be said."""
+FIELDS = {
+    "drag": "drag has to_x and to_y",
+    "scroll": "scroll has a direction (up, down, left, right)",
+    "type": "type has a text",
+    "key": "key has a text, such as Enter or Control+A",
+    "open": "open has a text",
+    "answer": "answer has a text",
+}
+Observe = Literal["picture", "elements", "both"]
+
+
+class Episodes(Task):
+    """The splits `demo`, `train` and `test` have no seed in common. An episode's outcome has `success`, `raw_reward`, `reward`
+    (the page's own, time included), `steps`, and `refused`: answers that were no action, or made no sense."""
+
+    splits = SPLITS
+
+    def __init__(
+        self,
+        *,
+        simulator: str = "browser/miniwob",
+        options: Mapping[str, Any] | None = None,
+        pages: Sequence[str] | str = (),
+        observe: Observe = "picture",
+        style: str = "json",
+        grid: Sequence[int] | None = None,
+        prompt: str = "",
+        again: str = "",
+        recording: str = "",
+        demos: int = 1000,
+        starts: int = 100_000,
+        held_out: int = 2000,
+    ) -> None:
+        """simulator: the id of one with screens. options: its own. pages: those of its pages that are played, in turn; all of
+        them when empty. observe: what a turn shows: the screen's picture, a list of its elements, which may then be named by
+        number (`click [3]`), or both. style: how an action is said: json, brief, or tags, a thought and JSON in tags. grid:
+        [columns, rows] of cells in which places are written, instead of the policy's own frame. prompt: the text of the first
+        turn, with {instruction} in it, instead of one that explains the actions. again: the text of every later turn. recording:
+        a folder with recorded episodes, of which those that succeeded are the split demo, instead of an expert's. demos, starts,
+        held_out: episodes of the splits."""
+        of_kind("simulator", simulator, str)
+        one_of("observe", observe, OBSERVE)
+        one_of("style", style, tuple(FORMS))
+        for name, text in (("prompt", prompt), ("again", again), ("recording", recording)):
+            of_kind(name, text, str)
+        if prompt and "{instruction}" not in prompt:
+            raise UserError(f"prompt = {prompt!r:.60} must have {{instruction}} in it: what is to be done")
+        for name, value in (("demos", demos), ("starts", starts), ("held_out", held_out)):
+            whole(name, value, 1, APART)
+        if grid is not None:
+            if not isinstance(grid, Sequence) or isinstance(grid, str) or len(grid) != 2:
+                raise UserError(f"grid = {grid!r:.60} must be [columns, rows], such as [8, 10]")
+            for value in grid:
+                whole("grid", value, 1, 1000)
+        self.simulator, self.options, self.observe, self.style = simulator, dict(options or {}), observe, style
+        self.grid = None if grid is None else [int(value) for value in grid]
+        self.text, self.again = prompt, again
+        self.sizes = {"demo": demos, "train": starts, "test": held_out}
+        self._asked = [pages] if isinstance(pages, str) else list(pages)
+        self._screens: Screens | None = None
+        self.recording = Recording(recording) if recording else None
+        if self.recording and self.numbered:
+            raise UserError(f'recording = {recording!r:.60} has pictures alone: set observe = "picture"')
+
+    @property
+    def screens(self) -> Screens:
+        """Made when they are first needed: a run file is read without a browser."""
+        if self._screens is None:
+            self._screens = screens_of(self.simulator, self.options)
+            for page in self._asked:
+                if page not in self._screens.pages:
+                    raise UserError(f"simulator {self.simulator!r} has no page {page!r:.60}.{suggest(page, self._screens.pages)}")
+        return self._screens
+
+    @property
+    def numbered(self) -> bool:
+        """Elements are listed, and may be named by number."""
+        return self.observe != "picture"
+
+    def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
+        known_split(split, self.splits)
+        if split == "demo" and (recorded := self.recording):
+            return Prompts(range(self.sizes[split]), lambda number: self._recorded(recorded, number % len(recorded)))
+        pages, first = self._asked or list(self.screens.pages), APART * SPLITS.index(split)
+        if not pages:
+            raise UserError(f"simulator {self.simulator!r} names no pages: give the task some, pages = [...]")
+        return Prompts(range(self.sizes[split]), lambda number: self._prompt(pages[number % len(pages)], first + number))
+
+    def _prompt(self, page: str, seed: int) -> Prompt:
+        shown, advice = self._looked(page, seed)
+        meta: dict[str, Any] = {"page": page, "instruction": shown.instruction, "size": list(self.screens.size)}
+        if self.grid:
+            meta["grid"] = self.grid
+        if advice is not None:
+            meta["gold"] = self.write(advice)
+        return Prompt(id=f"{page}-{seed}", messages=[self.message(shown, first=True)], seed=seed, meta=meta)
+
+    def _recorded(self, recording: Recording, episode: int) -> Prompt:
+        shown, action = recording.at(episode, 0)
+        meta = {"page": "recorded", "episode": episode, "instruction": shown.instruction, "size": list(self.screens.size)}
+        meta |= {"gold": self.write(action)} | ({"grid": self.grid} if self.grid else {})
+        return Prompt(id=f"recorded-{episode}", messages=[self.message(shown, first=True)], meta=meta)
+
+    def _looked(self, page: str, seed: int) -> tuple[Shown, Action | None]:
+        """The first screen of an episode, and what is right there. A screen that is lost is tried again."""
+        for last in range(TRIES):
+            screen = self.screens.open(elements=self.numbered)
+            try:
+                return screen.start(page, seed), screen.advice()
+            except WorldLost as why:
+                if last + 1 == TRIES:
+                    raise UserError(f"page {page!r} can't be shown, tried {TRIES} times: {why}") from why
+            finally:
+                screen.close()
+        raise AssertionError
+
+    def message(self, shown: Shown, first: bool) -> Mapping[str, Any]:
+        """What a turn shows."""
+        if first:
+            lines = [self._asks(shown.instruction)]
+        else:
+            lines = [*shown.notes, *([self.again] if self.again else [])]
+        if self.numbered:
+            lines.append(listed(shown.elements))
+        pictures = [shown.picture] if self.observe != "elements" and shown.picture is not None else []
+        return user("\n".join(lines), *pictures)
+
+    def _asks(self, instruction: str) -> str:
+        if self.text:
+            return self.text.replace("{instruction}", instruction)
+        known = sorted(self.screens.actions)
+        fields = "; ".join(FIELDS[kind] for kind in known if kind in FIELDS)
+        ways = FORMS[self.style].format(
+            kinds=", ".join(known), numbers=self.numbers().says(), fields=f" ({fields}.)" if fields else ""
+        )
+        more = " An element may be named by its number instead, such as `click [3]`." if self.numbered else ""
+        return f"{instruction}\n{ways}{more}"
+
+    def numbers(self) -> Numbers:
+        return numbers_for(self.eyes, self.screens.size, grid=self.grid)
+
+    def write(self, action: Action) -> str:
+        """As a completion says it."""
+        said = write(action, "brief" if self.style == "brief" else "json", self.numbers())
+        return f"<think></think><answer>{said}</answer>" if self.style == "tags" else said
+
+    def gold(self, prompt: Prompt) -> str:
+        if "gold" not in prompt.meta:
+            raise UserError(f"nobody knows what to do on page {prompt.meta['page']!r}: give pages that have an expert, or data")
+        return str(prompt.meta["gold"])
+
+    def world(self, prompt: Prompt) -> Play | Replay:
+        if self.recording and "episode" in prompt.meta:
+            return Replay(self.recording, prompt.meta["episode"], lambda shown: self.message(shown, first=False), self.write)
+        return Play(self, self.screens.open(elements=self.numbered), prompt.meta["page"], prompt.seed)
+
+
+class Play:
+    """One episode. The pages of some are started at once, while the policy still thinks; those of all would be too many at a time
+    where most episodes are short."""
+
+    waits = True
+
+    def __init__(self, task: Episodes, screen: Screen, page: str, seed: int) -> None:
+        self.task, self.screen = task, screen
+        self.steps = self.refused = 0
+        self._start = partial(screen.start, page, seed)
+        self._early: Future[Shown] | None = _threads().submit(self._start) if _EARLY.acquire(blocking=False) else None
+        self._shown: Shown | None = None
+
+    def step(self, completion: str) -> Reply:
+        before = self._shown or (self._early.result() if self._early else self._start())
+        self.steps += 1
+        try:
+            action, notes = read(completion, self.task.numbers(), before.elements, tags=self.task.style == "tags"), ()
+        except NoAction as why:
+            action, notes = Action(kind="wait"), (str(why),)
+        self._shown = shown = self.screen.act(action)
+        self.refused += bool(notes or shown.notes)
+        outcome = {
+            "success": float(shown.success),
+            "raw_reward": shown.raw_reward,
+            "reward": shown.reward,
+            "steps": float(self.steps),
+            "refused": float(self.refused),
+        }
+        if shown.terminated:
+            return Reply(terminated=True, outcome=outcome)
+        said = _with(shown, notes) if notes else shown
+        return Reply(messages=[self.task.message(said, first=False)], outcome=outcome)
+
+    def gold(self) -> str | None:
+        """What an expert would say now; None where there is none."""
+        advice = self.screen.advice()
+        return None if advice is None else self.task.write(advice)
+
+    def close(self) -> None:
+        if self._early is not None:
+            if not self._early.cancel():
+                self._early.exception()  # waited for, so that its screen can be given back; whether it failed doesn't matter now
+            _EARLY.release()
+        self.screen.close()
+
+
+def _with(shown: Shown, notes: tuple[str, ...]) -> Shown:
+    import dataclasses
+
+    return dataclasses.replace(shown, notes=(*notes, *shown.notes))
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """For starting pages; they wait for the browser and do nothing else."""
+    return ThreadPoolExecutor(STARTED_EARLY, "gui-start")
+
+
+__all__ = ["Episodes", "Play"]

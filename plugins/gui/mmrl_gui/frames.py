@@ -1,0 +1,155 @@
+"""The numbers in which places on a screen are written: a frame of `mmrl.Frame`, or a grid whose cells are numbered.
+
+Places are kept in pixels of the screen's own picture. Tasks write, verifiers and worlds read, through `Numbers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mmrl import Case, Eyes, Frame
+from mmrl.media import to_frame
+from mmrl.screens import Box, Point
+from mmrl_gui.geometry import inside, is_box, middle
+
+Size = tuple[int, int]
+_WHERE = {
+    Frame.PIXELS: "pixels of the {0} x {1} screen",
+    Frame.MODEL_PIXELS: "pixels of the {0} x {1} screen",
+    Frame.THOUSANDTHS: "thousandths of the screen's width and height",
+    Frame.UNIT: "parts of the screen's width and height, from 0 to 1",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """How x and y are written."""
+
+    frame: Frame = Frame.PIXELS
+    """Which numbers, where there is no grid."""
+    image: Size | None = None
+    """(width, height) of the screen's picture in pixels; None leaves all numbers as they stand."""
+    model: Size | None = None
+    """Those of the picture as the model sees it; by default the same."""
+    grid: Size | None = None
+    """(columns, rows): whole numbers from 0 name a cell, and its middle is meant. Then `frame` says nothing."""
+
+    def pixels(self, point: Sequence[float]) -> Point:
+        """A point as written, in pixels. A cell beyond the grid is beyond the picture."""
+        if self.image is None:
+            return float(point[0]), float(point[1])
+        if self.grid:
+            (width, height), (columns, rows) = self.image, self.grid
+            return (int(point[0] // 1) + 0.5) * width / columns, (int(point[1] // 1) + 0.5) * height / rows
+        x, y = to_frame(point, self.frame, Frame.PIXELS, self.image, self.model or self.image)
+        return x, y
+
+    def pixels_of_box(self, box: Sequence[float]) -> Box:
+        """A box as written, x1, y1, x2, y2, in pixels. On a grid its first and its last cell are named, and belong to it."""
+        if self.image is None:
+            return (float(box[0]), float(box[1]), float(box[2]), float(box[3]))
+        if self.grid:
+            (width, height), (columns, rows) = self.image, self.grid
+            x1, y1, x2, y2 = (int(v // 1) for v in box)
+            return x1 * width / columns, y1 * height / rows, (x2 + 1) * width / columns, (y2 + 1) * height / rows
+        x1, y1, x2, y2 = to_frame(box, self.frame, Frame.PIXELS, self.image, self.model or self.image)
+        return x1, y1, x2, y2
+
+    def written(self, point: Sequence[float], within: Box | None = None) -> Point:
+        """Pixels, as an answer writes them: whole numbers, or three decimals of the unit square.
+
+        within: the point is to stay in this box; where rounding would put it outside, it keeps more decimals.
+        """
+        if self.image is None:
+            return float(point[0]), float(point[1])
+        if self.grid:
+            return self._cell(point)
+        exact = to_frame(point, Frame.PIXELS, self.frame, self.image, self.model or self.image)
+        unit = self.frame is Frame.UNIT
+        for digits in range(3 if unit else 0, 9):
+            rounded = _rounded(exact, digits, whole=not unit)
+            if within is None or inside(self.pixels(rounded), within):
+                break
+        return rounded[0], rounded[1]
+
+    def written_box(self, box: Sequence[float]) -> Box:
+        """A box in pixels, as an answer writes it. One that rounding would leave without an area keeps more decimals; on a grid
+        the first and the last of the cells that it touches are named."""
+        if self.image is None:
+            x1, y1, x2, y2 = map(float, box)
+            return x1, y1, x2, y2
+        if self.grid:
+            x1, y1 = self._cell(box[:2])
+            x2, y2 = self._cell(box[2:], closed=True)
+            return x1, y1, max(x1, x2), max(y1, y2)
+        exact = to_frame(box, Frame.PIXELS, self.frame, self.image, self.model or self.image)
+        unit = self.frame is Frame.UNIT
+        for digits in range(3 if unit else 0, 9):
+            rounded = _rounded(exact, digits, whole=not unit)
+            if is_box(rounded):
+                break
+        return rounded[0], rounded[1], rounded[2], rounded[3]
+
+    def hits(self, point: Sequence[float], box: Sequence[float]) -> bool:
+        """Whether a point as written lies in a box of pixels, its edges included. On a grid also the cell that holds the middle
+        of the box does, as no number comes nearer."""
+        if not self.grid or self.image is None:
+            return inside(self.pixels(point), box)
+        return inside(self.pixels(point), box) or (int(point[0] // 1), int(point[1] // 1)) == self._cell(middle(box))
+
+    def says(self) -> str:
+        """In which numbers, for a prompt: `pixels of the 640 x 480 screen`."""
+        if self.grid:
+            columns, rows = self.grid
+            return f"cells of a grid of {columns} x {rows}, counted from 0"
+        shown = self.model if self.frame is Frame.MODEL_PIXELS and self.model else self.image
+        return _WHERE[self.frame].format(*(shown or ("?", "?")))
+
+    def _cell(self, point: Sequence[float], closed: bool = False) -> tuple[int, int]:
+        """(column, row) of a point, the nearest where it is outside. closed: a point on the line between two is in the first."""
+        assert self.grid and self.image
+        return _cell(point[0], self.image[0], self.grid[0], closed), _cell(point[1], self.image[1], self.grid[1], closed)
+
+
+def numbers_for(eyes: Eyes, image: Size, frame: str | None = None, grid: Sequence[int] | None = None) -> Numbers:
+    """How a policy with these eyes writes places on a picture of a size. frame, grid: what a task forces."""
+    cells = (int(grid[0]), int(grid[1])) if grid else None
+    return Numbers(frame=Frame(frame) if frame else eyes.frame, image=image, model=eyes.size(image), grid=cells)
+
+
+def numbers_of(case: Case, picture: int = 0) -> Numbers:
+    """How a completion writes them. picture: which of the case's pictures the places are on, where `meta["picture"]` doesn't say.
+
+    `meta["grid"]`, [columns, rows], and `meta["answer_frame"]` go before the policy's frame. Where the case has no picture, as in
+    tables of published rewards, numbers are pixels of `meta["input_wh"]` on a picture of `meta["image_wh"]`, or count as they
+    stand.
+    """
+    meta = case.meta
+    grid = (int(meta["grid"][0]), int(meta["grid"][1])) if meta.get("grid") else None
+    if not case.image_sizes:
+        image = _size(meta.get("image_wh") or meta.get("size"))
+        if "input_wh" in meta and image:
+            return Numbers(frame=Frame.MODEL_PIXELS, image=image, model=_size(meta["input_wh"]), grid=grid)
+        return Numbers(frame=Frame.PIXELS, image=image, grid=grid)
+    at = int(meta.get("picture", picture))
+    forced = meta.get("answer_frame")
+    frame, sizes = Frame(forced) if forced else case.frame, case.model_sizes or case.image_sizes
+    return Numbers(frame=frame, image=case.image_sizes[at], model=sizes[at], grid=grid)
+
+
+def _size(value: Sequence[float] | None) -> Size | None:
+    return (int(value[0]), int(value[1])) if value else None
+
+
+def _rounded(values: Sequence[float], digits: int, whole: bool) -> tuple[float, ...]:
+    rounded = tuple(round(float(v), digits) for v in values)
+    return tuple(int(v) if whole and v == int(v) else v for v in rounded)
+
+
+def _cell(value: float, length: float, cells: int, closed: bool) -> int:
+    at = value * cells / length
+    down = int(at // 1)
+    if closed and at == down:
+        down -= 1
+    return max(0, min(cells - 1, down))

@@ -1,0 +1,139 @@
+"""What a completion says: its answer, the one JSON value in it, a point or a box. For our own verifiers and worlds.
+
+A completion is hostile input: everything here takes time linear in its length and raises nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from typing import Any
+
+from mmrl.parse import MAX_LENGTH, fenced, json_in, only_answer
+from mmrl.screens import Box, Point
+from mmrl_gui.geometry import is_box, is_number, middle
+
+PROSE = 2_000
+"""Characters of text that may stand around an answer's JSON."""
+MOST_QUOTED = 20_000
+"""Characters of an answer in single quotes, as Python writes it, that are read."""
+LIMIT = 1e7
+"""The largest number that is a place."""
+BOX_KEYS = ("bbox_2d", "bbox", "box", "box_2d")
+POINT_KEYS = (
+    "point_2d",
+    "point",
+    "coordinate",
+    "coordinates",
+    "position",
+    "at",
+    "start_point",
+    "start_coordinate",
+    "start",
+    "click",
+)
+SPARE = 1
+"""Numbers that the prose around an answer's JSON may hold; more are another answer."""
+_TAG = re.compile("</?(?:think|answer|tool_call)>")
+_SEPARATORS = str.maketrans("[](){},:=;<>/", " " * 13)
+_SIGNED = re.compile(r"[-+]?(?:[0-9]{1,9}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:[eE][-+]?[0-9]{1,2})?")
+_DIGITS = re.compile(r"[0-9]+(?:\.[0-9]*)?")
+
+
+def said(text: str, tags: bool = False) -> tuple[str | None, str]:
+    """(what is the answer, ""), or (None, why there is none): the text of the one answer tag, or of the one tool call, where the
+    completion has such or `tags` asks for them, and else all of it."""
+    if len(text) > MAX_LENGTH:
+        return None, f"longer than {MAX_LENGTH:,} characters"
+    if "<tool_call>" in text and "<answer>" not in text:
+        return only_answer(text, "tool_call")
+    if tags or _TAG.search(text):
+        return only_answer(text)
+    return text, ""
+
+
+def only_json(text: str) -> Any:
+    """The one JSON list or object of a text, which may stand in a fence or in some prose; None where that is no JSON, or there
+    are two, or where the prose holds another answer."""
+    plain = text.strip()
+    pieces = [piece.strip() for piece in fenced(plain)] if plain.count("```") == 2 else []
+    start = min((at for sign in "[{" if (at := plain.find(sign)) >= 0), default=-1)
+    if start < 0:
+        return None
+    piece = pieces[0] if pieces else plain[start : max(plain.rfind("]"), plain.rfind("}")) + 1]
+    around = plain.replace(piece, " ", 1) if piece else plain
+    if len(around) > PROSE or len(_DIGITS.findall(around)) > SPARE:
+        return None
+    found = json_in(piece)
+    try:  # json_in also takes the first of two
+        return found if found is not None and json.loads(piece) == found else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def quoted(text: str) -> Any:
+    """A list or an object as Python writes it, `[{'action': 'click'}]`: literals alone, and tuples as lists."""
+    if len(text) > MOST_QUOTED:
+        return None
+    try:
+        found = json.loads(json.dumps(ast.literal_eval(text)))  # bytes and sets are refused
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None
+    return found if isinstance(found, list | dict) else None
+
+
+def place(text: str) -> tuple[Point | None, Box | None]:
+    """(the one point that a text gives, None) or (None, its one box), as written; (None, None) without one, or with several.
+
+    Bare numbers, `12 34` or `12 34 56 78`; lists of them; JSON objects with a key of `POINT_KEYS` or `BOX_KEYS`, or with `x` and
+    `y`; each alone or in a list of one; and what a click says, `click 12 34`.
+    """
+    plain = text.strip()
+    if any(sign in plain for sign in "[{`"):
+        return place_in(only_json(plain) or quoted(plain))
+    if len(plain) > 200:
+        return None, None
+    words = [
+        word
+        for word in plain.translate(_SEPARATORS).split()
+        if word.lower().rstrip(".") not in ("x", "y", "click", "point", "box")
+    ]
+    if not all(map(_SIGNED.fullmatch, words)):
+        return None, None
+    return place_in([float(word) for word in words])
+
+
+def place_in(value: Any) -> tuple[Point | None, Box | None]:
+    """The same of a JSON value."""
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], list | dict):
+        value = value[0]
+    if isinstance(value, dict):
+        if isinstance(inner := value.get("arguments"), dict):
+            value = inner
+        value = _keyed(value)
+    if isinstance(value, str) and len(value) < 100:
+        words = value.replace("point", " ").replace("box", " ").translate(_SEPARATORS).split()
+        value = [float(word) for word in words] if all(map(_SIGNED.fullmatch, words)) else None
+    if isinstance(value, list) and len(value) == 2 and all(isinstance(v, list) and len(v) == 2 for v in value):
+        value = [*value[0], *value[1]]  # [[x1, y1], [x2, y2]]
+    if not isinstance(value, list) or len(value) not in (2, 4) or not all(map(is_number, value)):
+        return None, None
+    if max(map(abs, value)) > LIMIT:
+        return None, None
+    if len(value) == 2:
+        return (float(value[0]), float(value[1])), None
+    x1, y1, x2, y2 = map(float, value)
+    return (None, (x1, y1, x2, y2)) if is_box(value) else (None, None)
+
+
+def point_in(value: Any) -> Point | None:
+    """The point of a JSON value; of a box its middle."""
+    point, box = place_in(value)
+    return middle(box) if box else point
+
+
+def _keyed(value: dict[str, Any]) -> Any:
+    if is_number(value.get("x")) and is_number(value.get("y")):
+        return [value["x"], value["y"]]
+    return next((value[key] for key in (*POINT_KEYS, *BOX_KEYS) if key in value), None)

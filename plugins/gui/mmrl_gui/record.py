@@ -1,0 +1,125 @@
+"""Records episodes on screens, by exploring or by an expert: pictures, actions and what was hit, in a folder.
+
+python -m mmrl_gui.record --screens browser/miniwob --pages click-test-2,click-button --episodes 50 --out recorded
+python -m mmrl_gui.record --screens browser/folder --options folder=site --out recorded
+python -m mmrl_gui.record --screens browser/html --pages mail,shop --out recorded      (pages drawn here)
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mmrl import UserError
+from mmrl.pictures import chance
+from mmrl.screens import Screens, screens_of
+from mmrl.tasks import one_of, suggest, whole
+from mmrl_gui import pages
+from mmrl_gui.recording import Plan, Tally, record
+
+DRAWN = "browser/html"
+"""The screens whose pages are drawn here: `--pages` names kinds of them."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; 0, 2 for what a person can mend, 130 when it was stopped."""
+    given = _parser().parse_args(arguments)
+    try:
+        tally = _recorded(given)
+    except UserError as error:
+        print(f"mmrl_gui.record: {error}", file=sys.stderr)
+        return 2
+    print(_said(given.out, tally))
+    return 130 if tally.stopped else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    summary, _, examples = (__doc__ or "").partition("\n\n")
+    parser = argparse.ArgumentParser(
+        prog="python -m mmrl_gui.record",
+        description=summary,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--screens", default="browser/miniwob", help="the id of a simulator with screens (browser/miniwob)")
+    parser.add_argument(
+        "--options", action="append", default=[], metavar="KEY=VALUE", help="an option of the screens, as in TOML"
+    )
+    parser.add_argument("--pages", default="", help="names of pages, with commas between; all by default. Played in turn")
+    parser.add_argument("--episodes", type=int, default=50, help="how many (50)")
+    parser.add_argument("--steps", type=int, default=10, help="actions of one at most (10)")
+    parser.add_argument("--policy", default="random", help="random, a walk over what can be clicked (the default), or expert")
+    parser.add_argument("--seed", type=int, default=0, help="of the first episode; each further one has the next (0)")
+    parser.add_argument("--elements", action="store_true", help="keep what there was on each screen, too")
+    parser.add_argument("--won", action="store_true", help="keep only episodes that did what was to be done")
+    parser.add_argument("--level", default="middle", help="of pages drawn here: easy, middle or hard (middle)")
+    parser.add_argument("--out", type=Path, required=True, help="a new folder")
+    parser.add_argument("--overwrite", action="store_true", help="replace a recording that is there")
+    return parser
+
+
+def _recorded(given: argparse.Namespace) -> Tally:
+    whole("--episodes", given.episodes, 1, 1_000_000)
+    whole("--steps", given.steps, 1, 1000)
+    whole("--seed", given.seed, 0, 2**31 - 1 - given.episodes)
+    one_of("--policy", given.policy, ("random", "expert"))
+    one_of("--level", given.level, pages.LEVELS)
+    screens = screens_of(given.screens, dict(_option(text) for text in given.options))
+    names = [name for name in given.pages.split(",") if name]
+    known = pages.KINDS if given.screens == DRAWN else screens.pages
+    if unknown := [name for name in names if name not in known]:
+        raise UserError(f"{given.screens} has no page {unknown[0]!r:.60}.{suggest(unknown[0], known)}")
+    if not (names or known):
+        raise UserError(f"{given.screens} lists no pages: name some with --pages")
+    plan = Plan(
+        pages=[(name, _address(given.screens, screens, name, given.level)) for name in names or known],
+        episodes=given.episodes,
+        policy=given.policy,
+        steps=given.steps,
+        seed=given.seed,
+        elements=given.elements,
+        won=given.won,
+    )
+    return record(screens, plan, given.out, given.overwrite, _tell if sys.stderr.isatty() else None)
+
+
+def _address(id: str, screens: Screens, name: str, level: str) -> Callable[[int], str]:
+    """What the screens start for a page and a seed: its name, or the HTML of a page that is drawn here."""
+    if id != DRAWN:
+        return lambda seed: name
+    return lambda seed: pages.draw_page(chance(seed, "recorded", name), name, screens.size, level).html
+
+
+def _tell(tally: Tally) -> None:
+    print(f"\r{tally.episodes} episodes, {tally.steps} steps", end="\x1b[K", file=sys.stderr, flush=True)
+
+
+def _said(folder: Path, tally: Tally) -> str:
+    aside = [
+        (tally.lost, f"lost with the browser (the last: {tally.why})"),
+        (tally.idle, "in which nothing was done"),
+        (tally.failed, "that failed, left out"),
+    ]
+    more = "".join(f"; {count} {what}" for count, what in aside if count)
+    stopped = "stopped; " if tally.stopped else ""
+    return (
+        f"{folder}: {stopped}{tally.episodes} episodes of {tally.steps} steps, {tally.won} of them did what was to be done{more}"
+    )
+
+
+def _option(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise UserError(f"--options {text}: write KEY=VALUE")
+    try:
+        return key, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key, value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""`gui/grounding`: where to click for an instruction, on pages drawn here and shown by a browser."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mmrl import Prompt, UserError, user
+from mmrl.pictures import chance, rank
+from mmrl.tasks import Prompts, known_split, one_of, whole
+from mmrl_gui import asking, pages
+from mmrl_gui.data_task import means
+from mmrl_gui.geometry import middle
+from mmrl_gui.phrases import Wish, wishes
+from mmrl_gui.rendered import Rendered, Renderer
+from mmrl_gui.screened import Screened
+
+ATTEMPTS = 40
+"""Pages that are drawn until one has a thing that can be asked for; nearly all have."""
+BROWSER = "browser/html"
+
+
+@dataclass(kw_only=True, eq=False)
+class DrawnPages(Screened):
+    """What the tasks on pages drawn here share: which pages there are, and what shows them."""
+
+    size: str | Sequence[int] = "mobile"
+    """The screen: small (168 x 224), mobile (360 x 640), desktop (1280 x 800), or [width, height] in pixels."""
+    level: str = "mixed"
+    """easy, middle, hard, or mixed, all three in turn: how much is on a page, how small, and how it is asked for."""
+    kinds: Sequence[str] = pages.KINDS
+    """Of `pages.KINDS`."""
+    themes: Sequence[str] = pages.THEMES
+    """light, dark."""
+    languages: Sequence[str] = ("en",)
+    """Of `words.LANGUAGES`: of what stands on the pages; instructions are in English."""
+    screens: str = BROWSER
+    """What shows the pages: screens whose pages are HTML."""
+    warm: int = 200
+    """Items of the split `warm`, to imitate before training by reward."""
+    train: int = 2000
+    """Items of the split `train`."""
+    test: int = 200
+    """Items of the split `test`."""
+    seed: int = 0
+    """Draws the pages. The run's own seed does not, so that runs are tested on the same ones."""
+
+    splits = ("warm", "train", "test")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.size, str):
+            one_of("size", self.size, pages.SIZES)
+            self.screen: tuple[int, int] = pages.SIZES[self.size]
+        else:
+            if not isinstance(self.size, list | tuple) or len(self.size) != 2:
+                raise UserError(f"size = {self.size!r:.60} must be one of {', '.join(pages.SIZES)}, or [width, height]")
+            for value in self.size:
+                whole("size", value, 120, 4096, of="pixels")
+            self.screen = (self.size[0], self.size[1])
+        one_of("level", self.level, (*pages.LEVELS, "mixed"))
+        for option, known in (("kinds", pages.KINDS), ("themes", pages.THEMES), ("languages", pages.LANGUAGES)):
+            value = getattr(self, option)
+            if not isinstance(value, list | tuple) or not value:
+                raise UserError(f"{option} = {value!r:.60} must be a list of some of {', '.join(known)}")
+            for one in value:
+                one_of(option, one, known)
+        for split in self.splits:
+            whole(split, getattr(self, split), 1, 10_000_000)
+        whole("seed", self.seed, -(2**62), 2**62)
+        self._renderer = Renderer(self.screens, self.screen)
+
+    def level_of(self, number: int) -> str:
+        return pages.LEVELS[number % len(pages.LEVELS)] if self.level == "mixed" else self.level
+
+    def page(self, split: str, number: int, attempt: int, level: str) -> pages.Page:
+        """A page of a split. Which split one belongs to is told by what is on it, so that no two splits share any."""
+        for again in range(10 * ATTEMPTS):
+            draw = chance(self.seed, "gui", split, str(number), str(attempt), str(again))
+            drawn = pages.draw_page(draw, draw.choice(tuple(self.kinds)), self.screen, level, self.themes, self.languages)
+            if self.splits[rank(0, "split", drawn.html) % len(self.splits)] == split:
+                return drawn
+        raise UserError(f"no page for split {split!r}: name more kinds, themes or languages")
+
+
+@dataclass(kw_only=True, eq=False)
+class Grounding(DrawnPages):
+    """An instruction, and where to click for it."""
+
+    style: str = "short"
+    form: str = "point"
+    """What is answered: point or box."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("form", self.form, ("point", "box"))
+        if self.style == "brief":
+            one_of("form", self.form, ("point",))
+
+    def prompts(self, split: str, seed: int) -> Prompts:
+        known_split(split, self.splits)
+        return Prompts(range(getattr(self, split)), lambda number: self._pose(split, number))
+
+    def gold(self, prompt: Prompt) -> str:
+        numbers, box = self.numbers(self.screen), prompt.meta["boxes"][0]
+        values = numbers.written_box(box) if self.form == "box" else numbers.written(middle(box), box)
+        said = asking.answer(self.style, self.form, values)
+        return asking.thought(f"I am to do this: {prompt.meta['instruction']}", said) if self.style == "tags" else said
+
+    def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
+        """The mean of texts and of icons, of each way of asking and of each level."""
+        return {name: value for key in ("type", "way", "level") for name, value in means(results, lambda m, k=key: m[k]).items()}
+
+    def _pose(self, split: str, number: int) -> Prompt:
+        level = self.level_of(number)
+        for attempt in range(ATTEMPTS):
+            page = self.page(split, number, attempt, level)
+            rendered = self._renderer.show(page)
+            draw = chance(self.seed, "gui", "wish", split, str(number), str(attempt))
+            if wish := _chosen(page, rendered, draw, level):
+                return self._prompt(f"{split}-{number}", page, rendered, wish, level)
+        raise UserError(
+            f"on {ATTEMPTS} pages of {self.screen[0]} x {self.screen[1]} pixels there was nothing to ask for: take a larger screen"
+        )
+
+    def _prompt(self, id: str, page: pages.Page, rendered: Rendered, wish: Wish, level: str) -> Prompt:
+        box = rendered.boxes[wish.thing.number]
+        meta = self.meta(
+            self.form,
+            self.screen,
+            boxes=[box],
+            instruction=wish.text,
+            type="text" if wish.thing.text else "icon",
+            platform=pages.platform(page),
+            page=page.kind,
+            theme=page.look.theme,
+            language=page.language,
+            way=wish.way,
+            level=level,
+            difficulty=pages.LEVELS.index(level) + len(page.things) / 100,
+        )
+        text = asking.ask(
+            f"Where on this screen do you click to do this: {wish.text}", self.style, self.form, self.numbers(self.screen)
+        )
+        return Prompt(id=id, messages=[user(text, rendered.picture)], answer=list(box), meta=meta)
+
+
+def _chosen(page: pages.Page, rendered: Rendered, draw: random.Random, level: str) -> Wish | None:
+    """What is asked for on a page: as often an icon as a text, where there are both."""
+    there = [thing for thing in page.things if thing.number in rendered.boxes]
+    draw.shuffle(there)
+    icon = draw.random() < 0.5
+    for thing in sorted(there, key=lambda t: t.text == icon):
+        if found := wishes(page, thing, draw, level):
+            return draw.choice(found)
+    return None

@@ -1,0 +1,117 @@
+"""Elements on screens that people bring: ScreenSpot, its version 2 and its Pro, GUI-G1's data, tables of one's own.
+
+Every source is read as rows of one form, so that tasks know no formats. A row that can't be used raises when it is asked for,
+and the message names its file and line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mmrl import UserError
+from mmrl.rows import Rows, beside
+from mmrl_gui.tables import Table, first, parsed, text_of
+
+IMAGE_KEYS = ("img_filename", "image", "image_path", "img", "file_name", "screenshot")
+TEXT_KEYS = ("instruction", "problem", "expression", "text", "question")
+BOX_KEYS = ("bbox_2d", "bbox", "solution", "box")
+FORMS = ("xyxy", "xywh", "unit")
+"""How boxes are written: two corners; a corner and the size; two corners in parts of the picture."""
+_PRO_KEYS = ("ui_type", "application", "img_size")
+_SOURCES = {"ios": "mobile", "android": "mobile", "windows": "desktop", "macos": "desktop", "linux": "desktop"}
+_WEB = ("web", "tool", "shop", "gitlab", "forum")
+_PREFIXES = {"mobile": "mobile", "pc": "desktop", "desktop": "desktop", "web": "web"}
+"""ScreenSpot's pictures begin with one of these."""
+
+
+@dataclass(frozen=True)
+class Elements(Rows):
+    """The rows of several tables."""
+
+    tables: tuple[Table, ...] = ()
+    places: tuple[tuple[int, int], ...] = ()
+    """(table, row) of each row."""
+    keys: tuple[str, ...] = ()
+    """What decides a row's split: its picture, so that none is in two."""
+
+    def where(self, index: int) -> str:
+        table, row = self.places[index]
+        return self.tables[table].rows.where(row)
+
+
+def elements(tables: list[Table], boxes: str | None) -> Elements:
+    """Rows `{"id", "image", "instruction", "box", "form", "platform", "type", "group", "rate"}`. boxes: of `FORMS`; by default
+    what is custom, see `_form`."""
+    places = [(t, row) for t, table in enumerate(tables) for row in range(len(table.rows))]
+    keys = [_key(tables[t].rows, row) for t, row in places]
+
+    def read(index: int) -> dict[str, Any]:
+        t, row = places[index]
+        return {"id": f"{t}-{row}", **_plain(tables[t].rows[row], tables[t], boxes)}
+
+    name = ":".join(table.path for table in tables)
+    return Elements(name, len(places), read, tables=tuple(tables), places=tuple(places), keys=tuple(keys))
+
+
+def _key(rows: Rows, row: int) -> str:
+    """The picture of a row as it names it; its place for one that can't be read, which is told when it is asked for."""
+    try:
+        image = first(rows[row], IMAGE_KEYS)
+    except UserError:
+        image = None
+    return image if isinstance(image, str) else f"{rows.name} {row}"
+
+
+def _plain(row: Mapping[str, Any], table: Table, boxes: str | None) -> dict[str, Any]:
+    image = first(row, IMAGE_KEYS)
+    if image is None:
+        raise ValueError(f"it has no picture under any of {', '.join(IMAGE_KEYS)}")
+    words = text_of(row, TEXT_KEYS)
+    if not words:
+        raise ValueError(f"it has no instruction under any of {', '.join(TEXT_KEYS)}")
+    key = next((k for k in BOX_KEYS if row.get(k) is not None), None)
+    if key is None:
+        raise ValueError(f"there is no box under any of {', '.join(BOX_KEYS)}")
+    kind = str(row.get("ui_type") or row.get("data_type") or "")
+    return {
+        "image": beside(table.path, image, table.folder),
+        "instruction": words,
+        "box": parsed(row[key]),
+        "form": boxes or _form(row, key),
+        "platform": _platform(row, image),
+        "type": kind if kind in ("text", "icon") else "",
+        "group": str(row.get("group") or ""),
+        "rate": row.get("rate"),
+    }
+
+
+def _form(row: Mapping[str, Any], key: str) -> str:
+    """ScreenSpot and its version 2 write a corner and the size, the Pro two corners; so do all under another key than bbox."""
+    if key != "bbox" or any(k in row for k in _PRO_KEYS):
+        return "xyxy"
+    if "data_type" in row:
+        return "xywh"
+    raise ValueError('its bbox may be two corners or a corner and the size: say boxes = "xyxy" or "xywh"')
+
+
+def _platform(row: Mapping[str, Any], image: Any) -> str:
+    """mobile, desktop or web; empty where nothing tells."""
+    for key in ("platform", "data_source"):
+        name = str(row.get(key) or "").lower()
+        if name:
+            return _SOURCES.get(name, "web" if name in _WEB else name[:40])
+    prefix = image.rpartition("/")[2].partition("_")[0].lower() if isinstance(image, str) else ""
+    return _PREFIXES.get(prefix, "")
+
+
+def corners(box: Any, form: str, size: tuple[int, int]) -> Any:
+    """A box in its form as two corners in pixels; what is none as it is, for the check to refuse."""
+    try:
+        a, b, c, d = box if not isinstance(box, str) else ()
+        if form == "xywh":
+            return [a, b, a + c, b + d]
+        return [a * size[0], b * size[1], c * size[0], d * size[1]] if form == "unit" else [a, b, c, d]
+    except (TypeError, ValueError):
+        return box

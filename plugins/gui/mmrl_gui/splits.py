@@ -1,0 +1,96 @@
+"""What the tasks on people's data share: where rows come from, and which split each is in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mmrl import Prompt, UserError
+from mmrl.media import load_image
+from mmrl.pictures import rank, split_of
+from mmrl.rows import Items, Rows, brief
+from mmrl.tasks import known_split, of_kind, whole
+from mmrl_gui.screened import Screened
+from mmrl_gui.tables import Table, tables
+
+
+@dataclass(kw_only=True, eq=False)
+class Data(Screened):
+    """A task on rows that people bring. A subclass reads tables and asks about a row."""
+
+    path: str
+    """The table: .json, .jsonl, .csv, .parquet, a folder of such, a data set's name; or several, joined by ':'."""
+    images: str | None = None
+    """The folder that pictures' names are relative to, by default the table's own; or one for each, joined by ':'."""
+    test_path: str | None = None
+    """A table of its own for the split `test`, with pictures in the same folders; `path` is then all for the other splits."""
+    shares: Mapping[str, float] = field(default_factory=lambda: {"train": 0.9, "test": 0.1})
+    """Split -> share, drawn by the names of pictures or episodes, so that none is in two splits. {test = 1} only tests."""
+    seed: int = 0
+    """Draws the splits. The run's own seed does not, so that nothing of the test is ever trained on."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole("seed", self.seed, -(2**62), 2**62)
+        for option in ("path", "images", "test_path"):
+            if (value := getattr(self, option)) is not None:
+                of_kind(option, value, str)
+        shares = _shares(self.shares, bool(self.test_path))
+        rows, keys = self.rows(tables(self.path, self.images))
+        self._chosen: dict[str, list[int]] = {name: [] for name in shares}
+        self._tables = dict.fromkeys(shares, rows)
+        for number in self.wanted(rows):
+            self._chosen[split_of(keys[number], self.seed, shares)].append(number)
+        if self.test_path:
+            self._tables["test"], _ = self.rows(tables(self.test_path, self.images))
+            self._chosen["test"] = list(self.wanted(self._tables["test"]))
+        self.splits = tuple(self._tables)  # type: ignore[misc]  # the options decide which there are
+        for name, numbers in self._chosen.items():
+            if not numbers:
+                raise UserError(f"split {name!r} of {brief(self.path)} is empty: add rows, or change shares")
+            numbers.sort(key=lambda number: rank(self.seed, "order", name, str(number)))
+
+    def rows(self, found: list[Table]) -> tuple[Rows, Sequence[str]]:
+        """(the rows of some tables, what decides the split of each)."""
+        raise NotImplementedError(f"{type(self).__name__} must define rows(found)")
+
+    def wanted(self, rows: Rows) -> Sequence[int]:
+        """The numbers of the rows that are asked about; by default all."""
+        return range(len(rows))
+
+    def pose(self, row: dict[str, Any], number: int, rows: Any) -> Prompt:
+        """A prompt, its id without the split. ValueError for a row that won't do."""
+        raise NotImplementedError(f"{type(self).__name__} must define pose(row, number, rows)")
+
+    def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
+        """In an order in which neighbouring rows of the table are far apart."""
+        known_split(split, self.splits)
+        rows = self._tables[split]
+        return Items(rows, lambda row, number: _of(split, self.pose(row, number, rows)), self._chosen[split])
+
+
+def size_of(image: Any) -> tuple[int, int]:
+    """(width, height) of a picture as a row names it. UserError where it can't be opened."""
+    width, height = load_image(image).size
+    return width, height
+
+
+def _of(split: str, prompt: Prompt) -> Prompt:
+    from mmrl.types import replace
+
+    return replace(prompt, id=f"{split}-{prompt.id}")
+
+
+def _shares(given: Any, tested_apart: bool) -> dict[str, float]:
+    """The shares of the splits, adding up to 1."""
+    of_kind("shares", given, Mapping, "{train = 0.9, test = 0.1}")
+    shares = {str(name): share for name, share in given.items() if not (tested_apart and name == "test")}
+    if tested_apart and not shares:
+        shares = {"train": 1.0}
+    sound = all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) and v > 0 for v in shares.values())
+    if not shares or not sound:
+        raise UserError(f"shares = {dict(given)!r:.200} must name splits with numbers above 0, {{train = 0.9, test = 0.1}}")
+    total = sum(shares.values())
+    return {name: share / total for name, share in shares.items()}

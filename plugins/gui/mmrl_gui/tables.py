@@ -1,0 +1,100 @@
+"""Several tables as one: files joined by ':', and folders of JSON files, with the folder of the pictures of each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mmrl import UserError
+from mmrl.rows import Rows, brief, read_rows
+
+EPISODES = "episodes.jsonl"
+"""The file of a recording, see the guide."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One table and where its pictures are."""
+
+    rows: Rows
+    path: str
+    """Of the file."""
+    folder: str
+    """What the names of pictures are relative to."""
+
+
+def tables(path: str, images: str | None) -> list[Table]:
+    """The tables of one path, or of several joined by ':'; `images` is then one folder for each, or one for all.
+
+    A folder stands for its `episodes.jsonl`, or else for all JSON and JSONL files in it. Raises UserError where there is none.
+    """
+    given = [path] if _there(path) else [p for p in path.split(":") if p]
+    folders = images.split(":") if images else []
+    if not given or len(folders) not in (0, 1, len(given)):
+        raise UserError(f"path names {len(given)} tables and images {len(folders)} folders: give one folder for each, or one")
+    found: list[Table] = []
+    for number, one in enumerate(given):
+        own = folders[number if len(folders) > 1 else 0] if folders else None
+        for file in _files(one):
+            found.append(Table(rows=_rows(file), path=file, folder=own or str(Path(file).expanduser().parent)))
+    return found
+
+
+def parsed(value: Any) -> Any:
+    """The JSON that a cell of a table holds as text; anything else as it is. An empty cell is None."""
+    if not isinstance(value, str):
+        return value
+    if not value.strip():
+        return None
+    try:
+        return json.loads(value) if value.lstrip()[:1] in ("{", "[") else value
+    except (ValueError, RecursionError):
+        raise ValueError(f"{value!r:.60} is no JSON") from None
+
+
+def first(row: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
+    """What stands under the first of some keys that says anything."""
+    return next((row[key] for key in keys if row.get(key) not in (None, "")), None)
+
+
+def text_of(row: Mapping[str, Any], keys: tuple[str, ...]) -> str:
+    """A text under one of some keys; empty without one."""
+    found = first(row, keys)
+    if found is not None and not isinstance(found, str):
+        raise ValueError(f"its {keys[0]} is {found!r:.60} and not a text")
+    return " ".join(found.split()) if found else ""
+
+
+def _files(path: str) -> list[str]:
+    local = Path(path).expanduser()
+    if not _there(path) or not local.is_dir() or (local / "dataset_dict.json").is_file() or (local / "state.json").is_file():
+        return [path]
+    if (local / EPISODES).is_file():
+        return [str(local / EPISODES)]
+    files = sorted(str(p) for p in local.iterdir() if p.suffix.lower() in (".json", ".jsonl") and not p.name.startswith("."))
+    if not files:
+        raise UserError(f"folder {brief(path)} has no {EPISODES} and no other JSON file: give the path of a table")
+    return files
+
+
+def _rows(path: str) -> Rows:
+    """A table; a JSON file that holds one object is a table of one row."""
+    local = Path(path).expanduser()
+    if local.suffix.lower() == ".json" and local.is_file():
+        try:
+            found = json.loads(local.read_bytes())
+        except (ValueError, RecursionError, OSError) as error:
+            raise UserError(f"{brief(path)} is no JSON ({str(error)[:120]}): correct it") from error
+        if isinstance(found, dict):
+            return Rows(path, 1, lambda _: found, "item")
+    return read_rows(path)
+
+
+def _there(path: str) -> bool:
+    try:
+        return Path(path).expanduser().exists()
+    except (OSError, ValueError, RuntimeError) as error:  # too long a name, a NUL, a home that nobody has
+        raise UserError(f"path {path!r:.80} can't be looked up: {str(error)[:60]}: check the path") from None

@@ -1,0 +1,266 @@
+"""Episodes of screens and actions: those that were recorded, AndroidControl's, and pairs as UIShift has them.
+
+Three forms are known by what is in a row: a whole episode (`steps`, or lists of `screenshots` and `actions`), one step
+(`action`, with `episode_id` and `index` where steps belong together), and a pair of two pictures with the action between them.
+All are read as steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mmrl import UserError
+from mmrl.rows import Rows, beside
+from mmrl.screens import Action, Box
+from mmrl_gui.actions import of_data
+from mmrl_gui.geometry import inside, is_number
+from mmrl_gui.tables import Table, first, parsed, text_of
+
+IMAGE_KEYS = ("picture", "screenshot", "image", "img_filename", "image_path")
+GOAL_KEYS = ("instruction", "goal", "task_instruction", "task")
+STEP_KEYS = ("step_instruction", "low_level_instruction", "low_instruction")
+ACTION_KEYS = ("action", "action_groundtruth", "ground_truth")
+BOX_KEYS = ("box", "bbox", "matched_bbox")
+BOXES_KEYS = ("boxes", "a11y", "elements", "nodes")
+_EPISODE_KEYS = ("episode_id", "episode")
+_INDEX_KEYS = ("index", "step", "step_id")
+Place = tuple[int, int, int]
+"""(table, row, step): step is -1 where a row is one step and no episode."""
+
+
+@dataclass(frozen=True)
+class Steps(Rows):
+    """The steps of all episodes, in order."""
+
+    tables: tuple[Table, ...] = ()
+    places: tuple[Place, ...] = ()
+    episodes: tuple[tuple[int, ...], ...] = ()
+    """The numbers of the steps of each episode, in order."""
+    of: tuple[int, ...] = ()
+    """Step -> its episode."""
+    keys: tuple[str, ...] = ()
+    """Step -> what decides its split: its episode, so that none is in two."""
+    won: tuple[bool, ...] = ()
+    """Step -> whether its episode did what was to be done; where nothing says so, it did."""
+
+    def where(self, index: int) -> str:
+        table, row, step = self.places[index]
+        return self.tables[table].rows.where(row) + (f" step {step}" if step >= 0 else "")
+
+    def earlier(self, index: int) -> tuple[int, ...]:
+        """The numbers of the steps before a step of the same episode, in order."""
+        own = self.episodes[self.of[index]]
+        return own[: own.index(index)]
+
+    def later(self, index: int, k: int) -> Any:
+        """The picture k steps after a step; None where the episode ends before."""
+        own = self.episodes[self.of[index]]
+        at = own.index(index) + k
+        if at < len(own):
+            return self[own[at]]["image"]
+        return self[own[-1]]["final"] if at == len(own) else None
+
+
+def steps(tables: list[Table]) -> Steps:
+    """The steps of some tables: rows `{"id", "image", "final", "goal", "step", "action", "box"}`, the action as
+    `mmrl.screens.Action`. A row that can't be read counts as an episode of one step, and is told when it is asked for."""
+    found: dict[str, list[tuple[float, Place]]] = {}
+    known: dict[str, tuple[str, bool]] = {}
+    for t, table in enumerate(tables):
+        for row in range(len(table.rows)):
+            for one in _outlined(table, t, row):
+                found.setdefault(one.episode, []).append((one.order, one.place))
+                known[one.episode] = (one.key, one.won)
+    places: list[Place] = []
+    episodes: list[tuple[int, ...]] = []
+    for own in found.values():
+        episodes.append(tuple(range(len(places), len(places) + len(own))))
+        places += [place for _, place in sorted(own)]
+    of = [number for number, own in enumerate(episodes) for _ in own]
+    about = [known[name] for name in found]
+
+    def read(index: int) -> dict[str, Any]:
+        t, row, step = places[index]
+        plain = _plain(tables[t], tables[t].rows[row], step)
+        return {"id": f"{t}-{row}-{max(step, 0)}", **plain}
+
+    name = ":".join(table.path for table in tables)
+    return Steps(
+        name,
+        len(places),
+        read,
+        tables=tuple(tables),
+        places=tuple(places),
+        episodes=tuple(episodes),
+        of=tuple(of),
+        keys=tuple(about[e][0] for e in of),
+        won=tuple(about[e][1] for e in of),
+    )
+
+
+class _Outline(NamedTuple):
+    """A step, before it is read."""
+
+    episode: str
+    key: str
+    order: float
+    place: Place
+    won: bool
+
+
+def _outlined(table: Table, t: int, row: int) -> Iterator[_Outline]:
+    """The steps of a row."""
+    alone = f"{t} {row}"
+    try:
+        found = table.rows[row]
+        count = _count(found)
+    except (UserError, ValueError):
+        yield _Outline(alone, f"{Path(table.path).name} {row}", 0.0, (t, row, -1), True)
+        return
+    named, index = first(found, _EPISODE_KEYS), _order(first(found, _INDEX_KEYS))
+    key = f"{found['page']} {found.get('seed')}" if "page" in found else str(named or f"{Path(table.path).name} {row}")
+    good = found.get("success") is not False
+    if count is not None:
+        for step in range(count):
+            yield _Outline(alone, key, float(step), (t, row, step), good)
+    elif named is None or index is None:
+        yield _Outline(alone, key, 0.0, (t, row, -1), good)
+    else:
+        yield _Outline(f"{t} of {named}", key, index, (t, row, -1), good)
+
+
+def _count(row: Mapping[str, Any]) -> int | None:
+    """How many steps a row has that is a whole episode; None for one that is a step."""
+    for key in ("steps", "actions"):
+        if isinstance(listed := parsed(row.get(key)), list):
+            return len(listed)
+    return None
+
+
+def _order(value: Any) -> float | None:
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    return float(value) if is_number(value) else None
+
+
+# -- one step -----------------------------------------------------------------------------------------------------------------
+
+
+def _plain(table: Table, row: Mapping[str, Any], step: int) -> dict[str, Any]:
+    """A step in the one form, its picture unopened and its box unchecked."""
+    own, final = _own(row, step)
+    image, after = _images(own, final)
+    if image is None:
+        image = _android_name(row, first(row, _INDEX_KEYS) if _count(row) is None else step)
+    raw = parsed(first(own, ACTION_KEYS))
+    if raw is None:
+        raise ValueError(f"it has no action under any of {', '.join(ACTION_KEYS)}")
+    action = of_data(raw)
+    box = parsed(first(own, BOX_KEYS)) or (raw.get("bbox") if isinstance(raw, dict) else None)
+    if box is None and action.at is not None:
+        box = smallest(parsed(first(own, BOXES_KEYS)), action.at)
+    return {
+        "image": _beside(table, image),
+        "final": None if after is None else _beside(table, after),
+        "goal": text_of(row, GOAL_KEYS) or text_of(own, GOAL_KEYS),
+        "step": text_of(own, STEP_KEYS),
+        "action": action,
+        "box": box,
+    }
+
+
+def _own(row: Mapping[str, Any], step: int) -> tuple[Mapping[str, Any], Any]:
+    """(the step of a row, the picture after the last step)."""
+    if isinstance(listed := parsed(row.get("steps")), list):
+        own = listed[step]
+        if not isinstance(own, dict):
+            raise ValueError(f"step {step} is {own!r:.60} and not an object")
+        return own, row.get("final")
+    if isinstance(said := parsed(row.get("conversations")), list):
+        if len(said) < 2 or not all(isinstance(one, dict) and "value" in one for one in said[:2]):
+            raise ValueError("conversations must hold a question and its action, each with a value")
+        return {**row, "action": said[1]["value"]}, None
+    if not isinstance(actions := parsed(row.get("actions")), list):
+        return row, None
+    own = {"action": actions[step]}
+    for key, name in (("screenshots", "image"), ("step_instructions", "step_instruction"), ("boxes", "box")):
+        values = parsed(row.get(key))
+        if isinstance(values, list) and step < len(values):
+            own[name] = values[step]
+    shown = parsed(row.get("screenshots"))
+    return own, shown[len(actions)] if isinstance(shown, list) and len(shown) > len(actions) else None
+
+
+def _images(own: Mapping[str, Any], final: Any) -> tuple[Any, Any]:
+    """(the picture before, the one after): a pair lists both."""
+    image = parsed(first(own, IMAGE_KEYS))
+    if not isinstance(image, list):
+        return image, final
+    if len(image) != 2:
+        raise ValueError(f"it has {len(image)} pictures, and a pair has two")
+    return image[0], image[1]
+
+
+def _android_name(row: Mapping[str, Any], index: Any) -> str:
+    """The name of a screen as UIShift's scripts write AndroidControl's."""
+    episode = first(row, _EPISODE_KEYS)
+    if episode is None or index is None:
+        raise ValueError(f"it has no picture under any of {', '.join(IMAGE_KEYS)}")
+    return f"epi_{episode}_ss_{index}.jpg"
+
+
+def _beside(table: Table, image: Any) -> Any:
+    """A picture as a row names it; AndroidControl's may be in a folder for each episode."""
+    found = beside(table.path, image, table.folder)
+    if isinstance(image, str) and image.startswith("epi_") and not Path(found).exists():
+        nested = Path(table.folder).expanduser() / f"episode_{image.split('_')[1]}" / image
+        return str(nested) if nested.exists() else found
+    return found
+
+
+def smallest(boxes: Any, point: Sequence[float]) -> Box | None:
+    """The smallest of some boxes around a point, as UIShift finds what a click is about; None without one. A box is four
+    numbers, or an object that has them as `box` or `bbox`, or as AndroidControl's `boundsInScreen`."""
+    around = [box for one in boxes if (box := _bounds(one)) and inside(point, box)] if isinstance(boxes, list) else []
+    return min(around, key=lambda b: (b[2] - b[0]) * (b[3] - b[1]), default=None)
+
+
+def _bounds(one: Any) -> Box | None:
+    if isinstance(one, dict) and isinstance(bounds := one.get("boundsInScreen"), dict):
+        one = [bounds.get(k, 0) for k in ("left", "top", "right", "bottom")]
+    elif isinstance(one, dict):
+        one = first(one, ("box", "bbox"))
+    if not isinstance(one, list | tuple) or len(one) != 4 or not all(map(is_number, one)):
+        return None
+    x1, y1, x2, y2 = one
+    return (x1, y1, x2, y2) if x1 < x2 and y1 < y2 else None
+
+
+def checked(action: Action, box: Any, size: tuple[int, int]) -> Box | None:
+    """The box of an action on a picture of `size`, cut at its edges; None without one.
+
+    Raises ValueError where a place is beyond the picture, or the box is none or does not hold the place.
+    """
+    width, height = size
+    for place in (action.at, action.to):
+        if place and not (-1 <= place[0] <= width + 1 and -1 <= place[1] <= height + 1):
+            raise ValueError(f"the place of its {action.kind}, {list(place)}, is outside its picture of {width} x {height}")
+    if box is None or action.at is None:
+        return None
+    if not isinstance(box, list | tuple) or len(box) != 4 or not all(map(is_number, box)):
+        raise ValueError(f"the box is {box!r:.60} and not four finite numbers")
+    x1, y1, x2, y2 = box
+    if x1 >= x2 or y1 >= y2:
+        raise ValueError(f"the box, {list(box)}, is {'empty' if x1 == x2 or y1 == y2 else 'reversed'}")
+    if not inside(action.at, (x1 - 1, y1 - 1, x2 + 1, y2 + 1)):
+        raise ValueError(f"the box, {list(box)}, does not hold the place of its {action.kind}, {list(action.at)}")
+    cut = (max(x1, 0), max(y1, 0), min(x2, width), min(y2, height))
+    if cut[0] >= cut[2] or cut[1] >= cut[3]:
+        raise ValueError(f"the box, {list(box)}, is outside its picture of {width} x {height}")
+    return cut

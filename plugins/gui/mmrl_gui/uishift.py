@@ -1,0 +1,76 @@
+"""The rewards of UIShift, as published, faults included (github.com/UbiquitousLearning/UIShift, commit d1dc722).
+
+Gao et al. 2025, "UIShift: Enhancing VLM-based GUI Agents through Self-supervised Reinforcement Learning". Their sum is the
+reward. `answer` is the true action as AndroidControl writes it, `{"action_type": "click", "x", "y"}`, a click with the smallest
+box around it as `bbox`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from mmrl import Case
+from mmrl.parse import MAX_LENGTH, first
+from mmrl_gui.frames import Numbers, numbers_of
+
+_ARGUMENT = {"scroll": "direction", "open_app": "app_name", "input_text": "text"}
+
+
+def form(case: Case) -> float:
+    """1 when there is an answer tag that is closed, anywhere; what it holds isn't read."""
+    return float(_bounded(case) != "" and first(case.completion) is not None)
+
+
+def action(case: Case) -> float:
+    """1 when the action is the true one.
+
+    Read is the JSON of the first answer tag, or of all that was said, in a fence or not; `\\n` written as two signs is left out.
+    A click must lie in the box, edges included, or without one be at the very point; the direction of a scroll, the name of an
+    app and a text must be equal, but for case and outer blanks. Going back has a type alone.
+
+    As published: types are compared without regard to case, and then only those in small letters are known, so that "CLICK" is 0;
+    so are wait, long_press and navigate_home. Numbers may be written as texts.
+    """
+    text = _bounded(case)
+    answer = first(text)
+    try:
+        said = json.loads(_unfenced((text if answer is None else answer).strip()).replace("\\n", "").strip())
+    except (ValueError, RecursionError):
+        return 0.0
+    try:
+        return float(_right(said, case.answer, numbers_of(case)))
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError):  # a text that is none, a number that is none
+        return 0.0
+
+
+def _right(said: Any, true: Mapping[str, Any], numbers: Numbers) -> bool:
+    if not isinstance(said, dict) or said["action_type"].lower() != true["action_type"].lower():
+        return False
+    kind = said["action_type"]
+    if kind == "click":
+        x, y = numbers.pixels((float(said["x"]), float(said["y"])))
+        if "bbox" not in true:
+            return x == float(true["x"]) and y == float(true["y"])
+        x1, y1, x2, y2 = map(float, true["bbox"])
+        return x1 <= x <= x2 and y1 <= y <= y2
+    if kind in _ARGUMENT:
+        key = _ARGUMENT[kind]
+        return bool(said[key].strip().lower() == true[key].strip().lower())
+    return bool(kind == "navigate_back")
+
+
+def _unfenced(text: str) -> str:
+    """What stands in the first ``` fence, which may begin with the name json; all of a text without one."""
+    start = text.find("```")
+    end = text.find("```", start + 3) if start >= 0 else -1
+    if end < 0:
+        return text
+    inside = text[start + 3 : end]
+    return inside.removeprefix("json").strip()
+
+
+def _bounded(case: Case) -> str:
+    """The completion; one of more than `MAX_LENGTH` characters is read as if it were empty."""
+    return case.completion if len(case.completion) <= MAX_LENGTH else ""

@@ -1,0 +1,307 @@
+"""Our verifiers. The truth is in pixels of the screen's picture, completions in the numbers of the policy, or of the task.
+
+`case.answer` is, for `hit`, `iou` and `size-aware`, a box, `[x1, y1, x2, y2]`, or an object with it as `box`; for `hit` also a
+list of boxes of which any will do. For `action` and `action-type` it, or `meta["true"]`, is `{"action": ..., "box": [...] or
+None}`, the action as `actions.as_data` keeps it. Episodes are worth what `case.outcome` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from mmrl import Case, Score
+from mmrl.parse import fenced
+from mmrl.screens import Action, Box
+from mmrl_gui import geometry, reading
+from mmrl_gui.actions import NoAction, of_data, read
+from mmrl_gui.frames import Numbers, numbers_of
+
+NEAR = 0.14
+"""How far a click may be from the true one where no box is known, in parts of the screen's width and height, as OS-Atlas and
+GUI-R1 evaluate AndroidControl."""
+ENOUGH = 0.5
+"""The F1 from which two texts count as the same, in the same evaluations."""
+FULL = 1 + 0.25 + 0.125
+"""The sum of GUI-G1's three weights (Zhou et al. 2025, section 4)."""
+
+
+# -- where --------------------------------------------------------------------------------------------------------------------
+
+
+def hit(case: Case, first: bool = False) -> Score:
+    """1 when the one point that is answered, or the middle of the one box, lies in the true box, its edges included: the accuracy
+    of ScreenSpot, its version 2 and its Pro.
+
+    first: of a list of several points the first counts, as InfiGUI-G1 is evaluated.
+
+    Known exploits: none of its own; on screens with one large element its middle is a good guess. What can't be read is wrong, as
+    are several points.
+    """
+    where, why = _where(case, first)
+    if where is None:
+        return Score(0.0, detail=why)
+    point, box = where
+    numbers = numbers_of(case)
+    found = point or geometry.middle(box)  # type: ignore[arg-type]  # one of the two is there
+    if box and numbers.grid:
+        right = any(geometry.inside(geometry.middle(numbers.pixels_of_box(box)), true) for true in _boxes(case.answer))
+    else:
+        right = any(numbers.hits(found, true) for true in _boxes(case.answer))
+    return Score(float(right), detail="inside" if right else "outside")
+
+
+def iou(case: Case, threshold: float = 0.0) -> Score:
+    """The IoU of the one box that is answered and the true one, 0 to 1. The truth is compared as it would be written.
+
+    threshold: an IoU below it counts 0.
+
+    Known exploits: a box over the whole screen earns the element's share of it, unless `threshold` is above that.
+    """
+    boxes, why = _both(case)
+    if boxes is None:
+        return Score(0.0, detail=why)
+    value = geometry.iou(*boxes)
+    return Score(value if value >= threshold else 0.0, detail=f"IoU {value:.3f}")
+
+
+def size_aware(case: Case) -> Score:
+    """A hit of the box's middle, its IoU, and how alike the sizes are, 0 to 1: GUI-G1's three parts in its weights 1, 0.25 and
+    0.125, over their sum.
+
+    As with GUI-G1, the hit alone would shrink boxes and the IoU alone would enlarge them (Zhou et al. 2025, section 4). Other
+    than there sizes are compared with each other and not with the screen, where all small boxes are alike; only what overlaps
+    is paid for its size; and the box must lie on the screen, so that no number beyond it pays.
+
+    Known exploits: a box over the whole screen, if its middle is on the element, earns 8 of 11 and little more.
+    """
+    boxes, why = _both(case)
+    if boxes is None:
+        return Score(0.0, detail=why)
+    found, true = boxes
+    right, overlap = float(geometry.inside(geometry.middle(found), true)), geometry.iou(found, true)
+    alike = geometry.likeness(found, true) if overlap > 0 else 0.0
+    value = (right + 0.25 * overlap + 0.125 * alike) / FULL
+    parts = {"hit": right, "iou": overlap, "size": alike}
+    return Score(min(1.0, value), parts=parts, detail=f"hit {right:g}, IoU {overlap:.3f}, size {alike:.3f}")
+
+
+def _where(case: Case, first: bool = False) -> tuple[tuple[Any, Any] | None, str]:
+    """((point, None) or (None, box) as written, ""), or (None, why there is neither)."""
+    after = case.completion.partition("</think>")[2] if first and case.completion.startswith("<think>") else ""
+    text, why = reading.said(after or case.completion, _tags(case))
+    if text is None:
+        return None, why
+    point, box = reading.place(text)
+    listed = reading.only_json(text) if first else None
+    if isinstance(listed, list) and listed:
+        point, box = reading.place_in(listed[0])
+    return ((point, box), "") if point or box else (None, "not one point or box")
+
+
+def _both(case: Case) -> tuple[tuple[Box, Box] | None, str]:
+    """(the box that is answered, the true one as it would be written), in pixels."""
+    where, why = _where(case)
+    if where is None or where[1] is None:
+        return None, why or "a point, and not a box"
+    numbers = numbers_of(case)
+    found = numbers.pixels_of_box(where[1])
+    true = numbers.pixels_of_box(numbers.written_box(_boxes(case.answer)[0]))
+    if not geometry.is_box(found) or _leaves(found, true, numbers):
+        return None, "no box on the screen"
+    return (found, true), ""
+
+
+def _leaves(box: Box, true: Box, numbers: Numbers) -> bool:
+    """Whether a box leaves its picture by more than a pixel, and by more than the true one does where that was rounded."""
+    if numbers.image is None:
+        return False
+    width, height = numbers.image
+    low, right, bottom = min(-1.0, true[0], true[1]), max(width + 1.0, true[2]), max(height + 1.0, true[3])
+    return min(box[0], box[1]) < low or box[2] > right or box[3] > bottom
+
+
+def _boxes(answer: Any) -> list[Box]:
+    """The true boxes of an answer."""
+    if isinstance(answer, Mapping):
+        answer = answer["box"] if "box" in answer else answer["bbox"]
+    several = isinstance(answer[0], Sequence | Mapping)
+    return [_box(one) for one in answer] if several else [_box(answer)]
+
+
+def _box(value: Any) -> Box:
+    x1, y1, x2, y2 = value["box"] if isinstance(value, Mapping) else value
+    return x1, y1, x2, y2
+
+
+# -- what to do ---------------------------------------------------------------------------------------------------------------
+
+
+def action(case: Case, text: Literal["exact", "f1"] = "exact", graded: bool = False) -> Score:
+    """1 when the action is the true one: its kind, and what belongs to it. The step success of AndroidControl (Li et al. 2024).
+
+    Clicks, presses and the start of a drag must lie in the true box, or without one within 0.14 of the screen from the true
+    point, as must a drag's end; a scroll must go the same way; texts, apps, keys and answers must be equal, but for case and
+    blanks. A wait, and going back or home, have a kind alone. Parts: `type`; `grounding` where the true action has a place,
+    `text` where it has a text, `direction` of scrolls. Each is 0 where the kind is wrong.
+
+    text: "f1" takes what is typed and answered for the same from an F1 of 0.5 between their words on, as GUI-R1 does. graded:
+    half for the kind, and half for what belongs to it.
+
+    Known exploits: guessing the commonest kind earns its share where `graded`.
+    """
+    about = _about(case)
+    true, numbers = of_data(about["action"]), numbers_of(case)
+    try:
+        found = read(case.completion, numbers, tags=_tags(case))
+    except NoAction as why:
+        return Score(0.0, parts=dict.fromkeys(_parts(true), 0.0), detail=str(why))
+    same = found.kind == true.kind
+    parts = {name: float(same) for name in _parts(true)}
+    if same and "grounding" in parts:
+        parts["grounding"] = float(_there(found, true, about.get("box"), numbers))
+    if same and "text" in parts:
+        parts["text"] = float(_same_text(found, true, text))
+    if same and "direction" in parts:
+        parts["direction"] = float(found.direction == true.direction)
+    rest = [value for name, value in parts.items() if name != "type"]
+    right = all(parts.values())
+    value = float(right) if not graded else 0.5 * float(same) + 0.5 * (sum(rest) / len(rest) if rest else float(same))
+    wrong = [name for name, value in parts.items() if not value]
+    return Score(value, parts=parts, detail="right" if right else f"wrong: {', '.join(wrong)}; {found.kind}, not {true.kind}")
+
+
+def action_type(case: Case) -> Score:
+    """1 when the kind of the action is the true one, whatever belongs to it.
+
+    Known exploits: the commonest kind is often right.
+    """
+    try:
+        found = read(case.completion, numbers_of(case), tags=_tags(case))
+    except NoAction as why:
+        return Score(0.0, detail=str(why))
+    true = of_data(_about(case)["action"]).kind
+    return Score(float(found.kind == true), detail=f"{found.kind}, and {true} is right")
+
+
+def _about(case: Case) -> Mapping[str, Any]:
+    """The true action and its box; tasks that answer in a published form keep them in `meta["true"]`."""
+    found: Mapping[str, Any] = case.meta.get("true", case.answer)
+    return found
+
+
+def _tags(case: Case) -> bool:
+    return case.meta.get("style") == "tags"
+
+
+def _parts(true: Action) -> list[str]:
+    named = {"grounding": true.at is not None and true.kind != "scroll", "text": bool(true.text), "direction": true.direction}
+    return ["type", *(name for name, there in named.items() if there)]
+
+
+def _there(found: Action, true: Action, box: Sequence[float] | None, numbers: Numbers) -> bool:
+    """Whether the places of an action are right."""
+    assert found.at and true.at
+    screen = numbers.image or (1000, 1000)
+    right = geometry.inside(found.at, box) if box else geometry.apart(found.at, true.at, screen) <= NEAR
+    if box and not right and numbers.grid:  # the cell that holds the middle of the box comes as near as can be
+        cell = numbers.pixels(numbers.written(geometry.middle(box)))
+        right = geometry.apart(found.at, cell, screen) < 1e-9
+    if true.to is None or not right:
+        return right
+    return found.to is not None and geometry.apart(found.to, true.to, screen) <= NEAR
+
+
+def _same_text(found: Action, true: Action, how: str) -> bool:
+    a, b = folded(found.text), folded(true.text)
+    return a == b or (how == "f1" and found.kind in ("type", "answer") and f1(a, b) >= ENOUGH)
+
+
+def folded(text: str) -> str:
+    """The form in which texts are compared: without regard to case and to blanks."""
+    return " ".join(text.casefold().split())
+
+
+def f1(found: str, true: str) -> float:
+    """The harmonic mean of precision and recall of words, each counted once."""
+    a, b = set(found.split()), set(true.split())
+    return 2 * len(a & b) / (len(a) + len(b)) if a and b else float(a == b)
+
+
+# -- the form -----------------------------------------------------------------------------------------------------------------
+
+
+def form(case: Case) -> Score:
+    """1 when the completion has the form that the task asks for: `meta["style"]` says how it is written, short, json, brief or
+    tags, and `meta["asks"]` what for, point, box or action.
+
+    short: numbers alone. brief: one line. json: JSON and nothing else. tags: one thought and one answer, neither empty, each in
+    its tag, and nothing else; the answer is JSON.
+
+    Known exploits: what the answer says is not compared with the truth; a reward for it must stand beside this one.
+    """
+    style, asks = case.meta.get("style", "json"), case.meta.get("asks", "action")
+    text, why = reading.said(case.completion, style == "tags")
+    if text is None:
+        return Score(0.0, detail=why)
+    if style == "tags" and not _two_blocks(case.completion):
+        return Score(0.0, detail="not one thought, one answer and nothing else")
+    plain = text.strip()
+    begins_as_json = plain[:1] in ("[", "{", "`")
+    if begins_as_json != (style in ("json", "tags")) or (begins_as_json and not _whole_json(plain)):
+        return Score(0.0, detail="more or other than was asked for")
+    return Score(float(_holds(plain, asks, case)), detail=f"asked for: {asks}")
+
+
+def _holds(text: str, asks: str, case: Case) -> bool:
+    if asks == "action":
+        try:
+            read(text, numbers_of(case))
+        except NoAction:
+            return False
+        return True
+    point, box = reading.place(text)
+    return box is not None if asks == "box" else point is not None
+
+
+def _whole_json(plain: str) -> bool:
+    """Whether a text, without its ``` fence, begins and ends as JSON does."""
+    if plain.startswith("```"):
+        if not plain.endswith("```") or plain.count("```") != 2:
+            return False
+        plain = next(fenced(plain), "").strip()
+    return (plain[:1], plain[-1:]) in (("[", "]"), ("{", "}"))
+
+
+def _two_blocks(completion: str) -> bool:
+    """One `<think>` and one `<answer>` block, neither empty, with blanks at most around them."""
+    text = completion.strip()
+    if any(text.count(tag) != 1 for tag in ("<think>", "</think>", "<answer>", "</answer>")):
+        return False
+    thought, _, answer = text.partition("</think>")
+    answer = answer.strip()
+    blocks = thought.startswith("<think>") and answer.startswith("<answer>") and answer.endswith("</answer>")
+    return blocks and bool(thought[7:].strip()) and bool(answer[8:-9].strip())
+
+
+# -- episodes -----------------------------------------------------------------------------------------------------------------
+
+
+def success(case: Case) -> float:
+    """1 when the episode did what was to be done; 0 also where nothing came of it."""
+    return float(case.outcome.get("success", 0.0))
+
+
+def raw_reward(case: Case) -> float:
+    """What the page paid in the whole episode without regard to time, -1 to 1. MiniWoB++ pays -1 for failing and for running
+    out of time, and so does this where the episode ended before the page said anything."""
+    return _within(case.outcome.get("raw_reward", -1.0))
+
+
+def decayed_reward(case: Case) -> float:
+    """The same, where the page pays less the later it is done."""
+    return _within(case.outcome.get("reward", -1.0))
+
+
+def _within(value: float) -> float:
+    return max(-1.0, min(1.0, float(value)))

@@ -1,0 +1,413 @@
+"""People's screens and episodes: every format, bad rows named, metrics as the benchmarks define them, pictures for people."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from conftest import SIZE, box_on
+from mmrl_gui import trajectories
+from mmrl_gui.action_task import Inverse, NextAction
+from mmrl_gui.data_task import GroundingData
+from mmrl_gui.marks import SAID, TRUE, marked
+from PIL import Image
+
+from mmrl import Case, Eyes, Frame, UserError, plugins
+from mmrl.screens import Action
+from mmrl.testing import check_task, check_verifier
+
+HALF = {"train": 0.6, "test": 0.4}
+
+
+def every(task):
+    return [p for split in task.splits for p in task.prompts(split, 0)]
+
+
+def number_of(prompt):
+    """The number of a picture, by its name."""
+    return int(re.search(r"(\d+)\.png", str(prompt.images[0]))[1])
+
+
+def told(task):
+    """The faults of all rows."""
+    faults = []
+    for split in task.splits:
+        prompts = task.prompts(split, 0)
+        for i in range(len(prompts)):
+            try:
+                prompts[i]
+            except UserError as error:
+                faults.append(str(error))
+    return faults
+
+
+# -- elements ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_boxes_in_every_format(files, pictures):
+    for name, half in (("spot", 0), ("pro", 0), ("g1", 1)):
+        prompts = every(GroundingData(path=files[name], images=str(pictures), shares=HALF, whole=False))
+        assert len(prompts) == 24
+        for prompt in prompts:
+            x1, y1, x2, y2 = box_on(number_of(prompt))
+            assert prompt.answer == [x1 + 0.5 * half, y1, x2, y2]
+            assert prompt.meta["instruction"] in prompt.text and prompt.meta["size"] == SIZE
+    rates = {number_of(p): p.meta["rate"] for p in every(GroundingData(path=files["g1"], images=str(pictures)))}
+    assert rates == {n: float(1 + n % 3) for n in range(24)}
+
+
+def test_platform_and_type_are_those_of_the_benchmarks(files, pictures, change):
+    prompts = every(GroundingData(path=files["spot"], images=str(pictures)))
+    for p in prompts:
+        n = number_of(p)
+        assert (p.meta["platform"], p.meta["type"]) == (("mobile", "desktop", "web")[n % 3], ("text", "icon")[n % 2])
+    change(files["spot"], 4, lambda r: {k: v for k, v in r.items() if k != "data_source"})
+    assert {p.meta["platform"] for p in every(GroundingData(path=files["spot"], images=str(pictures))) if number_of(p) == 4} == {
+        "desktop"
+    }
+
+
+def test_a_box_that_may_be_two_things_must_be_named(files, pictures, change):
+    change(files["spot"], 5, lambda r: {k: v for k, v in r.items() if k != "data_type"})
+    (fault,) = told(GroundingData(path=files["spot"], images=str(pictures)))
+    assert "spot.json item 5" in fault and 'two corners or a corner and the size: say boxes = "xyxy" or "xywh"' in fault
+    assert told(GroundingData(path=files["spot"], images=str(pictures), boxes="xywh")) == []
+
+
+def test_boxes_in_parts_of_the_picture(tmp_path, pictures):
+    path = tmp_path / "unit.jsonl"
+    path.write_text(json.dumps({"image": "mobile_0.png", "instruction": "x", "bbox": [0.25, 0.5, 0.5, 1.0]}))
+    task = GroundingData(path=str(path), images=str(pictures), boxes="unit", shares={"test": 1})
+    assert [p.answer for p in every(task)] == [[30, 45, 60, 90]] and task.splits == ("test",)
+
+
+def test_a_folder_of_tables_and_several_tables_are_one(files, pictures, tmp_path):
+    folder = tmp_path / "annotations"
+    folder.mkdir()
+    rows = json.loads(Path(files["pro"]).read_text())
+    (folder / "a.json").write_text(json.dumps(rows[:10]))
+    (folder / "b.json").write_text(json.dumps(rows[10:]))
+    whole = every(GroundingData(path=str(folder), images=str(pictures)))
+    assert sorted(map(number_of, whole)) == list(range(24)) and len({p.id for p in whole}) == 24
+    both = every(GroundingData(path=f"{folder}:{files['spot']}", images=str(pictures)))
+    assert len(both) == 48
+
+
+def test_no_picture_is_in_two_splits(files, pictures, tmp_path):
+    twice = tmp_path / "twice.json"
+    rows = json.loads(Path(files["spot"]).read_text())
+    twice.write_text(json.dumps([*rows, *({**r, "instruction": "another thing"} for r in rows)]))
+    task = GroundingData(path=str(twice), images=str(pictures), shares=HALF)
+    seen = {split: {number_of(p) for p in task.prompts(split, 0)} for split in task.splits}
+    assert seen["train"] | seen["test"] == set(range(24)) and not seen["train"] & seen["test"]
+    apart = GroundingData(path=files["spot"], test_path=files["pro"], images=str(pictures))
+    assert {s: len(apart.prompts(s, 0)) for s in apart.splits} == {"train": 24, "test": 24}
+
+
+BAD = [
+    (lambda r: r | {"bbox": [30, 5, -3, 20]}, r"the box, .* is reversed"),
+    (lambda r: r | {"bbox": [30, 5, 0, 20]}, r"the box, .* is empty"),
+    (lambda r: r | {"bbox": [100, 5, 30, 20]}, r"outside its picture of 120 x 90"),
+    (lambda r: r | {"bbox": [1, 5, "3", 20]}, r"not four"),
+    (lambda r: r | {"bbox": [1, 5, float("nan"), 20]}, r"not four finite numbers"),
+    (lambda r: r | {"bbox": [1, 5, 3]}, r"not four numbers"),
+    (lambda r: r | {"bbox": "here"}, r"not four numbers"),
+    (lambda r: {k: v for k, v in r.items() if k != "bbox"}, r"no box under any of bbox_2d, bbox"),
+    (lambda r: r | {"instruction": " "}, r"no instruction under any of"),
+    (lambda r: r | {"instruction": 5}, r"is 5 and not a text"),
+    (lambda r: {k: v for k, v in r.items() if k != "img_filename"}, r"no picture under any of img_filename"),
+    (lambda r: r | {"img_filename": "gone.png"}, r"image .*gone.png does not exist"),
+    (lambda r: r | {"img_filename": "../" * 2000}, r"no file has such a name"),
+    (lambda r: r | {"rate": "much"}, r"its rate is 'much' and not a number"),
+    (lambda r: [1], r"holds a list, not an object"),
+]
+
+
+@pytest.mark.parametrize("how, message", BAD, ids=[m for _, m in BAD])
+def test_a_bad_row_is_named_by_file_and_row(files, pictures, change, how, message):
+    change(files["spot"], 7, how)
+    (fault,) = told(GroundingData(path=files["spot"], images=str(pictures)))
+    assert re.search(message, fault) and "spot.json item 7" in fault and "\n" not in fault, fault
+
+
+def test_a_broken_picture_is_named(files, pictures):
+    (pictures / "pc_7.png").write_bytes(b"no picture")
+    (fault,) = told(GroundingData(path=files["spot"], images=str(pictures)))
+    assert "spot.json item 7" in fault and "pc_7.png is broken" in fault
+
+
+def test_accuracy_by_platform_and_type_is_that_of_the_tables(files, pictures):
+    """As in SeeClick's table of ScreenSpot: six cells and their mean; and ScreenSpot-Pro's groups."""
+    task = GroundingData(path=files["spot"], images=str(pictures), shares={"test": 1})
+    results = [(p, float(number_of(p) % 3 == 0 or number_of(p) % 4 == 0)) for p in every(task)]
+    found = task.summarise(results)
+    assert set(found) == {"mobile", "desktop", "web", "text", "icon", "macro"} | {
+        f"{place}/{kind}" for place in ("mobile", "desktop", "web") for kind in ("text", "icon")
+    }
+    assert found["mobile"] == 1 and found["desktop/icon"] == 0 and found["desktop/text"] == 0.5
+    cells = [found[f"{place}/{kind}"] for place in ("mobile", "desktop", "web") for kind in ("text", "icon")]
+    assert found["macro"] == pytest.approx(sum(cells) / 6)
+    pro = GroundingData(path=files["pro"], images=str(pictures), shares={"test": 1})
+    assert {"Dev", "CAD", "Dev/text", "CAD/icon"} <= set(pro.summarise([(p, 1.0) for p in every(pro)]))
+    assert GroundingData(path=files["g1"], images=str(pictures)).summarise([]) == {}
+
+
+# -- steps ------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_of_steps_in_both_formats(files, pictures):
+    for name in ("steps", "csv"):
+        task = NextAction(path=files[name], images=str(pictures), shares={"test": 1}, level="low")
+        prompts = sorted(every(task), key=lambda p: int(p.id.split("-")[2]))
+        assert len(prompts) == 24
+        kinds = ["click", "type", "scroll", "open", "click", "back"]
+        for n, p in enumerate(prompts):
+            assert p.meta["kind"] == kinds[n % 6] and f"To do: step {n}\n" in p.text
+            assert p.meta["boxes"] == ([tuple(box_on(n))] if n % 6 in (0, 4) else [])
+    high = {p.id: p for p in every(NextAction(path=files["steps"], images=str(pictures), shares={"test": 1}, history=2))}
+    assert "To do: goal 2\nDone so far:\n2. type Hello 13\n3. scroll left\nWhat is the next" in high["test-0-15-0"].text
+    assert "Done so far" not in high["test-0-12-0"].text
+
+
+def test_a_row_may_be_a_whole_episode(tmp_path, pictures):
+    """As AndroidControl is unpacked by UIShift's scripts: the pictures are named by the episode's number."""
+    row = {
+        **{"episode_id": 1, "goal": "mail it", "step_instructions": ["first", "second"]},
+        "actions": [{"action_type": "click", "x": 50, "y": 40}, {"action_type": "navigate_back"}],
+    }
+    path = tmp_path / "metadata_epi_1.json"
+    path.write_text(json.dumps(row))
+    task = NextAction(path=str(path), images=str(pictures), shares={"test": 1}, level="low")
+    first, second = sorted(every(task), key=lambda p: p.id)
+    assert first.images == (str(pictures / "epi_1_ss_0.jpg"),) and second.images == (str(pictures / "epi_1_ss_1.jpg"),)
+    assert "To do: second\nDone so far:\n1. click 50 40\n" in second.text
+    nested = tmp_path / "nested"
+    (nested / "episode_1").mkdir(parents=True)
+    for n in range(2):
+        (pictures / f"epi_1_ss_{n}.jpg").rename(nested / "episode_1" / f"epi_1_ss_{n}.jpg")
+    assert len(every(NextAction(path=str(path), images=str(nested), shares={"test": 1}))) == 2
+
+
+def test_the_smallest_box_around_a_click_is_what_it_is_about(tmp_path, pictures):
+    nodes = [
+        {"boundsInScreen": {"right": 120, "bottom": 90}},
+        {"boundsInScreen": {"left": 5, "top": 6, "right": 40, "bottom": 40}},
+    ]
+    nodes += [[7, 8, 20, 20], {"box": [60, 60, 61, 61]}, {"bbox": [9, 9, 3, 3]}, "odd"]
+    row = {"screenshot": "mobile_0.png", "goal": "x", "action": {"action_type": "click", "x": 10, "y": 10}, "a11y": nodes}
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join([json.dumps(row), json.dumps(row | {"action": {"action_type": "click", "x": 30, "y": 30}})]))
+    task = NextAction(path=str(path), images=str(pictures), shares={"test": 1})
+    assert sorted(p.meta["boxes"] for p in every(task)) == [[(5, 6, 40, 40)], [(7, 8, 20, 20)]]
+    assert trajectories.smallest(None, (1, 1)) is None
+
+
+BAD_STEPS = [
+    (lambda r: r | {"action": {"action_type": "fly"}}, "no action called 'fly'"),
+    (lambda r: r | {"action": {"action_type": "click"}}, "click says no place"),
+    (lambda r: r | {"action": "{broken"}, "is no JSON"),
+    (lambda r: r | {"action": 7}, "its action is 7 and not an object"),
+    (lambda r: {k: v for k, v in r.items() if k != "action"}, "no action under any of action"),
+    (lambda r: r | {"action": {"action_type": "click", "x": 500, "y": 5}}, r"the place of its click, \[500.0, 5.0\], is outside"),
+    (lambda r: r | {"bbox": [30, 30, 3, 3]}, "is reversed"),
+    (lambda r: r | {"bbox": [100, 80, 110, 90]}, "does not hold the place of its click"),
+    (lambda r: r | {"bbox": [1, 2, "x", 4]}, "not four finite numbers"),
+    (lambda r: r | {"screenshot": ["a.png", "b.png", "c.png"]}, "it has 3 pictures"),
+    (lambda r: r | {"screenshot": "gone.png"}, "gone.png does not exist"),
+    (lambda r: r | {"goal": ""}, "no goal or instruction"),
+    (lambda r: "{broken", "is no JSON"),
+]
+
+
+@pytest.mark.parametrize("how, message", BAD_STEPS, ids=[m for _, m in BAD_STEPS])
+def test_a_bad_step_is_named_by_file_and_line(files, pictures, change, how, message):
+    change(files["steps"], 6, how)
+    (fault,) = told(NextAction(path=files["steps"], images=str(pictures), shares=HALF))
+    assert re.search(message, fault) and "steps.jsonl line 7" in fault and "\n" not in fault, fault
+
+
+def test_no_episode_is_in_two_splits(files, pictures):
+    task = NextAction(path=files["steps"], images=str(pictures), shares={"train": 0.5, "test": 0.5})
+    seen = {split: {int(p.id.split("-")[2]) // 6 for p in task.prompts(split, 0)} for split in task.splits}
+    assert seen["train"] | seen["test"] == set(range(4)) and not seen["train"] & seen["test"]
+
+
+# -- pairs and recordings ---------------------------------------------------------------------------------------------------
+
+
+def test_pairs_are_screens_k_steps_apart(recording, files, pictures):
+    for k in (1, 2, 3):
+        prompts = every(Inverse(path=recording, k=k, shares={"test": 1}))
+        assert len(prompts) == 12 * (4 - k)  # three steps and the last screen
+        for p in prompts:
+            episode, step = (int(v) for v in p.id.split("-")[2:])
+            assert [Path(i).name for i in p.images] == [f"page-{episode}-{step}.png", f"page-{episode}-{step + k}.png"]
+            assert p.meta["kind"] == ("click", "type", "click")[step]
+    assert len(every(Inverse(path=files["steps"], images=str(pictures), shares={"test": 1}))) == 20  # the last has no next
+    assert len(every(Inverse(path=files["pairs"], images=str(pictures), shares={"test": 1}))) == 24
+
+
+def test_equal_screens_say_nothing(recording):
+    folder = Path(recording)
+    (folder / "page-5-1.png").write_bytes((folder / "page-5-0.png").read_bytes())
+    (fault,) = told(Inverse(path=recording, shares={"test": 1}))
+    assert "episodes.jsonl line 6 step 0: the two screens are equal" in fault
+    assert told(Inverse(path=recording, shares={"test": 1}, changed=False)) == []
+
+
+def test_only_what_succeeded_is_imitated(recording):
+    task = plugins.registry().make_task("gui/recorded", {"path": recording, "shares": {"test": 1}})
+    assert {int(p.id.split("-")[2]) % 3 for p in every(task)} == {1, 2} and len(every(task)) == 24
+    assert len(every(NextAction(path=recording, shares={"test": 1}))) == 36
+    clicks = NextAction(path=recording, shares={"test": 1}, kinds=["click"])
+    assert {p.meta["kind"] for p in every(clicks)} == {"click"} and len(every(clicks)) == 24
+    assert "scroll" not in every(clicks)[0].text
+
+
+def test_a_bad_recording_is_named_by_line_and_step(recording, change):
+    path = f"{recording}/episodes.jsonl"
+
+    def spoil(row):
+        row["steps"][2]["box"] = [50, 50, 10, 10]
+        row["steps"][1]["picture"] = "gone.png"
+        return row
+
+    change(path, 3, spoil)
+    faults = sorted(told(NextAction(path=recording, shares={"test": 1})))
+    assert (
+        len(faults) == 2
+        and "line 4 step 1: image" in faults[0]
+        and "line 4 step 2: the box, [50, 50, 10, 10], is reversed" in faults[1]
+    )
+    change(path, 3, lambda row: row | {"steps": [5]})
+    faults = told(NextAction(path=recording, shares={"test": 1}))
+    assert len(faults) == 1 and "step 0 is 5 and not an object" in faults[0]
+
+
+# -- options, frames, the kit -----------------------------------------------------------------------------------------------
+
+
+def test_bad_files_and_options_are_refused_in_one_line(files, tmp_path, recording):
+    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "empty.jsonl").write_text("")
+    (tmp_path / "hollow").mkdir()
+    spot = files["spot"]
+    for make, message in (
+        (lambda: GroundingData(path=str(tmp_path / "gone.jsonl")), "gone.jsonl does not exist"),
+        (lambda: GroundingData(path=str(tmp_path / "broken.json")), "broken.json is no JSON"),
+        (lambda: GroundingData(path=str(tmp_path / "empty.jsonl")), "split 'train' of .*empty.jsonl is empty"),
+        (lambda: GroundingData(path=str(tmp_path / "hollow")), "has no episodes.jsonl and no other JSON file"),
+        (lambda: GroundingData(path="x" * 3000), "can't be looked up"),
+        (lambda: GroundingData(path=5), "path = 5 must be a text"),
+        (lambda: GroundingData(path=spot, images="a:b:c"), "path names 1 tables and images 3 folders"),
+        (lambda: GroundingData(path=spot, shares={"train": 0}), "shares = .* must name splits with numbers above 0"),
+        (lambda: GroundingData(path=spot, shares=1), "shares = 1 must be a table"),
+        (lambda: GroundingData(path=spot, boxes="yx"), "boxes = 'yx' is unknown: choose one of xyxy, xywh, unit"),
+        (lambda: GroundingData(path=spot, style="long"), "style = 'long' is unknown"),
+        (lambda: GroundingData(path=spot, style="brief", form="box"), "form = 'box' is unknown: choose one of point"),
+        (lambda: GroundingData(path=spot, frame="percent"), "frame = 'percent' is unknown"),
+        (lambda: GroundingData(path=spot, grid=[0, 5]), r"grid = \[0, 5\] must be \[columns, rows\]"),
+        (lambda: GroundingData(path=spot, grid=7), "grid = 7 must be"),
+        (lambda: GroundingData(path=spot, whole=1), "whole = 1 must be true or false"),
+        (lambda: NextAction(path=recording, level="middle"), "level = 'middle' is unknown: choose one of high, low"),
+        (lambda: NextAction(path=recording, history=-1), "history = -1 must be a whole number from 0 to 100"),
+        (lambda: NextAction(path=recording, kinds=["fly"]), "kinds = 'fly' is unknown"),
+        (lambda: NextAction(path=recording, kinds=[]), r"kinds = \[\] must be a list of actions"),
+        (lambda: NextAction(path=recording, only="best"), "only = 'best' is unknown"),
+        (lambda: Inverse(path=recording, k=0), "k = 0 must be a whole number from 1"),
+        (lambda: Inverse(path=recording, style="gui-r1"), "style = 'gui-r1' is unknown"),
+        (lambda: Inverse(path=recording, k=20), "split 'train' of .* is empty"),
+    ):
+        with pytest.raises(UserError, match=message) as error:
+            make()
+        assert "\n" not in str(error.value)
+
+
+def test_the_data_tasks_pass_the_conformance_kit(files, pictures, recording):
+    where = {"images": str(pictures), "shares": HALF}
+    options = {f"gui/grounding@{name}": {"path": files["spot"], **where} for name in ("ui-r1", "infigui-g1")}
+    options["gui/grounding@gui-g1"] = {"path": files["g1"], **where}
+    options["gui/grounding-data"] = {"path": files["spot"], **where}
+    for name in ("next-action", "next-action@uishift", "next-action@gui-r1", "next-action@ui-r1", "inverse"):
+        options[f"gui/{name}"] = {"path": files["steps"], **where}
+    options["gui/inverse@uishift"] = {"path": files["pairs"], **where}
+    options["gui/recorded"] = {"path": recording, "shares": HALF}
+    registry = plugins.registry()
+    for id, given in options.items():
+        task, spec = registry.make_task(id, given), registry.get("tasks", id)
+        report = check_task(spec, n=8, options=given)
+        assert report.ok, str(report)
+        rows = [(task, p) for p in every(task)[:10]]
+        for verifier in {*spec.verifiers, spec.metric}:
+            report = check_verifier(registry.get("verifiers", verifier), rows, is_metric=verifier == spec.metric)
+            assert report.ok, f"{id}: {report}"
+
+
+@pytest.mark.parametrize("style", ["short", "json", "tags", "brief"])
+@pytest.mark.parametrize("form", ["point", "box"])
+def test_gold_is_right_in_every_style_frame_and_grid(files, pictures, style, form):
+    if (style, form) == ("brief", "box"):
+        return
+    registry = plugins.registry()
+    verify = [
+        registry.make_verifier(f"gui/{name}")
+        for name in (("hit", "format") if form == "point" else ("hit", "iou", "size-aware", "format"))
+    ]
+    for grid in (None, [12, 9]):
+        task = GroundingData(path=files["spot"], images=str(pictures), style=style, form=form, grid=grid)
+        for frame in Frame:
+            task.eyes = Eyes(frame, lambda size: (size[0] * 3 // 4, size[1] // 2))
+            for p in every(task)[:6]:
+                case = Case(
+                    completion=task.gold(p),
+                    answer=p.answer,
+                    meta=p.meta,
+                    image_sizes=(SIZE,),
+                    model_sizes=((90, 45),),
+                    frame=frame,
+                )
+                assert [v(case).value for v in verify] == [1.0] * len(verify), (frame, case.completion)
+
+
+# -- for people -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_true_box_is_green_and_what_is_said_orange(files, pictures):
+    task = GroundingData(path=files["spot"], images=str(pictures))
+    prompt = every(task)[0]
+    shown = task.shows(prompt, '{"point_2d": [100, 80]}')
+    scale = shown.width // SIZE[0]
+    assert shown.size == (SIZE[0] * scale, SIZE[1] * scale) and scale > 1
+    x1, y1, _, _ = prompt.meta["boxes"][0]
+    assert shown.getpixel((round(x1 * scale), round(y1 * scale))) == TRUE
+    assert shown.getpixel((100 * scale, 80 * scale)) == SAID
+    assert task.shows(prompt, "nothing") is None
+    box = task.shows(prompt, "10 10 30 30")
+    assert box.getpixel((10 * scale, 10 * scale)) == SAID
+
+
+@pytest.mark.parametrize("style", ["uishift", "gui-r1", "ui-r1", "json", "brief", "tags"])
+def test_an_action_is_shown_in_every_style(files, pictures, style):
+    task = NextAction(path=files["steps"], images=str(pictures), style=style)
+    for prompt in every(task):
+        shown = task.shows(prompt, task.gold(prompt))
+        if shown is None:  # UI-R1's answers say no text, no app and no direction
+            assert style == "ui-r1" and prompt.meta["kind"] in ("type", "open", "scroll")
+            continue
+        colours = {colour for _, colour in shown.getcolors(1 << 24)}
+        assert SAID in colours
+        assert (TRUE in colours) == (prompt.meta["kind"] == "click")
+
+
+def test_marks_of_every_kind_leave_the_picture_itself_alone():
+    picture = Image.new("RGB", (300, 200), "black")
+    for action in (
+        Action(kind="drag", at=(10, 10), to=(200, 150)),
+        Action(kind="scroll", direction="up"),
+        Action(kind="type", text="hello\n\u4f60\u597d" * 50),
+        Action(kind="click", at=(5000, -5000)),
+        Action(kind="drag", at=(5, 5), to=(5, 5)),
+    ):
+        shown = marked(picture, [(0, 0, 300, 200)], action, true=Action(kind="click", at=(3, 3)))
+        assert shown.width == 600 and shown.getpixel((0, 0)) == TRUE
+    assert picture.getcolors() == [(60000, (0, 0, 0))]

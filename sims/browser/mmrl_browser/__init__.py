@@ -1,0 +1,25 @@
+"""Web pages in a real browser: MiniWoB++, folders of HTML, pages made on the spot; no network but what is served here."""
+
+from mmrl import SimulatorSpec, hookimpl
+
+ABILITIES = frozenset(("partial-reset", "per-env-seed", "render-cpu"))
+
+
+@hookimpl
+def mmrl_simulators() -> list[SimulatorSpec]:
+    def screens(name: str, target: str, summary: str) -> SimulatorSpec:
+        return SimulatorSpec(
+            id=f"browser/{name}",
+            target=f"mmrl_browser.{target}",
+            summary=summary,
+            screens=True,
+            max_steps=20,
+            capabilities=ABILITIES,
+            doctor="mmrl_browser.diagnosis:findings",
+        )
+
+    return [
+        screens("miniwob", "miniwob:MiniWoB", "MiniWoB++'s 125 pages, with its seeds and rewards"),
+        screens("folder", "folder:Folder", "a folder of your own pages, and what is to be done on them"),
+        screens("html", "html:Html", "pages that are given as HTML"),
+    ]

@@ -1,0 +1,127 @@
+"""Actions done to a page, as a person's mouse and keyboard would do them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+from mmrl.screens import Action, Point
+from mmrl_browser.page import LOADING_MS, Page
+
+ACTIONS = frozenset(("click", "double-click", "long-press", "drag", "scroll", "type", "key", "wait", "back", "open"))
+TYPED, INSERTED = 200, 10_000
+"""Characters that are typed key by key, and put in at once; more are refused."""
+LONG_PRESS_MS = 700
+STEPS = 4
+"""Moves of the mouse between the ends of a drag."""
+KEYS = frozenset(
+    (
+        *("Enter", "Tab", "Escape", "Backspace", "Delete", "Space", "Home", "End", "PageUp", "PageDown", "Insert"),
+        *("ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", *(f"F{n}" for n in range(1, 13))),
+    )
+)
+MODIFIERS = {
+    "ctrl": "Control",
+    "control": "Control",
+    "shift": "Shift",
+    "alt": "Alt",
+    "meta": "Meta",
+    "cmd": "Meta",
+    "command": "Meta",
+}
+OTHERS = {"return": "Enter", "esc": "Escape", "del": "Delete", "up": "ArrowUp", "down": "ArrowDown", "left": "ArrowLeft"} | {
+    **{"right": "ArrowRight", "page_up": "PageUp", "page_down": "PageDown", "pageup": "PageUp", "pagedown": "PageDown"}
+}
+WHEEL = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
+
+
+class Refused(Exception):
+    """An action that makes no sense here; the message says why."""
+
+
+async def perform(page: Page, action: Action) -> None:
+    """Does it, without waiting for what follows. Raises Refused; WorldLost where the page hangs."""
+    mouse, keyboard = page.page.mouse, page.page.keyboard
+    kind = action.kind
+    if kind in ("click", "double-click", "long-press"):
+        x, y = on_screen(page, action.at)
+        times = 2 if kind == "double-click" else 1
+        await page.within("a click", _press(page, x, y) if kind == "long-press" else mouse.click(x, y, click_count=times))
+    elif kind == "drag":
+        start, end = on_screen(page, action.at), on_screen(page, action.to)
+        await page.within("a drag", _drag(page, start, end))
+    elif kind == "scroll":
+        if action.direction is None:
+            raise Refused("a scroll needs a direction: up, down, left or right")
+        x, y = on_screen(page, action.at) if action.at else (page.size[0] / 2, page.size[1] / 2)
+        await page.within("scrolling", _scroll(page, x, y, action.direction))
+    elif kind == "type":
+        if len(action.text) > INSERTED:
+            raise Refused(f"a text of {len(action.text):,} characters is too long to type: at most {INSERTED:,}")
+        await page.within(
+            "typing", keyboard.type(action.text) if len(action.text) <= TYPED else keyboard.insert_text(action.text)
+        )
+    elif kind == "key":
+        await page.within("a key", keyboard.press(key_of(action.text)))
+    elif kind == "back":
+        history = await page.within("its history", page.session.send("Page.getNavigationHistory"))
+        if history["currentIndex"] < 1:
+            raise Refused("there is nothing to go back to")
+        entry = history["entries"][history["currentIndex"] - 1]["id"]
+        await page.within("going back", page.session.send("Page.navigateToHistoryEntry", {"entryId": entry}))
+    elif kind != "wait":
+        raise Refused(f"{kind} can't be done in a browser: it knows {', '.join(sorted(ACTIONS))}")
+
+
+def on_screen(page: Page, at: Point | None) -> Point:
+    """The place, or Refused where there is none on the screen."""
+    if at is None:
+        raise Refused("the action needs a place")
+    x, y = at
+    width, height = page.size
+    if not (0 <= x <= width and 0 <= y <= height):  # also NaN
+        raise Refused(f"({x:g}, {y:g}) is off the screen of {width} x {height}")
+    return min(x, width - 1), min(y, height - 1)
+
+
+def key_of(text: str) -> str:
+    """A key as Playwright names it, such as `Control+A`. Raises Refused for what is no key."""
+    if len(text) > 40:
+        raise Refused(f"{text[:20]!r}... is no key")
+    *before, last = re.split(r"\s*[+-]\s*", text.strip()) if len(text.strip()) > 1 else [text.strip() or " "]
+    held = [MODIFIERS.get(name.lower()) for name in before]
+    if None in held:
+        raise Refused(f"{text!r} is no key: before the last one stand Control, Shift, Alt or Meta")
+    known = {name.lower(): name for name in KEYS}
+    key = OTHERS.get(last.lower()) or known.get(last.lower()) or (last if len(last) == 1 else None)
+    if key is None:
+        raise Refused(f"{text!r} is no key: such as Enter, Tab, ArrowDown, a, Control+A")
+    return "+".join([*(name for name in held if name), key])
+
+
+async def _press(page: Page, x: float, y: float) -> None:
+    await page.page.mouse.move(x, y)
+    await page.page.mouse.down()
+    await page.wait(LONG_PRESS_MS)
+    await page.page.mouse.up()
+
+
+async def _drag(page: Page, start: Point, end: Point) -> None:
+    mouse = page.page.mouse
+    await mouse.move(*start)
+    await mouse.down()
+    await mouse.move(*end, steps=STEPS)
+    await mouse.up()
+
+
+async def _scroll(page: Page, x: float, y: float, direction: str) -> None:
+    """By three quarters of the screen, of whatever can be scrolled there. A wheel is answered when the page's time goes on."""
+    right, down = WHEEL[direction]
+    await page.page.mouse.move(x, y)
+    turning = asyncio.ensure_future(page.page.mouse.wheel(0.75 * page.size[0] * right, 0.75 * page.size[1] * down))
+    try:
+        while not turning.done():
+            await page.wait(LOADING_MS)
+        await turning
+    finally:
+        turning.cancel()

@@ -1,0 +1,118 @@
+"""What a person who reads the instruction would do next, on some of MiniWoB++'s pages; from the page's own elements, not its
+source.
+
+For demonstrations. Each page's expert is a function of the instruction, of the elements and of what was done so far.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from mmrl.screens import Action, Element
+
+Expert = Callable[[str, Sequence[Element], Sequence[Action]], Action | None]
+_QUOTED = re.compile(r'"([^"]*)"')
+
+
+def click(element: Element) -> Action:
+    """On its middle, or where it isn't covered."""
+    return Action(kind="click", at=element.spot)
+
+
+def named(elements: Sequence[Element], text: str, *roles: str) -> Element | None:
+    """The element with this text, among those of some roles."""
+    wanted = text.strip().lower()
+    return next((e for e in elements if e.text.strip().lower() == wanted and (not roles or e.role in roles)), None)
+
+
+def of_role(elements: Sequence[Element], *roles: str) -> list[Element]:
+    return [e for e in elements if e.role in roles]
+
+
+def _press(element: Element | None) -> Action | None:
+    return None if element is None else click(element)
+
+
+def _only_button(says: str, elements: Sequence[Element], done: Sequence[Action]) -> Action | None:
+    return _press(next(iter(of_role(elements, "button")), None))
+
+
+def _button_named(says: str, elements: Sequence[Element], done: Sequence[Action]) -> Action | None:
+    """`Click button ONE.`, `Click on the "Ok" button.`"""
+    quoted = _QUOTED.search(says)
+    wanted = quoted[1] if quoted else says.rstrip(".").split()[-1]
+    return _press(named(elements, wanted, "button"))
+
+
+def _in_turn(says: str, elements: Sequence[Element], done: Sequence[Action]) -> Action | None:
+    """`Click button ONE, then click button TWO.`"""
+    wanted = re.findall(r"button (\w+)", says)
+    return _press(named(elements, wanted[len(done)], "button")) if len(done) < len(wanted) else None
+
+
+def _close(says: str, elements: Sequence[Element], done: Sequence[Action]) -> Action | None:
+    """`Close the dialog box by clicking the "x".`, or its button of a name."""
+    quoted = _QUOTED.search(says)
+    if quoted and (found := named(elements, quoted[1], "button")):
+        return click(found)
+    buttons = of_role(elements, "button")
+    return _press(next((b for b in buttons if b.text.strip().lower() in ("x", "close")), None))
+
+
+def _field(says: str, elements: Sequence[Element], done: Sequence[Action]) -> Action | None:
+    """`Focus into the textbox.`, `Focus into the 2nd input textbox.`"""
+    fields = of_role(elements, "textbox")
+    ordinal = re.search(r"(\d)(?:st|nd|rd|th)", says)
+    place = int(ordinal[1]) - 1 if ordinal else 0
+    return click(fields[place]) if place < len(fields) else None
+
+
+def _tab(says: str, elements: Sequence[Element], done: Sequence[Action]) -> Action | None:
+    number = re.search(r"#(\d)", says)
+    return _press(next((e for e in elements if number and e.text.endswith(f"#{number[1]}") and e.active), None))
+
+
+def _link(says: str, elements: Sequence[Element], done: Sequence[Action]) -> Action | None:
+    quoted = _QUOTED.search(says)
+    return _press(next((e for e in elements if quoted and e.text.strip() == quoted[1] and e.active), None))
+
+
+def _typed(says: str, elements: Sequence[Element], done: Sequence[Action]) -> Action | None:
+    """`Enter "Ada" into the text field and press Submit.`"""
+    quoted = _QUOTED.search(says)
+    fields = of_role(elements, "textbox")
+    if not quoted or not fields:
+        return None
+    steps = [click(fields[0]), Action(kind="type", text=quoted[1]), _press(named(elements, "Submit", "button"))]
+    return steps[len(done)] if len(done) < len(steps) else None
+
+
+def _chosen(says: str, elements: Sequence[Element], done: Sequence[Action]) -> Action | None:
+    """`Select Ab, Cd and click Submit.`: every box or button of these labels, and then Submit."""
+    listed = re.match(r"Select (.*?) and click", says)
+    wanted = [] if not listed or listed[1] == "nothing" else [name.strip() for name in listed[1].split(",")]
+    for name in wanted:
+        box = next((e for e in elements if e.text.strip() == name and e.role in ("checkbox", "radio", "label")), None)
+        if box is not None and not box.value:
+            return click(box)
+    return _press(named(elements, "Submit", "button"))
+
+
+EXPERTS: Mapping[str, Expert] = {
+    "click-test": _only_button,
+    "click-test-2": _button_named,
+    "click-test-transfer": _button_named,
+    "click-button": _button_named,
+    "click-button-sequence": _in_turn,
+    "click-dialog": _close,
+    "click-dialog-2": _close,
+    "focus-text": _field,
+    "focus-text-2": _field,
+    "click-tab": _tab,
+    "click-link": _link,
+    "enter-text": _typed,
+    "click-checkboxes": _chosen,
+    "click-option": _chosen,
+}
+"""MiniWoB++'s name of a page -> its expert."""

@@ -1,0 +1,129 @@
+"""A folder of your own pages, and what is to be done on them.
+
+`tasks.json` in the folder is a list of {"name", "page", "instruction", "success"}: the page's file; what is to be done; and an
+expression of JavaScript that is true once it is done, such as `document.title === 'Sent'`, evaluated in the page after every
+action. {"failure"} is one that ends the episode without success. What pages draw with `Math.random` is drawn from the episode's
+seed. Without the file, every `.html` is a page on which nothing is to be done."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from mmrl import UserError
+from mmrl.tasks import suggest
+from mmrl_browser.acting import ACTIONS
+from mmrl_browser.driver import Driver
+from mmrl_browser.page import Page
+from mmrl_browser.screens import Browser, State
+from mmrl_browser.site import folder as files_of
+
+TASKS = "tasks.json"
+MOST = 10_000
+"""Pages in a folder."""
+KEYS = frozenset(("name", "page", "instruction", "success", "failure"))
+_numbers = itertools.count()
+
+
+class Goal(NamedTuple):
+    """What is to be done on a page."""
+
+    page: str
+    instruction: str = ""
+    success: str = ""
+    failure: str = ""
+
+
+class Folder(Browser):
+    """Screens of a folder. The action `open` leads to any file in it."""
+
+    def __init__(self, folder: str, *, size: Sequence[int] = (640, 480), step_ms: int = 500) -> None:
+        """folder: with HTML files. size: [width, height] of the window in pixels. step_ms: of the page's time for each action."""
+        root = Path(folder)
+        if not root.is_dir():
+            raise UserError(f"folder = {folder!r:.200} is no folder: name one with HTML files")
+        goals = _goals(root)
+        super().__init__(lambda driver: Files(driver, root, goals), size, step_ms)
+
+
+class Files:
+    """Implements `mmrl_browser.screens.Pages`."""
+
+    actions = ACTIONS
+    aside = ""
+
+    def __init__(self, driver: Driver, root: Path, goals: dict[str, Goal]) -> None:
+        self.root, self.goals, self.pages = root.resolve(), goals, tuple(goals)
+        self._url = driver.site.host(f"folder-{next(_numbers)}", files_of(root))
+
+    def address(self, page: str) -> str:
+        if page not in self.goals:
+            raise UserError(f"{str(self.root)!r} has no page {page!r:.60}.{suggest(page, self.goals)}")
+        return self._url + quote(self.goals[page].page)
+
+    def expert(self, page: str) -> None:
+        """Nobody knows."""
+
+    def opened(self, text: str) -> str | None:
+        path = text.strip().lstrip("/").partition("#")[0].partition("?")[0]
+        file = (self.root / path).resolve()
+        return self._url + quote(path) if path and file.is_relative_to(self.root) and file.is_file() else None
+
+    async def begin(self, page: Page, name: str, seed: int) -> State:
+        page.episode = self.goals[name]
+        return await self.state(page)
+
+    async def state(self, page: Page) -> State:
+        goal: Goal = page.episode
+        done = await self._is(page, goal.success)
+        failed = not done and await self._is(page, goal.failure)
+        reward = float(done) - float(failed)
+        return State(instruction=goal.instruction, reward=reward, raw_reward=reward, terminated=done or failed, success=done)
+
+    async def _is(self, page: Page, expression: str) -> bool:
+        """UserError for an expression that can't be evaluated: it is the person's, not the page's."""
+        if not expression:
+            return False
+        code = "source => { try { return [true, !!(0, eval)(source)]; } catch (error) { return [false, String(error)]; } }"
+        known, found = await page.script(code, expression)
+        if not known:
+            raise UserError(f"{self.root / TASKS}: {expression[:80]!r} can't be evaluated in {page.episode.page}: {found[:120]}")
+        return bool(found)
+
+
+def _goals(root: Path) -> dict[str, Goal]:
+    """Page's name -> what is to be done there. Raises UserError for a file that can't be used."""
+    file = root / TASKS
+    if not file.is_file():
+        pages = sorted(str(path.relative_to(root)) for path in itertools.islice(root.rglob("*.html"), MOST))
+        if not pages:
+            raise UserError(f"{str(root)!r} holds no .html file")
+        return {page: Goal(page) for page in pages}
+    try:
+        rows: Any = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{file} is no JSON: {error}") from None
+    if not isinstance(rows, list) or not rows:
+        raise UserError(f"{file} must be a list of tables with name, page, instruction and success")
+    goals: dict[str, Goal] = {}
+    for number, row in enumerate(rows):
+        where = f"{file}: task {number}"
+        if not isinstance(row, dict) or not isinstance(row.get("page"), str):
+            raise UserError(f"{where} must be a table with a page")
+        if unknown := sorted(set(row) - KEYS):
+            raise UserError(f"{where} has {unknown[0]!r}, which is unknown.{suggest(unknown[0], KEYS)}")
+        for key in KEYS:
+            if not isinstance(row.get(key, ""), str):
+                raise UserError(f"{where}: {key} must be a text, not {row[key]!r:.40}")
+        page = (root / row["page"]).resolve()
+        if not page.is_relative_to(root.resolve()) or not page.is_file():
+            raise UserError(f"{where}: there is no page {row['page']!r:.80} in {root}")
+        name = row.get("name") or row["page"]
+        if name in goals:
+            raise UserError(f"{where}: the name {name!r:.60} is taken already")
+        goals[name] = Goal(row["page"], row.get("instruction", ""), row.get("success", ""), row.get("failure", ""))
+    return goals

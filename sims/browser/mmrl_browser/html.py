@@ -1,0 +1,64 @@
+"""Pages that are given as HTML, for tasks that draw their own: the name of a page is its text."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from mmrl import UserError
+from mmrl_browser.acting import ACTIONS
+from mmrl_browser.driver import Driver
+from mmrl_browser.page import Page
+from mmrl_browser.screens import Browser, State
+from mmrl_browser.site import Page as Given
+
+KEPT = 64
+"""Texts at once: as many episodes of one maker may be under way."""
+LONGEST = 2**20
+_numbers = itertools.count()
+
+
+class Html(Browser):
+    """Screens that show whatever HTML they are started with. Nothing is to be done on them: they never end, and pay nothing."""
+
+    def __init__(self, *, size: Sequence[int] = (640, 480), step_ms: int = 500) -> None:
+        """size: [width, height] of the window in pixels. step_ms: of the page's time for each action."""
+        super().__init__(Texts, size, step_ms)
+
+
+class Texts:
+    """Implements `mmrl_browser.screens.Pages`."""
+
+    pages: Sequence[str] = ()
+    actions = ACTIONS - {"open"}
+    aside = ""
+
+    def __init__(self, driver: Driver) -> None:
+        self._numbers = itertools.count()
+        self._texts: dict[str, bytes] = {}
+        self._url = driver.site.host(f"html-{next(_numbers)}", self._give)
+
+    def address(self, page: str) -> str:
+        if len(page) > LONGEST:
+            raise UserError(f"a page of {len(page):,} characters is too long: at most {LONGEST:,}")
+        name = f"{next(self._numbers)}.html"
+        self._texts[name] = page.encode("utf-8", errors="replace")
+        while len(self._texts) > KEPT:
+            self._texts.pop(next(iter(self._texts)))
+        return self._url + name
+
+    def _give(self, path: str) -> Given | None:
+        body = self._texts.get(path)
+        return None if body is None else Given(body, "text/html; charset=utf-8", lasting=False)
+
+    def expert(self, page: str) -> None:
+        """Nobody knows."""
+
+    def opened(self, text: str) -> str | None:
+        return None
+
+    async def begin(self, page: Page, name: str, seed: int) -> State:
+        return State()
+
+    async def state(self, page: Page) -> State:
+        return State()

@@ -1,0 +1,103 @@
+"""MiniWoB++'s pages (Liu et al., Reinforcement Learning on Web Interfaces using Workflow-Guided Exploration; the package
+`miniwob`), with its seeds, its utterances and its rewards."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mmrl import UserError, WorldLost
+from mmrl.tasks import suggest
+from mmrl_browser.acting import ACTIONS
+from mmrl_browser.driver import Driver
+from mmrl_browser.experts import EXPERTS, Expert
+from mmrl_browser.page import LOADING_MS, Page
+from mmrl_browser.screens import Browser, State
+from mmrl_browser.site import folder
+
+SIZE = (160, 210)
+"""Of its screens, in pixels."""
+WINDOW = (500, 320)
+"""Of the browser, as its own environment has it: beside the screen stand the rewards."""
+HOST = "miniwob"
+READY_TRIES = 100
+BEGIN = """([seed, mode]) => {
+  Math.seedrandom(seed); core.setDataMode(mode); core.startEpisodeReal();
+}"""
+READY = "() => WOB_TASK_READY"
+SAYS = "() => { const said = core.getUtterance(); return typeof said === 'string' ? said : said.utterance; }"
+STATE = "() => [WOB_DONE_GLOBAL, WOB_REWARD_GLOBAL, WOB_RAW_REWARD_GLOBAL]"
+
+
+class MiniWoB(Browser):
+    """Screens of 160 x 210 pixels. A page's seed is MiniWoB++'s; its time is that of its actions, `step_ms` each, so that the
+    reward which falls with time falls with the number of actions, and the ten seconds that most pages give are twenty of them."""
+
+    def __init__(self, *, step_ms: int = 500, mode: str = "train") -> None:
+        """mode: its data mode, `train` or `test`, where a page has two."""
+        if mode not in ("train", "test"):
+            raise UserError(f"mode = {mode!r:.40} is unknown: choose train or test")
+        super().__init__(lambda driver: Tasks(driver, mode), SIZE, step_ms, WINDOW)
+
+
+class Tasks:
+    """Implements `mmrl_browser.screens.Pages`."""
+
+    actions = ACTIONS - {"open", "back"}
+    aside = "#reward-display, #sync-task-cover, #click-canvas, #query"
+
+    def __init__(self, driver: Driver, mode: str) -> None:
+        self.mode, self.pages = mode, pages()
+        self._url = driver.site.host(HOST, _files())
+
+    def address(self, page: str) -> str:
+        if page not in self.pages:
+            raise UserError(f"MiniWoB++ has no page {page!r:.60}.{suggest(page, self.pages)}")
+        return f"{self._url}miniwob/{page}.html"
+
+    def expert(self, page: str) -> Expert | None:
+        return EXPERTS.get(page)
+
+    def opened(self, text: str) -> str | None:
+        return None
+
+    async def begin(self, page: Page, name: str, seed: int) -> State:
+        await page.script(BEGIN, [seed, self.mode])
+        for _ in range(READY_TRIES):
+            if await page.script(READY):
+                break
+            await page.wait(LOADING_MS)
+        else:
+            raise WorldLost(f"MiniWoB++'s page {name!r} doesn't get ready")
+        page.episode = str(await page.script(SAYS))
+        return State(instruction=page.episode)
+
+    async def state(self, page: Page) -> State:
+        done, reward, raw = await page.script(STATE)
+        if not done:
+            return State(instruction=page.episode)
+        return State(
+            instruction=page.episode, reward=float(reward), raw_reward=float(raw), terminated=True, success=float(raw) == 1.0
+        )
+
+
+def home() -> Path:
+    """Where the package keeps its pages. Raises UserError where it isn't installed."""
+    spec = importlib.util.find_spec("miniwob")  # its __init__ imports selenium, which isn't needed here
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError('MiniWoB++\'s pages are in the package miniwob, which is not installed: pip install "mmrl[browser]"')
+    return Path(spec.submodule_search_locations[0]) / "html"
+
+
+@functools.cache
+def pages() -> Sequence[str]:
+    """The names of its pages, sorted."""
+    return tuple(sorted(file.stem for file in (home() / "miniwob").glob("*.html")))
+
+
+@functools.cache
+def _files() -> Any:
+    return folder(home())

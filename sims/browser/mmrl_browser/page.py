@@ -1,0 +1,208 @@
+"""A page of the browser in a context of its own: shown, looked at, and its clock.
+
+Time stands still in a page (Chromium's virtual time) but for what an action is given, so that what follows an action is the same
+on a slow machine and a fast one, and thinking costs nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+from typing import Any, NamedTuple
+
+from PIL import Image
+
+from mmrl import WorldLost
+from mmrl_browser.site import Site
+
+DEADLINE_S = 10.0
+"""For anything that a page is asked; one that takes longer hangs."""
+LOADING_MS = 20
+"""Of the page's time, given again and again while it loads; requests stop the clock, so that one is mostly enough."""
+FETCHING_S = 2.0
+"""Real time for which requests may stop a page's clock."""
+STARVED = 100
+"""Tasks that may run at one moment of the page's time before it moves on."""
+WORN = 200
+"""Episodes after which a page is replaced by a new one in a new context."""
+EPOCH_S = 1_767_225_600
+"""The time in a page when it is shown: the beginning of 2026."""
+SAME = """(() => {
+  let a = %d;
+  Math.random = () => {
+    a = (a + 0x6d2b79f5) | 0;
+    let t = Math.imul(a ^ (a >>> 15), 1 | a);
+    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
+    return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
+  };
+  const Time = Date, shift = %d - Time.now(), now = () => Time.now() + shift;
+  window.Date = new Proxy(Time, {
+    construct: (_, given) => (given.length ? new Time(...given) : new Time(now())),
+    apply: () => new Time(now()).toString(),
+    get: (_, name) => (name === "now" ? now : Time[name]),
+  });
+  Time.prototype.constructor = window.Date;
+})();"""
+"""What a page draws comes from its seed (Ettinger's mulberry32), and its clock begins where all begin."""
+STORED = "cookies,local_storage,indexeddb,cache_storage,service_workers"
+
+
+class Shape(NamedTuple):
+    """What of a window is looked at, in pixels."""
+
+    size: tuple[int, int]
+    """(width, height) of pictures, from the top left corner."""
+    window: tuple[int, int]
+
+
+class Page:
+    """See the module. All methods belong to the browser's thread."""
+
+    def __init__(self, browser: Any, context: Any, page: Any, session: Any, shape: Shape, site: Site) -> None:
+        self.browser, self.context, self.page, self.session, self.shape, self.site = browser, context, page, session, shape, site
+        self.size = shape.size
+        self.broken = False
+        self.notes: list[str] = []
+        """What happened since they were last taken."""
+        self.episode: Any = None
+        """What the site keeps of the episode."""
+        self._episodes = 0
+
+    @classmethod
+    async def opened(cls, browser: Any, shape: Shape, site: Site) -> Page:
+        """A new one, blank."""
+        context = await browser.new_context(
+            viewport={"width": shape.window[0], "height": shape.window[1]},
+            **{"accept_downloads": False, "service_workers": "block", "locale": "en-GB", "timezone_id": "UTC"},
+        )
+        page = await context.new_page()
+        session = await context.new_cdp_session(page)
+        made = cls(browser, context, page, session, shape, site)
+        page.on("crash", lambda _: made._note_broken())
+        page.on("dialog", made._dialog)
+        page.on("popup", made._popup)
+        page.on("download", made._download)
+        page.on("request", made._asked)
+        await session.send("Page.enable")
+        await session.send("Emulation.setVirtualTimePolicy", {"policy": "pause"})
+        session.on("Fetch.requestPaused", made._led_away)
+        await session.send("Fetch.enable", {"patterns": [{"urlPattern": f"{scheme}://*"} for scheme in ("https", "ftp", "file")]})
+        return made
+
+    @property
+    def usable(self) -> bool:
+        return not self.broken and self._episodes < WORN and self.browser.is_connected()
+
+    async def within(self, what: str, work: Any) -> Any:
+        """What this comes to; one that fails or takes too long breaks the page: WorldLost."""
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                return await work
+        except TimeoutError:
+            self.broken = True
+            raise WorldLost(f"the page hangs: {what} took more than {DEADLINE_S:g} s") from None
+        except WorldLost:
+            raise
+        except Exception as error:  # whatever Playwright raises
+            self.broken = True
+            line = (str(error) or type(error).__name__).strip().splitlines()[0][:200]
+            raise WorldLost(f"the page broke: {what}: {line}") from error
+
+    # -- what is shown ----------------------------------------------------------------------------------------------------
+
+    async def show(self, url: str, seed: int) -> None:
+        """This page anew, without anything that the last one stored; what it draws at random is drawn from the seed, and its time
+        stands still at `EPOCH_S`."""
+        self._episodes += 1
+        self.notes.clear()
+        await self.within("going to its address", self._shown(url, seed))
+
+    async def _shown(self, url: str, seed: int) -> None:
+        origin = url.split("/", 3)
+        await self.session.send("Storage.clearDataForOrigin", {"origin": "/".join(origin[:3]), "storageTypes": STORED})
+        options = {"source": SAME % (seed % 2**32, 1000 * EPOCH_S)}
+        drawing = (await self.session.send("Page.addScriptToEvaluateOnNewDocument", options))["identifier"]
+        loading = asyncio.ensure_future(self.page.goto(url, wait_until="load"))
+        try:
+            while not loading.done():  # nothing loads while time stands still
+                giving = asyncio.ensure_future(self._give(LOADING_MS))
+                try:
+                    await asyncio.wait([loading, giving], return_when=asyncio.FIRST_COMPLETED)
+                    await giving
+                finally:
+                    giving.cancel()
+            response = await loading
+        finally:
+            loading.cancel()
+        await self.session.send("Page.removeScriptToEvaluateOnNewDocument", {"identifier": drawing})
+        if response is None or response.status != 200:
+            raise WorldLost(f"{url} can't be shown: {'nothing' if response is None else f'status {response.status}'}")
+        await self.session.send("Page.resetNavigationHistory")
+
+    async def script(self, code: str, argument: Any = None) -> Any:
+        """What a function of JavaScript gives, called with this argument."""
+        return await self.within("its script", self.page.evaluate(code, argument))
+
+    async def picture(self) -> Image.Image:
+        """The page as it is now, RGB."""
+        options = {"format": "png", "optimizeForSpeed": True}
+        data = (await self.within("its picture", self.session.send("Page.captureScreenshot", options)))["data"]
+        with Image.open(io.BytesIO(base64.b64decode(data))) as shown:
+            return shown.crop((0, 0, *self.size)).convert("RGB")
+
+    async def wait(self, ms: int) -> None:
+        """So much of the page's time passes; as much more as it takes to load, where it goes elsewhere."""
+        await self.within("waiting", self._waited(ms))
+
+    async def _waited(self, ms: int) -> None:
+        await self._give(ms)
+        for _ in range(int(1000 * DEADLINE_S)):
+            if await self.page.evaluate("document.readyState") != "loading":
+                return
+            await self._give(LOADING_MS)
+
+    async def _give(self, ms: int) -> None:
+        """Let this much of the page's time pass. Requests that are under way stop its clock, but not for ever: a navigation that
+        was refused may count as one that never ends."""
+        over = asyncio.get_running_loop().create_future()
+        self.session.once("Emulation.virtualTimeBudgetExpired", lambda _: over.done() or over.set_result(None))
+        policy = {"policy": "pauseIfNetworkFetchesPending", "budget": ms, "maxVirtualTimeTaskStarvationCount": STARVED}
+        await self.session.send("Emulation.setVirtualTimePolicy", policy)
+        done, _ = await asyncio.wait([over], timeout=FETCHING_S)
+        if not done:
+            await self.session.send("Emulation.setVirtualTimePolicy", policy | {"policy": "advance"})
+            await over
+
+    def taken_notes(self) -> tuple[str, ...]:
+        found, self.notes = tuple(dict.fromkeys(self.notes)), []
+        return found
+
+    # -- what a page may not ----------------------------------------------------------------------------------------------
+
+    def _note_broken(self) -> None:
+        self.broken = True
+
+    async def _dialog(self, dialog: Any) -> None:
+        """Nobody answers: it is closed. Leaving a page is never held up."""
+        if dialog.type == "beforeunload":
+            await dialog.accept()
+            return
+        self.notes.append(f"a dialog ({dialog.type}) said {dialog.message[:80]!r} and was closed")
+        await dialog.dismiss()
+
+    async def _popup(self, page: Any) -> None:
+        self.notes.append("a window that the page opened was closed")
+        await page.close()
+
+    async def _download(self, download: Any) -> None:
+        self.notes.append(f"a download ({download.suggested_filename[:40]!r}) was refused")
+        await download.cancel()
+
+    def _asked(self, request: Any) -> None:
+        url = request.url
+        if not self.site.is_ours(url) and not url.startswith(("data:", "blob:", "about:")):
+            self.notes.append(f"{url[:80]} was refused: there is no network")
+
+    async def _led_away(self, event: Any) -> None:
+        """To a place that the proxy couldn't refuse without the page being gone."""
+        await self.session.send("Fetch.failRequest", {"requestId": event["requestId"], "errorReason": "Aborted"})

@@ -1,0 +1,196 @@
+"""The browser's screens: a page is started from a seed, looked at, acted on. What a page is, a site says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Protocol
+
+from mmrl import UserError, WorldLost
+from mmrl.screens import Action, Element, Shown
+from mmrl.tasks import whole
+from mmrl_browser.acting import ACTIONS, Refused, perform
+from mmrl_browser.driver import Driver, driver
+from mmrl_browser.experts import Expert
+from mmrl_browser.page import Page, Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What a page says of its episode."""
+
+    instruction: str = ""
+    reward: float = 0.0
+    raw_reward: float = 0.0
+    terminated: bool = False
+    success: bool = False
+
+
+class Pages(Protocol):
+    """Pages of one kind, and how an episode goes on them."""
+
+    pages: Sequence[str]
+    actions: frozenset[str]
+    aside: str
+    """A selector of what is no part of a page, when its elements are listed."""
+
+    def address(self, page: str) -> str:
+        """Of a page; UserError where there is no such page."""
+        ...
+
+    def opened(self, text: str) -> str | None:
+        """The address that the action `open` leads to; None where it leads nowhere."""
+        ...
+
+    async def begin(self, page: Page, name: str, seed: int) -> State:
+        """Begins an episode on the page that was just shown."""
+        ...
+
+    async def state(self, page: Page) -> State:
+        """After an action."""
+        ...
+
+    def expert(self, page: str) -> Expert | None:
+        """Who knows what to do on a page."""
+        ...
+
+
+class Browser:
+    """Implements `mmrl.screens.Screens`; a plugin's target makes one with its pages."""
+
+    def __init__(
+        self, make: Callable[[Driver], Pages], size: Sequence[int], step_ms: int, window: tuple[int, int] | None = None
+    ) -> None:
+        """size: [width, height] of pictures in pixels. step_ms: of the page's time that pass with each action. window: (width,
+        height) of the browser's, by default the same as the pictures'."""
+        if isinstance(size, str) or not isinstance(size, Sequence) or len(size) != 2:
+            raise UserError(f"size = {size!r:.60} must be [width, height], such as [640, 480]")
+        for value in size:
+            whole("size", value, 32, 4096, of="pixels")
+        whole("step_ms", step_ms, 1, 60_000)
+        self.size, self.step_ms = (size[0], size[1]), step_ms
+        self.shape = Shape(self.size, window or self.size)
+        self._driver = driver()
+        self.site = make(self._driver)
+        self.episodes = self.refused = self.lost = 0
+
+    @property
+    def pages(self) -> Sequence[str]:
+        return self.site.pages
+
+    @property
+    def actions(self) -> frozenset[str]:
+        return self.site.actions
+
+    def open(self, elements: bool = False) -> BrowserScreen:
+        return BrowserScreen(self, self._driver, elements)
+
+    def figures(self) -> dict[str, float]:
+        found = {"episodes": float(self.episodes), "refused": float(self.refused), "lost": float(self.lost)}
+        self.episodes = self.refused = self.lost = 0
+        return found
+
+
+class BrowserScreen:
+    """Implements `mmrl.screens.Screen`."""
+
+    def __init__(self, browser: Browser, driver: Driver, elements: bool) -> None:
+        self.browser, self.site, self.elements = browser, browser.site, elements
+        self._driver = driver
+        self._page: Page | None = None
+        self._last = State()
+        self._name = ""
+        self._done: list[Action] = []
+
+    def start(self, page: str, seed: int) -> Shown:
+        return self._driver.run(self._in_turn(self._start(page, self.site.address(page), seed)))
+
+    def act(self, action: Action) -> Shown:
+        if self._page is None or self._page.broken or self._last.terminated:
+            raise WorldLost("the episode is over, or its page broke: start() another")
+        return self._driver.run(self._in_turn(self._act(action)))
+
+    def advice(self) -> Action | None:
+        """See `mmrl.screens.Screen.advice`."""
+        expert = self.site.expert(self._name)
+        if expert is None or self._page is None or self._last.terminated:
+            return None
+        return expert(self._last.instruction, self._driver.run(self._elements(self._page)), tuple(self._done))
+
+    def close(self) -> None:
+        if self._page is not None:
+            page, self._page = self._page, None
+            self._driver.run(self._given_back(page))
+
+    async def _in_turn(self, work: Coroutine[Any, Any, Shown]) -> Shown:
+        async with self._driver.turn:
+            return await work
+
+    async def _given_back(self, page: Page) -> None:
+        self.browser.lost += page.broken
+        self._driver.give_back(page)
+
+    async def _start(self, name: str, address: str, seed: int) -> Shown:
+        if self._page is not None and not self._page.usable:
+            await self._given_back(self._page)
+            self._page = None
+        if self._page is None:
+            self._page = await self._driver.page(self.browser.shape)
+        self.browser.episodes += 1
+        self._name, self._done = name, []
+        await self._page.show(address, seed)
+        return await self._shown(await self.site.begin(self._page, name, seed), ())
+
+    async def _act(self, action: Action) -> Shown:
+        assert self._page is not None
+        page, refused = self._page, []
+        self._done.append(action)
+        try:
+            if action.kind not in self.site.actions:
+                raise Refused(f"{action.kind} is nothing that can be done here: {', '.join(sorted(self.site.actions))}")
+            if action.kind == "open":
+                await self._open(page, action.text)
+            else:
+                await perform(page, action)
+        except Refused as why:
+            refused.append(str(why))
+            self.browser.refused += 1
+        await page.wait(self.browser.step_ms)
+        return await self._shown(await self.site.state(page), refused)
+
+    async def _open(self, page: Page, text: str) -> None:
+        address = self.site.opened(text[:2000])
+        if address is None:
+            raise Refused(f"{text[:60]!r} can't be opened: it is none of the pages that are here")
+        await page.script("address => { location.href = address; }", address)
+
+    async def _shown(self, state: State, refused: Sequence[str]) -> Shown:
+        assert self._page is not None
+        page, self._last = self._page, state
+        elements = await self._elements(page) if self.elements and not state.terminated else ()
+        picture = None if state.terminated else await page.picture()
+        return Shown(
+            picture=picture,
+            instruction=state.instruction,
+            elements=elements,
+            reward=state.reward,
+            raw_reward=state.raw_reward,
+            terminated=state.terminated,
+            success=state.success,
+            notes=(*refused, *page.taken_notes()),
+        )
+
+    async def _elements(self, page: Page) -> tuple[Element, ...]:
+        found: list[dict[str, Any]] = await page.script(_script(), [self.site.aside, *page.size])
+        elements = [Element(**{**each, "box": tuple(each["box"]), "spot": tuple(each["spot"])}) for each in found]
+        return tuple(sorted(elements, key=lambda e: (round(e.box[1]), e.box[0])))
+
+
+@cache
+def _script() -> str:
+    return files("mmrl_browser").joinpath("elements.js").read_text(encoding="utf-8")
+
+
+__all__ = ["ACTIONS", "Browser", "BrowserScreen", "Pages", "State"]

@@ -1,0 +1,132 @@
+"""What a browser may see: pages under made-up host names, given by a proxy on loopback. Whatever else is asked for is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import mimetypes
+import threading
+from collections import deque
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+SUFFIX = ".mmrl.test"
+"""Of host names; `.test` belongs to nobody (RFC 2606)."""
+MAX_BYTES = 64 * 2**20
+"""Of one file."""
+
+
+class Page(NamedTuple):
+    body: bytes
+    kind: str
+    """Its media type."""
+    lasting: bool
+    """It may be kept by the browser."""
+
+
+Give = Callable[[str], Page | None]
+"""A path, without its leading stroke and decoded -> what is there."""
+
+
+class Site:
+    """The proxy. `host` lends a name to what gives pages; only those are answered."""
+
+    def __init__(self) -> None:
+        self._hosts: dict[str, Give] = {}
+        self.refused: deque[str] = deque(maxlen=1000)
+        """What was asked for and refused, newest last."""
+        handler = type("Handler", (_Handler,), {"site": self})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, name="browser-site", daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_port)
+
+    def host(self, name: str, give: Give) -> str:
+        """`http://NAME.mmrl.test/`, where this gives pages from now on."""
+        self._hosts[name + SUFFIX] = give
+        return f"http://{name}{SUFFIX}/"
+
+    def drop(self, name: str) -> None:
+        self._hosts.pop(name + SUFFIX, None)
+
+    def find(self, url: str) -> Page | None:
+        parts = urlsplit(url)
+        give = self._hosts.get(parts.netloc) if parts.scheme == "http" else None
+        return give(unquote(parts.path).lstrip("/")) if give else None
+
+    def is_ours(self, url: str) -> bool:
+        return urlsplit(url).netloc in self._hosts
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    site: Site
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        try:
+            page = self.site.find(self.path)
+        except (OSError, ValueError) as error:
+            return self._empty(404, repr(error))
+        if page is not None:
+            self.send_response(200)
+            self.send_header("Content-Type", page.kind)
+            self.send_header("Content-Length", str(len(page.body)))
+            self.send_header("Cache-Control", "max-age=86400, immutable" if page.lasting else "no-store")
+            self.end_headers()
+            with contextlib.suppress(ConnectionError):  # the page went elsewhere meanwhile
+                self.wfile.write(page.body)
+        elif self.site.is_ours(self.path):
+            self._empty(404)
+        else:
+            self._refuse()
+
+    def do_POST(self) -> None:
+        """Forms lead nowhere here: what is sent is thrown away, and the browser stays where it is (204)."""
+        self.close_connection = True
+        self._refuse()
+
+    def do_CONNECT(self) -> None:
+        self.site.refused.append(self.path)
+        self._empty(403)
+
+    do_PUT = do_DELETE = do_PATCH = do_HEAD = do_OPTIONS = do_POST
+
+    def _refuse(self) -> None:
+        """With 204 a browser that was led away stays where it is."""
+        self.site.refused.append(self.path)
+        self._empty(204)
+
+    def _empty(self, status: int, why: str = "") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        """Silent: a console belongs to the run."""
+
+
+def folder(root: Path) -> Give:
+    """The files under a folder; nothing that a link or `..` leads out to."""
+    root = root.resolve()
+
+    @functools.lru_cache(maxsize=256)
+    def read(path: str) -> Page | None:
+        file = (root / path).resolve()
+        if file.is_dir():
+            file = file / "index.html"
+        if not file.is_relative_to(root) or not file.is_file() or file.stat().st_size > MAX_BYTES:
+            return None
+        kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+        return Page(file.read_bytes(), kind, kind != "text/html")
+
+    return read
