@@ -109,9 +109,8 @@ class World(Protocol):
                 pass
 
     One with an attribute `waits = True` spends its time waiting (for a browser, for another process): it is stepped in a thread,
-    side by side with others. A method `gold() -> str | None` says what would be right now, for demonstrations of several turns. A
-    world that breaks raises `mmrl.WorldLost`, and its episode is left out.
-    """
+    side by side with others. A method `gold_turn() -> str | None` says what would be right now, for demonstrations of several
+    turns. A world that breaks raises `mmrl.WorldLost`, and its episode is left out."""
 
     def step(self, completion: str) -> Reply:
         """What follows the turn whose text this is."""

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import math
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,6 +20,8 @@ from mmrl.policies.vlm import VLM
 from mmrl.targets import PluginError, calling, is_finite
 from mmrl.types import Message, Prompt, Reply, Rollout, Status, Turn, replace
 
+TOLD = 5
+"""Lost episodes that a warning each is given for; then one at every power of two."""
 SIDE_BY_SIDE = 4
 """Worlds that are waited for at once, for each core."""
 
@@ -32,6 +35,7 @@ class Episode:
         self.rollout, self.world, self.close = rollout, world, close
         self.turns, self.inputs, self.status = [*rollout.turns], rollout.inputs, rollout.status
         self.outcome: Mapping[str, float] = {}
+        self.lost: WorldLost | None = None
         self.observed: tuple[int, ...] = ()
         self.messages: tuple[Message, ...] = ()
 
@@ -54,16 +58,17 @@ class Episode:
 
     def gold(self) -> str | None:
         """What the world would have said to what was shown."""
-        with calling(f"task {self.rollout.prompt.task!r}: its world's gold()"):
-            text: str | None = self.world.gold()  # type: ignore[attr-defined]
+        what = f"task {self.rollout.prompt.task!r}: its world's gold_turn()"
+        with calling(what):
+            text: str | None = self.world.gold_turn()  # type: ignore[attr-defined]
         if text is not None and not isinstance(text, str):
-            raise PluginError(f"task {self.rollout.prompt.task!r}: its world's gold() must give a text or None, not {text!r:.60}")
+            raise PluginError(f"{what} must give a text or None, not {text!r:.60}")
         return text
 
     def hear(self, reply: Reply | WorldLost, policy: VLM) -> bool:
         """Take in what the world said; whether the episode is over."""
         if isinstance(reply, WorldLost):
-            self.status = Status.WORLD_ERROR
+            self.status, self.lost = Status.WORLD_ERROR, reply
             return True
         last, self.outcome = self.turns[-1], reply.outcome
         self.turns[-1] = replace(last, reward=float(reply.reward), terminated=bool(reply.terminated))
@@ -145,7 +150,7 @@ class TurnCollector:
         self.advised = False
         self.tasks, self.max_turns = tasks or {}, max_turns
         self.max_context = max_context or policy.model.config.get_text_config().max_position_embeddings
-        self._lost = 0
+        self._lost = self._ever = 0
 
     @property
     def batch_size(self) -> int:
@@ -194,8 +199,20 @@ class TurnCollector:
             episodes = [Episode(r, *world) for r, world in zip(rollouts, worlds, strict=True) if world is not None]
             self._go_on(episodes, sampling, version)
         ended = {id(e.rollout): e.ended() for e in episodes}
-        self._lost += sum(e.status is Status.WORLD_ERROR for e in episodes)
+        for episode in episodes:
+            self._tell(episode)
         return [ended.get(id(r), r) for r in rollouts]
+
+    def _tell(self, episode: Episode) -> None:
+        """A warning for an episode that was lost, fewer of them the more there are."""
+        if episode.lost is None:
+            return
+        self._lost += 1
+        self._ever += 1
+        if self._ever <= TOLD or self._ever & (self._ever - 1) == 0:
+            warnings.warn(
+                f"task {episode.rollout.prompt.task!r}: an episode was lost, {self._ever} so far: {episode.lost}", stacklevel=2
+            )
 
     def _world(self, prompt: Prompt, opened: contextlib.ExitStack) -> tuple[World, Callable[[], None]] | None:
         """The world of an episode and what closes it, once, at the latest with `opened`."""
@@ -230,15 +247,16 @@ class TurnCollector:
                 episode.answer(sample, self.policy.decode(sample.token_ids), version)
 
     def demonstrate(self, prompts: Sequence[Prompt], inputs: Sequence[PromptInputs], completions: Sequence[str]) -> list[Rollout]:
-        """Rollouts that begin with a given completion each, and go on as their worlds' `gold` says where those have one; nobody
-        sampled them, so their logprobs are NaN."""
+        """Rollouts that begin with a given completion each, and go on as their worlds' `gold_turn` says where those have one;
+        nobody sampled them, so their logprobs are NaN."""
         rollouts = [
             self._rollout(p, i, self._gold(text), n, 0)
             for n, (p, i, text) in enumerate(zip(prompts, inputs, completions, strict=True))
         ]
         with contextlib.ExitStack() as opened:
             worlds = [self._world(prompt, opened) for prompt in prompts]
-            shown = [Episode(r, *w) for r, w in zip(rollouts, worlds, strict=True) if w is not None and hasattr(w[0], "gold")]
+            both = zip(rollouts, worlds, strict=True)
+            shown = [Episode(r, *w) for r, w in both if w is not None and hasattr(w[0], "gold_turn")]
             self._show_on(shown)
         ended = {id(e.rollout): e.ended() for e in shown}
         return [ended.get(id(r), r) for r in rollouts]

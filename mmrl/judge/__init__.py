@@ -85,10 +85,13 @@ class Judge:
         return self._submit(Request(cases, wanted, finish))
 
     def run(self, verifier: str, cases: Sequence[Case]) -> list[Score]:
-        """[N] cases -> [N] scores of one verifier, as it gave them."""
+        """[N] cases -> [N] scores of one verifier, as it gave them; that of an episode whose world broke has failed."""
         self._check(verifier)
-        everything = {verifier: range(len(cases))}
-        return self._submit(Request(cases, everything, lambda s: [s[verifier][i] for i in range(len(cases))])).result()
+
+        def finish(scores: Mapping[str, Mapping[int, Score]]) -> list[Score]:
+            return [BROKE if c.status is Status.WORLD_ERROR else scores[verifier][i] for i, c in enumerate(cases)]
+
+        return self._submit(Request(cases, {verifier: range(len(cases))}, finish)).result()
 
     def ready(self) -> None:
         """Wait until workers have imported every verifier and loaded every model; UserError if that fails."""

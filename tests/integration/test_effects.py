@@ -1046,6 +1046,12 @@ ENTRIES = {
         seen=lambda a, b: {*a.metric("turns/mean")} == {8.0} and {*b.metric("turns/mean")} == {2.0},
         why="episodes are cut off sooner",
     ),
+    "generate.max_context": Effect(
+        to=60,
+        also={"tasks": [{"id": "extras/talk"}]},
+        seen=lambda a, b: {*a.metric("turns/mean")} == {8.0} and all(1 < mean < 8 for mean in b.metric("turns/mean")),
+        why="episodes are cut off where the next answer has no room",
+    ),
     "generate.batch_size": Effect(to=4, seen=both(lambda r: r.decodes, 2, 4), why="a group at a time"),
     # evaluation
     "evaluate.split": Effect(

@@ -1,5 +1,6 @@
 """The run files of published systems: each is what its page says, and runs as it stands on a tiny model and the samples."""
 
+import importlib.util
 import json
 import re
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import runs
+from mmrl import UserError
 from mmrl.config import load_config, smoke
 from mmrl.start import check_config, resolved
 
@@ -28,6 +30,7 @@ def test_there_is_one_for_each_system_and_a_place_for_each_on_the_page():
         *("rrvf", "rlrf", "vlaa-thinking", "r1-reward", "generalpoints", "uav-vl-r1", "maye", "ttrv", "modomodo"),
         *("rl4vla", "rlinf-vla-ppo", "rlinf-vla-grpo", "simplevla-rl", "vla-rl", "vla-opd", "pi-rl", "llarp", "resfit", "recap"),
         *("vlac-critic", "vlac", "vlm-rm"),
+        *("gui-g1", "uishift", "digirl", "webwise", "vsc-rl"),
     }
     headings = re.findall(r"^### `([^`]+)`", PAGE, re.MULTILINE)
     assert sorted(headings) == sorted(names)
@@ -45,14 +48,31 @@ def test_it_is_named_after_its_file_and_says_so_at_its_top(path):
     check_config(resolved(config))
 
 
-LONG = ("rewardmap", "vla-rl", "vlac", "vlac-critic")
+BROWSER = ("digirl", "webwise", "vsc-rl")
+"""Those that are played in a browser."""
+LONG = ("rewardmap", "vla-rl", "vlac", "vlac-critic", *BROWSER)
 """Those that take more than twenty seconds: they draw large maps, play long episodes token by token, or look at each moment."""
+
+
+def no_browser():
+    """Why none can be driven here, or None."""
+    if importlib.util.find_spec("playwright") is None:
+        return 'playwright is not installed: pip install "mmrl[browser]"'
+    from mmrl_browser.chromium import executable
+
+    try:
+        executable()
+    except UserError as error:
+        return str(error)
+    return None
 
 
 @pytest.mark.parametrize(
     "path", [pytest.param(p, marks=pytest.mark.slow if p.stem in LONG else ()) for p in RECIPES], ids=lambda p: p.stem
 )
 def test_it_runs_with_smoke(path, tmp_path):
+    if path.stem in BROWSER and (why := no_browser()):
+        pytest.skip(why)
     config = smoke(load_config(path, [f"runs={tmp_path}"]))
     folder = runs.run(config)
     summary = json.loads((folder.path / "summary.json").read_text())

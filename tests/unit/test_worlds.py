@@ -1,13 +1,14 @@
 """Episodes with a world that answers, in text and pictures: what is sampled is what is trained, and every end is told apart."""
 
 import functools
+import threading
 
 import pytest
 import torch
 
 import vlm_cases as cases
 from mmrl.collect.turns import TurnCollector
-from mmrl.errors import UserError
+from mmrl.errors import UserError, WorldLost
 from mmrl.generate.local import LocalGenerator, Sampling
 from mmrl.interfaces import Task
 from mmrl.judge import cases_of
@@ -218,7 +219,7 @@ class Odd(Talk):
 
     def world(self, prompt):
         if self.how["world"]:
-            return self.how["world"]()
+            return self.how["world"](prompt)
         found = super().world(prompt)
         found.step = self.how["step"] or found.step
         found.close = self.how["close"] or found.close
@@ -258,3 +259,137 @@ def test_what_a_world_says_may_be_wrong(said, message):
     with pytest.raises(UserError, match=message):
         collected(cases.policy("qwen2_5_vl"), task, prompts=(2,))
     assert task.closed == 2, "worlds are closed whatever happens"
+
+
+class Slow:
+    """Waits for the others: if they were stepped one after the other, none would go on."""
+
+    waits = True
+
+    def __init__(self, gate, closed):
+        self.gate, self.closed = gate, closed
+
+    def step(self, completion):
+        self.gate.wait(timeout=20)
+        return Reply(terminated=True, outcome={"success": 1.0})
+
+    def close(self):
+        self.closed.append(self)
+
+
+def test_worlds_that_wait_are_stepped_side_by_side():
+    closed, gate = [], threading.Barrier(4)
+    task = Odd(world=lambda prompt: Slow(gate, closed))
+    found = collected(cases.policy("qwen2_5_vl"), task, prompts=(1, 2), group=2)
+    assert [r.outcome for r in found] == [{"success": 1.0}] * 4
+    assert len(closed) == len(set(map(id, closed))) == 4, "each is closed once"
+
+
+def test_an_episode_whose_world_is_lost_is_left_out_and_counted():
+    def step(text):
+        raise WorldLost("the page hangs")
+
+    vlm, task = cases.policy("qwen2_5_vl"), Odd(step=step)
+    posed = [replace(cases.prompt(1), task="talk")]
+    collector = TurnCollector(vlm, LocalGenerator(vlm), {"talk": task})
+    with pytest.warns(UserWarning, match=r"task 'talk': an episode was lost, 1 so far: the page hangs"):
+        found = collector.collect(posed, collector.encode(posed), 3, Sampling(max_tokens=4, temperature=1.0, seed=0))
+    assert [r.status for r in found] == [Status.WORLD_ERROR] * 3 and task.closed == 3
+    assert collector.figures() == {"world/lost": 3.0} and collector.figures() == {"world/lost": 0.0}
+
+
+def test_the_last_reply_says_what_came_of_it():
+    class Twice:
+        def __init__(self):
+            self.steps = 0
+
+        def step(self, completion):
+            self.steps += 1
+            return Reply(messages=[user("on")], terminated=self.steps == 2, outcome={"success": float(self.steps == 2)})
+
+        def close(self):
+            pass
+
+    found = collected(cases.policy("qwen2_5_vl"), Odd(world=lambda prompt: Twice()), prompts=(1,), group=2)
+    assert [(len(r.turns), r.outcome) for r in found] == [(2, {"success": 1.0})] * 2
+    cut = collected(
+        cases.policy("qwen2_5_vl"),
+        Odd(step=lambda text: Reply(messages=[user("on")], outcome={"steps": 2.0})),
+        (1,),
+        1,
+        max_turns=2,
+    )
+    assert cut[0].status is Status.TRUNCATED_TURNS and cut[0].outcome == {"steps": 2.0}
+
+
+def test_a_conversation_that_would_be_too_long_is_cut_off():
+    vlm = cases.policy("qwen2_5_vl")
+    posed = [replace(cases.prompt(1), task="talk")]
+
+    def run(most):
+        task = Odd(step=lambda text: Reply(messages=[user("go on, and on, and on")]))
+        collector = TurnCollector(vlm, LocalGenerator(vlm), {"talk": task}, max_turns=6, max_context=most)
+        (found,) = collector.collect(posed, collector.encode(posed), 1, Sampling(max_tokens=4, temperature=1.0, seed=0))
+        return found
+
+    free = run(None)
+    assert len(free.turns) == 7 and free.status is Status.TRUNCATED_TURNS
+    sizes = [sum(len(t.observed_ids) + len(t.token_ids) for t in free.turns[:n]) for n in range(1, 8)]
+    tight = run(sizes[2] + 8)  # after the third answer there is no room for what is said and four tokens more
+    assert len(tight.turns) == 4 and tight.status is Status.TRUNCATED_LENGTH
+    assert not tight.turns[-1].token_ids and tight.turns[-1].observed_ids, "what was said last is observed"
+
+
+class Shows:
+    """Says what is right: the next letter."""
+
+    def __init__(self, length):
+        self.heard, self.length = [], length
+
+    def step(self, completion):
+        self.heard.append(completion)
+        return Reply(terminated=True) if len(self.heard) == self.length else Reply(messages=[user("next")])
+
+    def gold_turn(self):
+        return "abc"[len(self.heard)] if len(self.heard) < 3 else None
+
+    def close(self):
+        pass
+
+
+def test_demonstrations_of_several_turns():
+    vlm, made = cases.policy("qwen2_5_vl"), []
+    task = Odd(world=lambda prompt: made.append(Shows(int(prompt.id[1:]))) or made[-1])
+    posed = [replace(cases.prompt(n), task="talk") for n in (1, 3, 5)]
+    collector = TurnCollector(vlm, LocalGenerator(vlm), {"talk": task})
+    found = collector.demonstrate(posed, collector.encode(posed), ["a", "a", "a"])
+    assert [w.heard for w in made] == [["a"], ["a", "b", "c"], ["a", "b", "c"]]
+    assert [[t.text for t in r.turns] for r in found] == [["a"], ["a", "b", "c"], ["a", "b", "c", ""]]
+    assert all(r.demonstrated for r in found) and found[2].status is Status.TRUNCATED_TURNS
+    for rollout, weights in zip(found, torch.eye(3), strict=True):
+        batch = pack(found, Credit(advantages=weights), vlm, shared_prefix=False, budget=10_000, keep_zero=False)
+        logprobs = torch.cat([vlm.outputs(m, TEMPERATURE).logprobs_L for m in batch.micro])
+        assert torch.allclose(logprobs, directly(vlm, rollout), atol=2e-5)
+
+
+def test_waves_are_as_large_as_the_batch():
+    vlm, alive, most = cases.policy("qwen2_5_vl"), [0], [0]
+
+    class Counted:
+        def __init__(self):
+            alive[0] += 1
+            most[0] = max(most[0], alive[0])
+
+        def step(self, completion):
+            return Reply(terminated=True)
+
+        def close(self):
+            alive[0] -= 1
+
+    posed = [replace(cases.prompt(n), task="talk") for n in (1, 2, 3, 4, 5)]
+    collector = TurnCollector(vlm, LocalGenerator(vlm, 4), {"talk": Odd(world=lambda prompt: Counted())})
+    found = collector.collect(posed, collector.encode(posed), 2, Sampling(max_tokens=3, temperature=1.0, seed=0))
+    assert most[0] == 4 and alive[0] == 0
+    assert [r.group for r in found] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4] and [r.prompt.id for r in found] == [
+        p.id for p in posed for _ in range(2)
+    ]

@@ -54,6 +54,12 @@ def _screens() -> list[TaskSpec]:
             verifiers={"gui/hit": 1.0, "gui/format": 0.1},
             summary="where to click for an instruction, on pages drawn here and shown by a browser",
         ),
+        TaskSpec(
+            id="gui/transitions",
+            target="mmrl_gui.transitions:Transitions",
+            verifiers={"gui/action": 1.0, "gui/format": 0.1},
+            summary="which action led from one screen to another, on pages drawn here that work",
+        ),
     ]
 
 
@@ -90,6 +96,15 @@ def _ours() -> list[VerifierSpec]:
         spec("success", "success", "the episode did what was to be done"),
         spec("raw-reward", "raw_reward", "what the page paid, time left out", graded=True, low=-1.0),
         spec("decayed-reward", "decayed_reward", "what the page paid, less for time", graded=True, low=-1.0),
+        VerifierSpec(
+            id="gui/subgoals",
+            target="mmrl_gui.subgoals:Subgoals",
+            model=True,
+            rollout=True,
+            graded=True,
+            deadline_s=120.0,
+            summary="the steps that an instruction names, each paid when a vision-language model finds it done",
+        ),
     ]
 
 

@@ -54,7 +54,7 @@ class GroundingData(Data):
         if row["rate"] is not None:
             if not is_number(row["rate"]):
                 raise ValueError(f"its rate is {row['rate']!r:.40} and not a number")
-            more["rate"] = float(row["rate"])
+            more["rate"] = more["weight"] = float(row["rate"])  # the algorithm gui-g1 weighs prompts by `weight`
         asks = {"gui-g1": "box", "ui-r1": "point", "infigui-g1": "point"}.get(self.style, self.form)
         meta = self.meta(asks, size, boxes=[box], instruction=row["instruction"], **more)
         answer: Any = {"action": "click", "bbox": list(box)} if self.style == "ui-r1" else list(box)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,7 +13,10 @@ from mmrl import Prompt, Reply, Task, UserError, WorldLost, user
 from mmrl.screens import Action, Screen, Screens, Shown, screens_of
 from mmrl.tasks import Prompts, known_split, of_kind, one_of, suggest, whole
 from mmrl_gui.actions import NoAction, listed, read, write
+from mmrl_gui.examples import Examples
+from mmrl_gui.exploring import Step
 from mmrl_gui.frames import Numbers, numbers_for
+from mmrl_gui.listing import kept, named
 from mmrl_gui.replay import Recording, Replay
 
 APART = 100_000_000
@@ -56,6 +60,8 @@ class Episodes(Task):
         options: Mapping[str, Any] | None = None,
         pages: Sequence[str] | str = (),
         observe: Observe = "picture",
+        most: int = 0,
+        examples: int = 0,
         style: str = "json",
         grid: Sequence[int] | None = None,
         prompt: str = "",
@@ -67,11 +73,13 @@ class Episodes(Task):
     ) -> None:
         """simulator: the id of one with screens. options: its own. pages: those of its pages that are played, in turn; all of
         them when empty. observe: what a turn shows: the screen's picture, a list of its elements, which may then be named by
-        number (`click [3]`), or both. style: how an action is said: json, brief, or tags, a thought and JSON in tags. grid:
-        [columns, rows] of cells in which places are written, instead of the policy's own frame. prompt: the text of the first
-        turn, with {instruction} in it, instead of one that explains the actions. again: the text of every later turn. recording:
-        a folder with recorded episodes, of which those that succeeded are the split demo, instead of an expert's. demos, starts,
-        held_out: episodes of the splits."""
+        number (`click [3]`), or both. most: list so many elements at most, of those that can be clicked or typed into or share
+        a word with the instruction; 0 lists all. examples: so many episodes of the same page that succeeded, found by an expert
+        or a random walk, are told as text before the instruction. style: how an action is said: json, brief, or tags, a thought
+        and JSON in tags. grid: [columns, rows] of cells in which places are written, instead of the policy's own frame. prompt:
+        the text of the first turn, with {instruction} in it, instead of one that explains the actions. again: the text of every
+        later turn. recording: a folder with recorded episodes, of which those that succeeded are the split demo, instead of an
+        expert's. demos, starts, held_out: episodes of the splits."""
         of_kind("simulator", simulator, str)
         one_of("observe", observe, OBSERVE)
         one_of("style", style, tuple(FORMS))
@@ -81,6 +89,10 @@ class Episodes(Task):
             raise UserError(f"prompt = {prompt!r:.60} must have {{instruction}} in it: what is to be done")
         for name, value in (("demos", demos), ("starts", starts), ("held_out", held_out)):
             whole(name, value, 1, APART)
+        whole("most", most, 0, 10_000)
+        whole("examples", examples, 0, 20)
+        if most and observe == "picture":
+            raise UserError(f'most = {most} is about a list of elements: set observe = "elements" or "both"')
         if grid is not None:
             if not isinstance(grid, Sequence) or isinstance(grid, str) or len(grid) != 2:
                 raise UserError(f"grid = {grid!r:.60} must be [columns, rows], such as [8, 10]")
@@ -88,10 +100,12 @@ class Episodes(Task):
                 whole("grid", value, 1, 1000)
         self.simulator, self.options, self.observe, self.style = simulator, dict(options or {}), observe, style
         self.grid = None if grid is None else [int(value) for value in grid]
-        self.text, self.again = prompt, again
+        self.text, self.again, self.most = prompt, again, most
         self.sizes = {"demo": demos, "train": starts, "test": held_out}
         self._asked = [pages] if isinstance(pages, str) else list(pages)
         self._screens: Screens | None = None
+        first = APART * SPLITS.index("demo") + demos  # seeds that no split has
+        self._examples = Examples(lambda: self.screens, examples, first, self._told) if examples else None
         self.recording = Recording(recording) if recording else None
         if self.recording and self.numbered:
             raise UserError(f'recording = {recording!r:.60} has pictures alone: set observe = "picture"')
@@ -115,19 +129,21 @@ class Episodes(Task):
         known_split(split, self.splits)
         if split == "demo" and (recorded := self.recording):
             return Prompts(range(self.sizes[split]), lambda number: self._recorded(recorded, number % len(recorded)))
-        pages, first = self._asked or list(self.screens.pages), APART * SPLITS.index(split)
+        known, first = self.screens.pages, APART * SPLITS.index(split)
+        pages = self._asked or list(known)
         if not pages:
             raise UserError(f"simulator {self.simulator!r} names no pages: give the task some, pages = [...]")
         return Prompts(range(self.sizes[split]), lambda number: self._prompt(pages[number % len(pages)], first + number))
 
     def _prompt(self, page: str, seed: int) -> Prompt:
         shown, advice = self._looked(page, seed)
+        shown = self.seen(shown, shown.instruction)
         meta: dict[str, Any] = {"page": page, "instruction": shown.instruction, "size": list(self.screens.size)}
         if self.grid:
             meta["grid"] = self.grid
         if advice is not None:
-            meta["gold"] = self.write(advice)
-        return Prompt(id=f"{page}-{seed}", messages=[self.message(shown, first=True)], seed=seed, meta=meta)
+            meta["gold"] = self.write(advice, shown)
+        return Prompt(id=f"{page}-{seed}", messages=[self.message(shown, True, page)], seed=seed, meta=meta)
 
     def _recorded(self, recording: Recording, episode: int) -> Prompt:
         shown, action = recording.at(episode, 0)
@@ -148,10 +164,15 @@ class Episodes(Task):
                 screen.close()
         raise AssertionError
 
-    def message(self, shown: Shown, first: bool) -> Mapping[str, Any]:
-        """What a turn shows."""
+    def seen(self, shown: Shown, instruction: str) -> Shown:
+        """With the elements alone that are listed, and counted."""
+        return dataclasses.replace(shown, elements=kept(shown.elements, instruction, self.most)) if self.most else shown
+
+    def message(self, shown: Shown, first: bool, page: str = "") -> Mapping[str, Any]:
+        """What a turn shows. page: whose examples are told before the first; none where it isn't known."""
         if first:
-            lines = [self._asks(shown.instruction)]
+            told = [self._examples.of(page), ""] if self._examples and page else []
+            lines = [*told, self._asks(shown.instruction)]
         else:
             lines = [*shown.notes, *([self.again] if self.again else [])]
         if self.numbered:
@@ -173,9 +194,18 @@ class Episodes(Task):
     def numbers(self) -> Numbers:
         return numbers_for(self.eyes, self.screens.size, grid=self.grid)
 
-    def write(self, action: Action) -> str:
-        """As a completion says it."""
-        said = write(action, "brief" if self.style == "brief" else "json", self.numbers())
+    def _told(self, shown: Shown, step: Step, instruction: str) -> str:
+        """A turn of an example."""
+        shown = self.seen(shown, instruction)
+        return "\n".join([*([listed(shown.elements)] if self.numbered else []), self.write(step.action, shown)])
+
+    def write(self, action: Action, shown: Shown | None = None) -> str:
+        """As a completion says it. shown: what is seen then; where that are elements alone, one is named by its number."""
+        style = "brief" if self.style == "brief" else "json"
+        if shown is not None and self.observe == "elements":
+            said = named(action, shown.elements, style, self.numbers())
+        else:
+            said = write(action, style, self.numbers())
         return f"<think></think><answer>{said}</answer>" if self.style == "tags" else said
 
     def gold(self, prompt: Prompt) -> str:
@@ -186,7 +216,7 @@ class Episodes(Task):
     def world(self, prompt: Prompt) -> Play | Replay:
         if self.recording and "episode" in prompt.meta:
             return Replay(self.recording, prompt.meta["episode"], lambda shown: self.message(shown, first=False), self.write)
-        return Play(self, self.screens.open(elements=self.numbered), prompt.meta["page"], prompt.seed)
+        return Play(self, self.screens.open(elements=self.numbered), prompt)
 
 
 class Play:
@@ -195,21 +225,21 @@ class Play:
 
     waits = True
 
-    def __init__(self, task: Episodes, screen: Screen, page: str, seed: int) -> None:
-        self.task, self.screen = task, screen
+    def __init__(self, task: Episodes, screen: Screen, prompt: Prompt) -> None:
+        self.task, self.screen, self.instruction = task, screen, str(prompt.meta["instruction"])
         self.steps = self.refused = 0
-        self._start = partial(screen.start, page, seed)
+        self._start = partial(screen.start, prompt.meta["page"], prompt.seed)
         self._early: Future[Shown] | None = _threads().submit(self._start) if _EARLY.acquire(blocking=False) else None
         self._shown: Shown | None = None
 
     def step(self, completion: str) -> Reply:
-        before = self._shown or (self._early.result() if self._early else self._start())
+        before = self._shown or self._seen(self._early.result() if self._early else self._start())
         self.steps += 1
         try:
             action, notes = read(completion, self.task.numbers(), before.elements, tags=self.task.style == "tags"), ()
         except NoAction as why:
             action, notes = Action(kind="wait"), (str(why),)
-        self._shown = shown = self.screen.act(action)
+        self._shown = shown = self._seen(self.screen.act(action))
         self.refused += bool(notes or shown.notes)
         outcome = {
             "success": float(shown.success),
@@ -223,10 +253,13 @@ class Play:
         said = _with(shown, notes) if notes else shown
         return Reply(messages=[self.task.message(said, first=False)], outcome=outcome)
 
-    def gold(self) -> str | None:
+    def gold_turn(self) -> str | None:
         """What an expert would say now; None where there is none."""
         advice = self.screen.advice()
-        return None if advice is None else self.task.write(advice)
+        return None if advice is None else self.task.write(advice, self._shown)
+
+    def _seen(self, shown: Shown) -> Shown:
+        return self.task.seen(shown, self.instruction)
 
     def close(self) -> None:
         if self._early is not None:
@@ -237,8 +270,6 @@ class Play:
 
 
 def _with(shown: Shown, notes: tuple[str, ...]) -> Shown:
-    import dataclasses
-
     return dataclasses.replace(shown, notes=(*notes, *shown.notes))
 
 

@@ -6,7 +6,6 @@ reward. `answer` is the true box in pixels.
 
 from __future__ import annotations
 
-import ast
 import math
 from typing import Any
 
@@ -15,6 +14,7 @@ from mmrl.parse import MAX_LENGTH
 from mmrl.screens import Box
 from mmrl_gui.frames import numbers_of
 from mmrl_gui.geometry import inside, middle
+from mmrl_gui.reading import literal
 
 LEAST_SIZE = -1.0
 """Below it the size reward is cut: its harmonic mean has poles beyond the picture, where it can be any number."""
@@ -67,10 +67,10 @@ def _box(case: Case) -> Box | None:
     """The first item's box, in pixels of the picture; None where the published code would raise."""
     text = _json_block(case.completion) if len(case.completion) <= MAX_LENGTH else ""
     try:
-        listed: Any = ast.literal_eval(text)
+        listed: Any = literal(text)
         box = listed[0]["bbox_2d"]
         four = [box[i] for i in range(4)]
-    except (ValueError, SyntaxError, TypeError, KeyError, IndexError, MemoryError, RecursionError):
+    except (ValueError, TypeError, KeyError, IndexError):
         return None
     if not all(isinstance(v, int | float) for v in four):
         return None

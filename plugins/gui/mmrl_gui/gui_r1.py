@@ -6,13 +6,13 @@ Luo et al. 2025, "GUI-R1: A Generalist R1-Style Vision-Language Action Model For
 
 from __future__ import annotations
 
-import ast
 import re
 from typing import Any
 
 from mmrl import Case, Score
 from mmrl.parse import MAX_LENGTH, first, thinks_then_answers
 from mmrl_gui.frames import Numbers, numbers_of
+from mmrl_gui.reading import literal
 
 REACH = 140
 """How near a click must be to a true point, in pixels; at just this distance it is wrong."""
@@ -50,9 +50,9 @@ def form(case: Case) -> float:
     if not text or not thinks_then_answers(text):
         return 0.0
     try:
-        listed: Any = ast.literal_eval((first(text) or "").strip())
+        listed: Any = literal((first(text) or "").strip())
         return float(isinstance(listed, list) and all(map(_is_formed, listed)))
-    except (ValueError, SyntaxError, TypeError, KeyError, IndexError, MemoryError, RecursionError):
+    except (ValueError, TypeError, KeyError, IndexError):
         return 0.0
 
 

@@ -37,7 +37,7 @@ def marked(
     scale = max(1, -(-LEAST // min(picture.size)))
     shown = picture.convert("RGB")
     shown = shown.resize((shown.width * scale, shown.height * scale), Image.Resampling.NEAREST) if scale > 1 else shown.copy()
-    draw, unit = ImageDraw.Draw(shown), max(2, round(min(shown.size) / 200))
+    draw, unit = ImageDraw.Draw(shown), max(2, round(max(shown.size) / 120))
     for one in boxes:
         _frame(draw, [v * scale for v in one], TRUE, unit)
     if true is not None and true.at is not None and not boxes:
@@ -105,7 +105,7 @@ def _captioned(picture: Image, text: str) -> Image:
     """The picture with a line of text below it."""
     from PIL import Image, ImageDraw, ImageFont
 
-    height = max(14, picture.height // 22)
+    height = max(14, max(picture.size) // 16)
     line = "".join(c if c.isprintable() else " " for c in text)[:200]
     shown = Image.new("RGB", (picture.width, picture.height + height + 8), "white")
     shown.paste(picture)

@@ -1,45 +1,122 @@
-// What clicks do on a page. What is cut off at an edge has no role, so that it is in no list of what can be clicked, until it is scrolled to.
-const $=s=>document.querySelector(s),all=(s,r)=>[...(r||document).querySelectorAll(s)];
-function flip(e,a){e.setAttribute(a,e.getAttribute(a)=='true'?'false':'true')}
-function only(e,a,g){all('['+a+']',g).forEach(o=>o.setAttribute(a,'false'));e.setAttribute(a,'true')}
-addEventListener('click',()=>setTimeout(whole));
-function toast(t){all('.toast').forEach(o=>o.remove());const d=document.createElement('div');d.className='toast';d.textContent=t;document.body.append(d)}
-function part(e){
- const r=e.getBoundingClientRect();let w=r.width,h=r.height;
- for(let p=e.parentElement;p;p=p.parentElement)if(p==document.body||getComputedStyle(p).overflow!='visible'){
-  const q=p.getBoundingClientRect();w=Math.min(w,Math.min(r.right,q.right)-Math.max(r.left,q.left));h=Math.min(h,Math.min(r.bottom,q.bottom)-Math.max(r.top,q.top))}
- const t=e.matches('.cut')?e:e.querySelector('.cut'),seen=t&&t.scrollWidth?t.clientWidth/t.scrollWidth:1;
- return w>r.width-1&&h>r.height-1&&seen>.75}
-function whole(){all('[data-thing]').forEach(e=>{
- if(e.dataset.role==null)e.dataset.role=e.getAttribute('role')||'';
- const seen=part(e);e.style.cursor=seen?'':'default';
- if(!seen)e.setAttribute('role','none');else if(e.dataset.role)e.setAttribute('role',e.dataset.role);else e.removeAttribute('role')})}
-addEventListener('scroll',whole,true);whole();
-document.addEventListener('submit',e=>e.preventDefault());
-document.addEventListener('click',e=>{
- const t=e.target.closest('[data-thing]');
- if(!e.target.closest('.menu,[data-opens]'))all('.menu').forEach(m=>m.hidden=true);
- all('.toast').forEach(o=>o.remove());
- if(!t)return;
- const d=t.dataset,r=d.role;
- if(t.tagName=='A')e.preventDefault();
- if(r=='switch'||r=='checkbox')return flip(t,'aria-checked');
- if(r=='radio')return only(t,'aria-checked',t.closest('[role=radiogroup]'));
- if(r=='slider'){const b=t.getBoundingClientRect();t.style.setProperty('--at',Math.round(100*(e.clientX-b.left)/b.width)+'%');return}
- if(t.matches('input,textarea'))return;
- if(t.hasAttribute('aria-pressed'))return d.one?only(t,'aria-pressed',t.parentNode):flip(t,'aria-pressed');
- if(r=='tab'||d.page!=null){
-  const g=t.closest('[role=tablist],nav');
-  if(r=='tab')only(t,'aria-selected',g);else{all('[aria-current]',g).forEach(o=>o.removeAttribute('aria-current'));t.setAttribute('aria-current','page')}
-  const h=$('[data-heading]');if(h&&r!='tab')h.textContent=t.innerText;
-  if(d.shows)all('[data-panel]').forEach(p=>p.hidden=p.dataset.panel!=d.shows);
-  all('.menu').forEach(m=>m.hidden=true);return}
- if(d.opens)return void($(d.opens).hidden=!$(d.opens).hidden);
- if(d.sets){$(d.sets).firstElementChild.textContent=t.innerText;t.closest('.menu').hidden=true;return}
- if(d.closes!=null){t.closest('.veil,.menu,.closable').hidden=true;return}
- if(d.removes!=null){t.closest('.row,.card,.post').remove();return}
- if(d.says){const f=$(d.says);if(f.value){const b=document.createElement('div');b.className='bub me';b.textContent=f.value;$('.talk').append(b);f.value=''}return}
- if(d.adds){const c=$(d.adds);c.textContent=Math.max(0,+c.textContent+(+(d.by||1)));return}
- if(t.closest('.menu'))t.closest('.menu').hidden=true;
- toast(t.innerText||t.getAttribute('aria-label'));
+// What clicks do on a drawn page: switches flip, tabs and menus open, dialogs close, rows go. What has no effect of its own says its
+// name, so that it can be told from the screen what was clicked.
+const first = (query) => document.querySelector(query);
+const all = (query, within) => [...(within || document).querySelectorAll(query)];
+const flip = (e, state) => e.setAttribute(state, String(e.getAttribute(state) !== "true"));
+
+function only(e, state, group) {
+  all(`[${state}]`, group).forEach((other) => other.setAttribute(state, "false"));
+  e.setAttribute(state, "true");
+}
+
+function called(e) {
+  const word = (e.innerText || "").trim();
+  const container = e.closest(".card,.row,.post,.row-line");
+  const label = container && container.querySelector(".l");
+  return e.getAttribute("aria-label") || (label && label !== e ? `${word}: ${label.innerText}` : word);
+}
+
+function toast(text) {
+  const shown = document.createElement("div");
+  shown.className = "toast";
+  shown.textContent = text;
+  document.body.append(shown);
+}
+
+// Whether an element is seen whole: not cut off by what it stands in, and its words not by much.
+function isWhole(e) {
+  const own = e.getBoundingClientRect();
+  let width = own.width, height = own.height;
+  for (let around = e.parentElement; around; around = around.parentElement) {
+    if (around !== document.body && getComputedStyle(around).overflow === "visible") continue;
+    const box = around.getBoundingClientRect();
+    width = Math.min(width, Math.min(own.right, box.right) - Math.max(own.left, box.left));
+    height = Math.min(height, Math.min(own.bottom, box.bottom) - Math.max(own.top, box.top));
+  }
+  const words = e.matches(".cut") ? e : e.querySelector(".cut");
+  const share = words && words.scrollWidth ? words.clientWidth / words.scrollWidth : 1;
+  return width > own.width - 1 && height > own.height - 1 && share > 0.75;
+}
+
+// What is cut off has no role, so that it is in no list of what can be clicked, until it is scrolled to.
+function look() {
+  for (const e of all("[data-thing]")) {
+    if (e.dataset.role === undefined) e.dataset.role = e.getAttribute("role") || "";
+    const seen = isWhole(e);
+    e.style.cursor = seen ? "" : "default";
+    if (!seen) e.setAttribute("role", "none");
+    else if (e.dataset.role) e.setAttribute("role", e.dataset.role);
+    else e.removeAttribute("role");
+  }
+}
+
+function turn(e, data) {
+  const group = e.closest("[role=tablist],nav"), heading = first("[data-heading]");
+  if (data.role === "tab") {
+    only(e, "aria-selected", group);
+    if (data.shows) all("[data-panel]").forEach((panel) => { panel.hidden = panel.dataset.panel !== data.shows; });
+    return;
+  }
+  all("[aria-current]", group).forEach((other) => other.removeAttribute("aria-current"));
+  e.setAttribute("aria-current", "page");
+  if (heading) heading.textContent = called(e);
+}
+
+function slide(e, x) {
+  const box = e.getBoundingClientRect();
+  e.style.setProperty("--at", `${Math.round((100 * (x - box.left)) / box.width)}%`);
+}
+
+function send(field) {
+  if (!field.value) return;
+  const bubble = document.createElement("div");
+  bubble.className = "bub me";
+  bubble.textContent = field.value;
+  first(".talk").append(bubble);
+  field.value = "";
+}
+
+function choose(e, data) {
+  first(data.sets).firstElementChild.textContent = e.innerText;
+  e.closest(".menu").hidden = true;
+}
+
+function press(e, data, x) {
+  if (data.role === "switch" || data.role === "checkbox") flip(e, "aria-checked");
+  else if (data.role === "radio") only(e, "aria-checked", e.closest("[role=radiogroup]"));
+  else if (data.role === "slider") slide(e, x);
+  else if (e.hasAttribute("aria-pressed")) data.one ? only(e, "aria-pressed", e.parentNode) : flip(e, "aria-pressed");
+  else if (data.role === "tab" || data.page !== undefined) turn(e, data);
+  else if (data.opens) first(data.opens).hidden = !first(data.opens).hidden;
+  else if (data.sets) choose(e, data);
+  else if (data.says) send(first(data.says));
+  else if (!e.matches("input")) {
+    const name = called(e);
+    if (data.closes !== undefined) e.closest(".veil").hidden = true;
+    if (data.removes !== undefined) e.closest(".row,.card,.post,.row-line").remove();
+    toast(name);
+  }
+}
+
+// A browser paints only what a new letter changes, and not always the same at the edges of that: here all is painted anew.
+document.addEventListener("input", (event) => {
+  document.body.style.willChange = event.target.value.length % 2 ? "transform" : "";
 });
+document.addEventListener("submit", (event) => event.preventDefault());
+document.addEventListener("click", (event) => {
+  const e = event.target.closest("[data-thing]");
+  if (!event.target.closest(".menu,[data-opens]")) all(".menu").forEach((menu) => { menu.hidden = true; });
+  all(".toast").forEach((old) => old.remove());
+  if (e && e.tagName === "A") event.preventDefault();
+  if (e) press(e, e.dataset, event.clientX);
+  look();
+});
+// Scrolled at once: a browser's own scrolling takes time, and a picture taken meanwhile would be another one each time.
+document.addEventListener("wheel", (event) => {
+  event.preventDefault();
+  const around = all("*").filter((e) => e.contains(event.target) && e.scrollHeight > e.clientHeight + 1);
+  const scrolled = around.reverse().find((e) => getComputedStyle(e).overflowY === "auto");
+  if (scrolled) scrolled.scrollTop += event.deltaY;
+  look();
+}, {passive: false});
+look();

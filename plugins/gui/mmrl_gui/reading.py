@@ -8,9 +8,10 @@ from __future__ import annotations
 import ast
 import json
 import re
+import unicodedata
 from typing import Any
 
-from mmrl.parse import MAX_LENGTH, fenced, json_in, only_answer
+from mmrl.parse import MAX_LENGTH, MAX_MARKS, fenced, json_in, only_answer
 from mmrl.screens import Box, Point
 from mmrl_gui.geometry import is_box, is_number, middle
 
@@ -77,10 +78,27 @@ def quoted(text: str) -> Any:
     if len(text) > MOST_QUOTED:
         return None
     try:
-        found = json.loads(json.dumps(ast.literal_eval(text)))  # bytes and sets are refused
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        found = json.loads(json.dumps(literal(text)))  # bytes and sets are refused
+    except (ValueError, TypeError, RecursionError):
         return None
     return found if isinstance(found, list | dict) else None
+
+
+def literal(text: str) -> Any:
+    """What `ast.literal_eval` gives, which evaluates nothing; ValueError for all that it doesn't read.
+
+    Where more than `MAX_MARKS` marks follow each other none is read: Python sorts those of a name, in time by the square of their
+    number.
+    """
+    run = 0
+    for sign in text if not text.isascii() else "":
+        run = run + 1 if unicodedata.category(sign)[0] == "M" else 0
+        if run > MAX_MARKS:
+            raise ValueError(f"more than {MAX_MARKS} marks on a letter")
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise ValueError("no literal") from error
 
 
 def place(text: str) -> tuple[Point | None, Box | None]:

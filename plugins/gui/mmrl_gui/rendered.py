@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mmrl import UserError, WorldLost
-from mmrl.screens import Box, Element, Screens, screens_of
+from mmrl.screens import Box, Element, Screen, Screens, Shown, screens_of
+from mmrl_gui.exploring import Step
 from mmrl_gui.phrases import fold
 from mmrl_gui.sheet import Page
 
@@ -25,63 +26,84 @@ LEAST = 6.0
 """Pixels of a side that a thing must have to be asked for."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
-    """A page as it is seen."""
+    """A page as it is seen, and, where something was done to it, as it is seen after that."""
 
-    png: bytes
+    pngs: tuple[bytes, ...]
+    """Its pictures in order."""
     boxes: Mapping[int, Box]
-    """Number of a thing -> its box in pixels of the picture; only of what is seen whole and can be clicked."""
+    """Number of a thing -> its box in pixels of the first picture; only of what is seen whole and can be clicked."""
+    step: Step | None = None
+    """What led from the first picture to the second."""
 
     @property
-    def picture(self) -> Image:
+    def pictures(self) -> list[Image]:
         from PIL import Image
 
-        opened = Image.open(io.BytesIO(self.png))
-        opened.load()
+        opened = [Image.open(io.BytesIO(png)) for png in self.pngs]
+        for one in opened:
+            one.load()
         return opened
 
 
+Does = Callable[[Screen, Shown], "Rendered | None"]
+"""What is made of a page that was just shown on a screen; None where it won't do."""
+
+
 class Renderer:
-    """Shows pages on screens that take HTML. Pages that were shown lately are kept."""
+    """Shows pages on screens that take HTML. What was shown lately is kept."""
 
     def __init__(self, screens: str, size: tuple[int, int]) -> None:
         """screens: the id of a simulator whose pages are HTML. size: (width, height) in pixels. Nothing is started yet."""
         self.id, self.size = screens, size
         self._screens: Screens | None = None
-        self._kept: OrderedDict[str, Rendered] = OrderedDict()
+        self._kept: OrderedDict[str, Rendered | None] = OrderedDict()
         self._lock = threading.Lock()
 
-    def show(self, page: Page) -> Rendered:
-        """A page as it is seen at first. Raises UserError where there is no such browser, or it was lost again and again."""
+    def show(self, page: Page, does: Does | None = None, key: str = "") -> Rendered | None:
+        """A page as it is seen at first, or what `does` makes of it. key: tells apart what is made of the same page.
+
+        Raises UserError where there is no such browser, or it was lost again and again.
+        """
+        key = f"{key}\n{page.html}"
         with self._lock:
-            if found := self._kept.get(page.html):
-                self._kept.move_to_end(page.html)
-                return found
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
             self._screens = self._screens or screens_of(self.id, {"size": list(self.size)})
-            rendered = self._rendered(page, self._screens)
-            self._kept[page.html] = rendered
-            while sum(len(r.png) for r in self._kept.values()) > KEPT_BYTES and len(self._kept) > 1:
+            self._kept[key] = rendered = self._made(page, self._screens, does or self._at_first(page))
+            while sum(map(_bytes, self._kept.values())) > KEPT_BYTES and len(self._kept) > 1:
                 self._kept.popitem(last=False)
             return rendered
 
-    def _rendered(self, page: Page, screens: Screens) -> Rendered:
+    def _at_first(self, page: Page) -> Does:
+        return lambda screen, shown: Rendered(pngs=(png(shown),), boxes=boxes_of(page, shown.elements, self.size))
+
+    def _made(self, page: Page, screens: Screens, does: Does) -> Rendered | None:
         lost = ""
         for _ in range(TRIES):
             screen = screens.open(elements=True)
             try:
-                shown = screen.start(page.html, 0)
+                return does(screen, screen.start(page.html, 0))
             except WorldLost as why:
                 lost = str(why)
-                continue
             finally:
                 screen.close()
-            if shown.picture is None:
-                raise UserError(f"screens {self.id!r} show no picture of a page: take browser/html")
-            held = io.BytesIO()
-            shown.picture.convert("RGB").save(held, "PNG")
-            return Rendered(held.getvalue(), boxes_of(page, shown.elements, self.size))
         raise UserError(f"the browser was lost {TRIES} times over a page ({lost}): see mmrl doctor")
+
+
+def png(shown: Shown) -> bytes:
+    """The picture that a screen shows. Raises UserError where there is none."""
+    if shown.picture is None:
+        raise UserError("the screens show no picture of a page: take browser/html")
+    held = io.BytesIO()
+    shown.picture.convert("RGB").save(held, "PNG")
+    return held.getvalue()
+
+
+def _bytes(rendered: Rendered | None) -> int:
+    return 100 if rendered is None else 100 + sum(map(len, rendered.pngs))
 
 
 def boxes_of(page: Page, elements: Sequence[Element], size: tuple[int, int]) -> dict[int, Box]:

@@ -47,7 +47,7 @@ class Replay:
             return Reply(terminated=True, outcome={"success": 1.0, "steps": float(self.steps)})
         return Reply(messages=[self.message(self.recording.at(self.episode, self.steps)[0])])
 
-    def gold(self) -> str:
+    def gold_turn(self) -> str:
         return self.write(self.recording.at(self.episode, self.steps)[1])
 
     def close(self) -> None:

@@ -97,6 +97,8 @@ class Grounding(DrawnPages):
         one_of("form", self.form, ("point", "box"))
         if self.style == "brief":
             one_of("form", self.form, ("point",))
+        if self.form == "box" and self.grid:
+            raise UserError("grid names cells, and no boxes: leave it out, or set form = 'point'")
 
     def prompts(self, split: str, seed: int) -> Prompts:
         known_split(split, self.splits)
@@ -117,12 +119,11 @@ class Grounding(DrawnPages):
         for attempt in range(ATTEMPTS):
             page = self.page(split, number, attempt, level)
             rendered = self._renderer.show(page)
+            assert rendered is not None
             draw = chance(self.seed, "gui", "wish", split, str(number), str(attempt))
             if wish := _chosen(page, rendered, draw, level):
                 return self._prompt(f"{split}-{number}", page, rendered, wish, level)
-        raise UserError(
-            f"on {ATTEMPTS} pages of {self.screen[0]} x {self.screen[1]} pixels there was nothing to ask for: take a larger screen"
-        )
+        raise UserError(f"there was nothing to ask for on {ATTEMPTS} pages of {self.screen} pixels: take a larger screen")
 
     def _prompt(self, id: str, page: pages.Page, rendered: Rendered, wish: Wish, level: str) -> Prompt:
         box = rendered.boxes[wish.thing.number]
@@ -143,7 +144,7 @@ class Grounding(DrawnPages):
         text = asking.ask(
             f"Where on this screen do you click to do this: {wish.text}", self.style, self.form, self.numbers(self.screen)
         )
-        return Prompt(id=id, messages=[user(text, rendered.picture)], answer=list(box), meta=meta)
+        return Prompt(id=id, messages=[user(text, *rendered.pictures)], answer=list(box), meta=meta)
 
 
 def _chosen(page: pages.Page, rendered: Rendered, draw: random.Random, level: str) -> Wish | None:

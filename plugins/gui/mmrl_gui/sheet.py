@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from importlib.resources import files
 
 from mmrl_gui import icons, pictures
 from mmrl_gui.themes import Look, style
 from mmrl_gui.words import WORDS, Vocabulary
+
+_NUMBER = re.compile(r'data-thing="(\d+)"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,12 +146,11 @@ class Sheet:
         mark = self._thing("link", word, text=not bare, icon=icon, concept=concept)
         here = 'aria-current="page"' if current else ""
         shown = f'data-page data-shows="{shows}"' if shows else "data-page"
+        label = f'aria-label="{escape(word)}"' if bare or extra else ""
         if bare:
-            return f'<a class="n" href="#" aria-label="{escape(word)}" {here} {shown} {mark}>{self.icon(icon, 1.5)}</a>'
-        return (
-            f'<a class="n" href="#" {here} {shown} {mark}>{self.icon(icon, 1.15) if icon else ""}<span class="cut">'
-            f"{escape(word)}</span>{extra}</a>"
-        )
+            return f'<a class="n" href="#" {label} {here} {shown} {mark}>{self.icon(icon, 1.5)}</a>'
+        drawn = self.icon(icon, 1.15) if icon else ""
+        return f'<a class="n" href="#" {label} {here} {shown} {mark}>{drawn}<span class="cut">{escape(word)}</span>{extra}</a>'
 
     def tab(self, concept: str, selected: bool, shows: str = "") -> str:
         word = self.words[concept]
@@ -240,16 +242,24 @@ class Sheet:
     # -- the page ------------------------------------------------------------------------------------------------------------
 
     def page(self, kind: str, body: str) -> Page:
-        """The page of a body."""
+        """The page of a body. Its things are those that came into it, numbered in its order."""
+        order = [int(number) for number in _NUMBER.findall(body)]
+        places = {old: new for new, old in enumerate(order)}
+        body = _NUMBER.sub(lambda found: f'data-thing="{places[int(found[1])]}"', body)
         html = (
             f'<!DOCTYPE html><html lang="{self.words.language}"><head><meta charset="utf-8"><title>{kind}</title>'
             f'<meta name="viewport" content="width=device-width,initial-scale=1"><link rel="icon" href="data:,">'
             f"<style>{style(self.look)}</style></head><body>{body}<script>{script()}</script></body></html>"
         )
         return Page(
-            kind=kind, html=html, things=tuple(self.things), said=tuple(self.said), icons=tuple(self.icons),
-            language=self.words.language, look=self.look,
-        )  # fmt: skip
+            kind=kind,
+            html=html,
+            things=tuple(replace(self.things[old], number=new) for new, old in enumerate(order)),
+            said=tuple(self.said),
+            icons=tuple(self.icons),
+            language=self.words.language,
+            look=self.look,
+        )
 
     def _thing(
         self,

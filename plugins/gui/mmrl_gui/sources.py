@@ -109,7 +109,7 @@ def _platform(row: Mapping[str, Any], image: Any) -> str:
 def corners(box: Any, form: str, size: tuple[int, int]) -> Any:
     """A box in its form as two corners in pixels; what is none as it is, for the check to refuse."""
     try:
-        a, b, c, d = box if not isinstance(box, str) else ()
+        a, b, c, d = box if isinstance(box, list | tuple) else [box]
         if form == "xywh":
             return [a, b, a + c, b + d]
         return [a * size[0], b * size[1], c * size[0], d * size[1]] if form == "unit" else [a, b, c, d]

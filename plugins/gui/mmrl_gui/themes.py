@@ -54,6 +54,10 @@ class Look:
     """Buttons are in capitals."""
 
     @property
+    def size(self) -> tuple[int, int]:
+        return self.width, self.height
+
+    @property
     def narrow(self) -> bool:
         """A telephone's screen: one column."""
         return self.width < 600

@@ -31,6 +31,12 @@ def action_of(number):
 
 
 @pytest.fixture
+def rectangle():
+    """The corners of the rectangle on a picture, by its number."""
+    return box_on
+
+
+@pytest.fixture
 def pictures(tmp_path):
     """A folder with screens under the names of ScreenSpot and of AndroidControl."""
     folder = tmp_path / "pictures"

@@ -305,7 +305,21 @@ def test_aer_by_hand():
     assert aer([(n, n * n) for n in range(200)]) < 2 and aer([(n, n * n) for n in range(201)]) == -1
 
 
-HUGE = ["a", "[", "{", "<answer>", "'action':", "```json\n", "[1, 2]", "<think>", "(", "\n", "{[1, 2]}", "'"]
+HUGE = [
+    "a",
+    "[",
+    "{",
+    "<answer>",
+    "'action':",
+    "```json\n",
+    "[1, 2]",
+    "<think>",
+    "(",
+    "\n",
+    "{[1, 2]}",
+    "'",
+    "e" + "\u0345" * 24_000 + "\u0334" * 24_000,
+]
 
 
 @pytest.mark.parametrize("unit", HUGE)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 
 from mmrl.screens import Action, Point
-from mmrl_browser.page import LOADING_MS, Page
+from mmrl_browser.page import CLOCK, Page
 
 ACTIONS = frozenset(("click", "double-click", "long-press", "drag", "scroll", "type", "key", "wait", "back", "open"))
 TYPED, INSERTED = 200, 10_000
@@ -67,8 +66,7 @@ async def perform(page: Page, action: Action) -> None:
         history = await page.within("its history", page.session.send("Page.getNavigationHistory"))
         if history["currentIndex"] < 1:
             raise Refused("there is nothing to go back to")
-        entry = history["entries"][history["currentIndex"] - 1]["id"]
-        await page.within("going back", page.session.send("Page.navigateToHistoryEntry", {"entryId": entry}))
+        await page.within("going back", page.page.go_back(wait_until="load"))
     elif kind != "wait":
         raise Refused(f"{kind} can't be done in a browser: it knows {', '.join(sorted(ACTIONS))}")
 
@@ -115,13 +113,8 @@ async def _drag(page: Page, start: Point, end: Point) -> None:
 
 
 async def _scroll(page: Page, x: float, y: float, direction: str) -> None:
-    """By three quarters of the screen, of whatever can be scrolled there. A wheel is answered when the page's time goes on."""
+    """By three quarters of the screen, of whatever can be scrolled there."""
     right, down = WHEEL[direction]
     await page.page.mouse.move(x, y)
-    turning = asyncio.ensure_future(page.page.mouse.wheel(0.75 * page.size[0] * right, 0.75 * page.size[1] * down))
-    try:
-        while not turning.done():
-            await page.wait(LOADING_MS)
-        await turning
-    finally:
-        turning.cancel()
+    await page.page.mouse.wheel(0.75 * page.size[0] * right, 0.75 * page.size[1] * down)
+    await page.script(f"() => window.{CLOCK}.drawn()")

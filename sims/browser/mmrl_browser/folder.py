@@ -70,8 +70,12 @@ class Files:
 
     def opened(self, text: str) -> str | None:
         path = text.strip().lstrip("/").partition("#")[0].partition("?")[0]
-        file = (self.root / path).resolve()
-        return self._url + quote(path) if path and file.is_relative_to(self.root) and file.is_file() else None
+        try:
+            file = (self.root / path).resolve()
+            there = path != "" and file.is_relative_to(self.root) and file.is_file()
+        except (OSError, ValueError):  # too long, or with a NUL
+            return None
+        return self._url + quote(path) if there else None
 
     async def begin(self, page: Page, name: str, seed: int) -> State:
         page.episode = self.goals[name]

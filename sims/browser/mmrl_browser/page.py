@@ -1,13 +1,18 @@
 """A page of the browser in a context of its own: shown, looked at, and its clock.
 
-Time stands still in a page (Chromium's virtual time) but for what an action is given, so that what follows an action is the same
-on a slow machine and a fast one, and thinking costs nothing."""
+Time stands still in a page but for what an action is given, so that what follows an action is the same on a slow machine and a
+fast one, and thinking costs nothing: its timers, its frames and its dates are ours (`clock.js`), and its transitions are over at
+once.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import io
+import json
+from functools import cache
+from importlib.resources import files
 from typing import Any, NamedTuple
 
 from PIL import Image
@@ -18,32 +23,15 @@ from mmrl_browser.site import Site
 DEADLINE_S = 10.0
 """For anything that a page is asked; one that takes longer hangs."""
 LOADING_MS = 20
-"""Of the page's time, given again and again while it loads; requests stop the clock, so that one is mostly enough."""
-FETCHING_S = 2.0
-"""Real time for which requests may stop a page's clock."""
-STARVED = 100
-"""Tasks that may run at one moment of the page's time before it moves on."""
+"""Of the page's time that pass before it is first looked at."""
+EPOCH_MS = 1_767_225_600_000
+"""The time in a page when it is shown: the beginning of 2026."""
+CLOCK = "__mmrl"
+"""What the clock is called in a page."""
+AT_ONCE = 1000.0
+"""How much faster transitions are."""
 WORN = 200
 """Episodes after which a page is replaced by a new one in a new context."""
-EPOCH_S = 1_767_225_600
-"""The time in a page when it is shown: the beginning of 2026."""
-SAME = """(() => {
-  let a = %d;
-  Math.random = () => {
-    a = (a + 0x6d2b79f5) | 0;
-    let t = Math.imul(a ^ (a >>> 15), 1 | a);
-    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
-    return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
-  };
-  const Time = Date, shift = %d - Time.now(), now = () => Time.now() + shift;
-  window.Date = new Proxy(Time, {
-    construct: (_, given) => (given.length ? new Time(...given) : new Time(now())),
-    apply: () => new Time(now()).toString(),
-    get: (_, name) => (name === "now" ? now : Time[name]),
-  });
-  Time.prototype.constructor = window.Date;
-})();"""
-"""What a page draws comes from its seed (Ettinger's mulberry32), and its clock begins where all begin."""
 STORED = "cookies,local_storage,indexeddb,cache_storage,service_workers"
 
 
@@ -66,6 +54,11 @@ class Page:
         """What happened since they were last taken."""
         self.episode: Any = None
         """What the site keeps of the episode."""
+        self.leaving = False
+        """It is on its way to another page."""
+        self._stopped = asyncio.Event()
+        self._clock: str | None = None
+        self._frame = ""
         self._episodes = 0
 
     @classmethod
@@ -84,7 +77,12 @@ class Page:
         page.on("download", made._download)
         page.on("request", made._asked)
         await session.send("Page.enable")
-        await session.send("Emulation.setVirtualTimePolicy", {"policy": "pause"})
+        made._frame = (await session.send("Page.getFrameTree"))["frameTree"]["frame"]["id"]
+        for event in ("Page.frameRequestedNavigation", "Page.frameStartedNavigating", "Page.frameStartedLoading"):
+            session.on(event, made._starts)
+        session.on("Page.frameStoppedLoading", made._stops)
+        await session.send("Animation.enable")
+        await session.send("Animation.setPlaybackRate", {"playbackRate": AT_ONCE})
         session.on("Fetch.requestPaused", made._led_away)
         await session.send("Fetch.enable", {"patterns": [{"urlPattern": f"{scheme}://*"} for scheme in ("https", "ftp", "file")]})
         return made
@@ -118,26 +116,18 @@ class Page:
         await self.within("going to its address", self._shown(url, seed))
 
     async def _shown(self, url: str, seed: int) -> None:
-        origin = url.split("/", 3)
-        await self.session.send("Storage.clearDataForOrigin", {"origin": "/".join(origin[:3]), "storageTypes": STORED})
-        options = {"source": SAME % (seed % 2**32, 1000 * EPOCH_S)}
-        drawing = (await self.session.send("Page.addScriptToEvaluateOnNewDocument", options))["identifier"]
-        loading = asyncio.ensure_future(self.page.goto(url, wait_until="load"))
-        try:
-            while not loading.done():  # nothing loads while time stands still
-                giving = asyncio.ensure_future(self._give(LOADING_MS))
-                try:
-                    await asyncio.wait([loading, giving], return_when=asyncio.FIRST_COMPLETED)
-                    await giving
-                finally:
-                    giving.cancel()
-            response = await loading
-        finally:
-            loading.cancel()
-        await self.session.send("Page.removeScriptToEvaluateOnNewDocument", {"identifier": drawing})
+        origin = "/".join(url.split("/", 3)[:3])
+        await self.session.send("Storage.clearDataForOrigin", {"origin": origin, "storageTypes": STORED})
+        clock = f"window.name = ''; {_clock()}({json.dumps(CLOCK)}, {seed % 2**32}, {EPOCH_MS});"
+        found = await self.session.send("Page.addScriptToEvaluateOnNewDocument", {"source": clock})
+        if self._clock is not None:
+            await self.session.send("Page.removeScriptToEvaluateOnNewDocument", {"identifier": self._clock})
+        self._clock = found["identifier"]
+        response = await self.page.goto(url, wait_until="load")
         if response is None or response.status != 200:
             raise WorldLost(f"{url} can't be shown: {'nothing' if response is None else f'status {response.status}'}")
         await self.session.send("Page.resetNavigationHistory")
+        await self._waited(LOADING_MS)
 
     async def script(self, code: str, argument: Any = None) -> Any:
         """What a function of JavaScript gives, called with this argument."""
@@ -151,27 +141,35 @@ class Page:
             return shown.crop((0, 0, *self.size)).convert("RGB")
 
     async def wait(self, ms: int) -> None:
-        """So much of the page's time passes; as much more as it takes to load, where it goes elsewhere."""
+        """So much of the page's time passes; and where it goes elsewhere, it is waited for."""
         await self.within("waiting", self._waited(ms))
 
     async def _waited(self, ms: int) -> None:
-        await self._give(ms)
-        for _ in range(int(1000 * DEADLINE_S)):
-            if await self.page.evaluate("document.readyState") != "loading":
-                return
-            await self._give(LOADING_MS)
+        for frame in self.page.frames:
+            try:
+                await frame.evaluate(f"ms => window.{CLOCK} && window.{CLOCK}.run(ms)", ms)
+            except Exception:
+                if not self.leaving and not frame.is_detached():
+                    raise
+        if self.leaving:
+            await self._arrived()
+            await self._waited(LOADING_MS)
 
-    async def _give(self, ms: int) -> None:
-        """Let this much of the page's time pass. Requests that are under way stop its clock, but not for ever: a navigation that
-        was refused may count as one that never ends."""
-        over = asyncio.get_running_loop().create_future()
-        self.session.once("Emulation.virtualTimeBudgetExpired", lambda _: over.done() or over.set_result(None))
-        policy = {"policy": "pauseIfNetworkFetchesPending", "budget": ms, "maxVirtualTimeTaskStarvationCount": STARVED}
-        await self.session.send("Emulation.setVirtualTimePolicy", policy)
-        done, _ = await asyncio.wait([over], timeout=FETCHING_S)
-        if not done:
-            await self.session.send("Emulation.setVirtualTimePolicy", policy | {"policy": "advance"})
-            await over
+    async def _arrived(self) -> None:
+        """The page that it goes to is there, or it stays where it is."""
+        while self.leaving:
+            self._stopped.clear()
+            await self._stopped.wait()
+        await self.page.wait_for_load_state("load")
+
+    def _starts(self, event: Any) -> None:
+        if event["frameId"] == self._frame:
+            self.leaving = True
+
+    def _stops(self, event: Any) -> None:
+        if event["frameId"] == self._frame:
+            self.leaving = False
+            self._stopped.set()
 
     def taken_notes(self) -> tuple[str, ...]:
         found, self.notes = tuple(dict.fromkeys(self.notes)), []
@@ -206,3 +204,8 @@ class Page:
     async def _led_away(self, event: Any) -> None:
         """To a place that the proxy couldn't refuse without the page being gone."""
         await self.session.send("Fetch.failRequest", {"requestId": event["requestId"], "errorReason": "Aborted"})
+
+
+@cache
+def _clock() -> str:
+    return files("mmrl_browser").joinpath("clock.js").read_text(encoding="utf-8")

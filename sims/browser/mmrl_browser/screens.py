@@ -117,7 +117,8 @@ class BrowserScreen:
         expert = self.site.expert(self._name)
         if expert is None or self._page is None or self._last.terminated:
             return None
-        return expert(self._last.instruction, self._driver.run(self._elements(self._page)), tuple(self._done))
+        done = tuple(action for action in self._done if action.kind != "wait")
+        return expert(self._last.instruction, self._driver.run(self._elements(self._page)), done)
 
     def close(self) -> None:
         if self._page is not None:

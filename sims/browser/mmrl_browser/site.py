@@ -56,12 +56,12 @@ class Site:
         self._hosts.pop(name + SUFFIX, None)
 
     def find(self, url: str) -> Page | None:
-        parts = urlsplit(url)
-        give = self._hosts.get(parts.netloc) if parts.scheme == "http" else None
-        return give(unquote(parts.path).lstrip("/")) if give else None
+        give = self._hosts.get(urlsplit(url).netloc) if self.is_ours(url) else None
+        return give(unquote(urlsplit(url).path).lstrip("/")) if give else None
 
     def is_ours(self, url: str) -> bool:
-        return urlsplit(url).netloc in self._hosts
+        parts = urlsplit(url)
+        return parts.scheme == "http" and parts.netloc in self._hosts
 
     def close(self) -> None:
         self._server.shutdown()

@@ -1,0 +1,150 @@
+"""Clicking where one is told to, in a real browser: MiniWoB++'s pages, from a warm start, held-out success before and after, over seeds.
+
+    python benchmarks/learn_gui.py [--task one-click|two-clicks] [--seeds 0 1 2] [--warm N] [--steps N] [--side-by-side 2]
+
+The model is a `tiny:qwen3_vl` of random weights, made as `learn_grounding.py` makes its own, with one token for each instruction
+that the pages give, for `click`, and for each number: an answer is `click COLUMN ROW`, cells of a grid of 20 x 21 pixels, four
+tokens. It first imitates episodes of an expert that were recorded in the browser (`python -m mmrl_gui.record`) for `--warm` steps,
+stopped early so that there is room; from that checkpoint GRPO goes on in the browser with the page's own verdict as the reward,
+once for each seed. Held-out episodes have seeds of their own. Each run is `mmrl train` in a process of its own, with one thread for
+the model; the browser takes what is left. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import learning
+
+from machine import machine
+
+COLUMNS, ROWS = 8, 10
+SAYS = {
+    "click-test-2": ["Click button ONE.", "Click button TWO."],
+    "click-dialog": ['Close the dialog box by clicking the "x".'],
+    "focus-text-2": [f"Focus into the {n} input textbox." for n in ("1st", "2nd", "3rd")],
+    "click-button-sequence": ["Click button ONE, then click button TWO."],
+}
+"""Page -> what its instructions say."""
+TASKS: dict[str, dict[str, Any]] = {
+    "one-click": {"pages": ["click-test-2", "click-dialog", "focus-text-2"], "warm": 60, "steps": 150, "turns": 1},
+    "two-clicks": {"pages": ["click-button-sequence"], "warm": 100, "steps": 150, "turns": 2},
+}
+RUN_FILE = """\
+name = "{name}"
+runs = "{runs}"
+seed = {seed}
+policy = {{ model = "{model}" }}
+tasks = [
+{tasks}
+]
+stages = [{stage}]
+generate = {{ max_tokens = 6, max_turns = {turns} }}
+evaluate = {{ n = {test}, every = {every} }}
+record = {{ rollouts_every = 0, trackers = [] }}
+train = {{ threads = 1 }}
+"""
+TASK = """    {{ id = "gui/episodes", name = "{page}", options = {{ pages = ["{page}"], style = "brief", grid = [{columns}, {rows}], \
+prompt = "{{instruction}}", recording = "{recording}/{page}", demos = {demos} }} }},"""
+WARM = """{{ kind = "sft", split = "demo", steps = {steps}, batch_size = 64, optimizer = "muon", beta1 = 0.95, \
+learning_rate = 3e-3, warmup_steps = 20 }}"""
+RL = '{{ kind = "rl", split = "train", steps = {steps}, prompts_per_step = {prompts}, group_size = 8, learning_rate = 4e-4 }}'
+
+
+def write_start(folder: Path, pages: list[str]) -> int:
+    """The random checkpoint that the warm start begins with. -> Its number of weights."""
+    import torch
+
+    from mmrl.policies import tiny
+
+    words = [*(text for page in pages for text in SAYS[page]), "click", *(f" {n}" for n in range(max(COLUMNS, ROWS)))]
+    model, processor = tiny.build("qwen3_vl", words=words)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, module in model.named_modules():
+            if isinstance(module, torch.nn.Linear | torch.nn.Conv3d) and name != "lm_head":  # that one is the embedding
+                module.weight.normal_(0, 1 / math.sqrt(module.weight[0].numel()), generator=generator)
+            elif name.endswith("pos_embed"):
+                module.weight.normal_(0, 1, generator=generator)
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return sum(p.numel() for p in model.parameters())
+
+
+def record(folder: Path, page: str, demos: int) -> None:
+    """An expert's episodes of a page."""
+    command = [sys.executable, "-m", "mmrl_gui.record", "--screens", "browser/miniwob", "--pages", page, "--policy", "expert"]
+    done = subprocess.run(
+        [*command, "--episodes", str(demos), "--out", str(folder / page)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"recording {page} failed:\n{done.stderr[-2000:]}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", choices=TASKS, default="one-click")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
+    parser.add_argument("--warm", type=int, default=None, help="steps of imitation")
+    parser.add_argument("--steps", type=int, default=None, help="steps of GRPO")
+    parser.add_argument("--demos", type=int, default=400, help="recorded episodes of each page")
+    parser.add_argument("--prompts", type=int, default=12, help="episodes' starts in a step of GRPO, eight episodes from each")
+    parser.add_argument("--test", type=int, default=200, help="held-out episodes of each page")
+    parser.add_argument("--every", type=int, default=50, help="steps between evaluations")
+    parser.add_argument("--side-by-side", type=int, default=2)
+    parser.add_argument("--runs", type=Path, default=None, help="where to keep the runs; recordings that are there are used again")
+    args = parser.parse_args()
+    task = TASKS[args.task]
+    pages: list[str] = task["pages"]
+    started, runs = time.perf_counter(), args.runs or Path(tempfile.mkdtemp())
+    weights = write_start(runs / "start", pages)
+    for page in pages:
+        if not (runs / "recorded" / page).is_dir():
+            record(runs / "recorded", page, args.demos)
+    recorded_s = time.perf_counter() - started
+    shape = {"columns": COLUMNS, "rows": ROWS, "recording": runs / "recorded", "demos": args.demos}
+    settings = {
+        "runs": runs,
+        "tasks": "\n".join(TASK.format(page=page, **shape) for page in pages),
+        "turns": task["turns"],
+        "test": args.test,
+        "every": args.every,
+    }
+
+    def run(name: str, seed: int, model: Path, stage: str) -> learning.Run:
+        return learning.train(runs, name, RUN_FILE.format(name=name, seed=seed, model=model, stage=stage, **settings))
+
+    warm_steps, steps = args.warm or task["warm"], args.steps or task["steps"]
+    warm = run("warm", 0, runs / "start", WARM.format(steps=warm_steps))
+    model, stage = learning.checkpoint(runs, "warm"), RL.format(steps=steps, prompts=args.prompts)
+    with ThreadPoolExecutor(args.side_by_side) as pool:
+        after = list(pool.map(lambda seed: run(f"seed-{seed}", seed, model, stage), args.seeds))
+    found = {
+        "benchmark": "learn_gui",
+        "task": args.task,
+        "weights": weights,
+        "warm": warm_steps,
+        "steps": steps,
+        "side_by_side": args.side_by_side,
+        "pages": {
+            page: learning.figures(page, warm, after) if after else {"warm_start": warm.last(page)["value"], "warm_s": warm.wall_s}
+            for page in pages
+        },
+        "recorded_s": round(recorded_s, 1),
+        "wall_s": round(time.perf_counter() - started, 1),
+        "machine": machine(),
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Elements of a screen as a policy reads them: which are listed, and how an action names one by its number.
+
+Lists that are kept short are the filtered DOM of WebWISE (Tao et al., NAACL Findings 2024): what can be acted on, and what the
+instruction speaks of.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from mmrl.screens import Action, Element
+from mmrl_gui.actions import write
+from mmrl_gui.frames import Numbers
+from mmrl_gui.geometry import inside
+
+_WORDS = re.compile(r"[^\W_]+")
+
+
+def kept(elements: Sequence[Element], instruction: str, most: int) -> tuple[Element, ...]:
+    """What is listed of a screen, in its order: what can be clicked or typed into, and what shares a word with the instruction.
+
+    most: how many at most; where there are more, those that share most words with the instruction stay, then what is active, then
+    what comes first. 0 lists everything.
+    """
+    if not most:
+        return tuple(elements)
+    wanted = words(instruction)
+    shared = [len(wanted & words(f"{one.text} {one.value}")) for one in elements]
+    there = [n for n, one in enumerate(elements) if one.active or shared[n]]
+    there.sort(key=lambda n: (-shared[n], not elements[n].active, n))
+    return tuple(elements[n] for n in sorted(there[:most]))
+
+
+def words(text: str) -> set[str]:
+    """The words of a text, in lower case; numbers are words."""
+    return {word.casefold() for word in _WORDS.findall(text)}
+
+
+def named(action: Action, elements: Sequence[Element], style: str, numbers: Numbers) -> str:
+    """An action as a completion says it that sees a list: the element that it hits is named by its number; a place where it hits
+    none. style: json or brief."""
+    return write(action, style, numbers, element=_number(action, elements))
+
+
+def _number(action: Action, elements: Sequence[Element]) -> int | None:
+    """The number of the smallest element at the action's place, of those that can be clicked where there are any."""
+    if action.at is None or action.to is not None:
+        return None
+    at = action.at
+    there = [n for n, one in enumerate(elements, 1) if inside(at, one.box)]
+    there = [n for n in there if elements[n - 1].active] or there
+    return min(there, key=lambda n: _area(elements[n - 1]), default=None)
+
+
+def _area(element: Element) -> float:
+    x1, y1, x2, y2 = element.box
+    return (x2 - x1) * (y2 - y1)

@@ -1,0 +1,194 @@
+"""Sub-goals of an instruction, each judged by a vision-language model on the screens before and after a turn.
+
+VSC-RL (Wu et al. 2025, Variational Subgoal-Conditioned Reinforcement Learning) trains on such steps of a task in place of its end
+alone. There a model proposes the sub-goals; here the instruction is divided where it says what comes next.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from mmrl import Case, Score, UserError, user
+from mmrl.models import check_vision_language, device_of, vision_language
+from mmrl.tasks import whole
+from mmrl_gui.actions import NoAction, read, write
+from mmrl_gui.frames import Numbers, numbers_of
+
+QUESTION = (
+    "The first picture shows a screen, and the second the same screen after this action: {action}. Did that do the following: "
+    "{subgoal}? Answer with yes or no."
+)
+MOST = 8
+"""Sub-goals of one instruction; what is left stands in the last of them."""
+LONGEST = 100
+"""Characters of an action that the model is told."""
+_QUOTED = re.compile(r'"[^"]*"')
+_DO = "click|press|tap|select|choose|pick|enter|type|write|fill|submit|open|close|scroll|drag|move|check|find|search|go|hit|set"
+_NEXT = re.compile(
+    rf"\s*(?:;|\.)\s+(?:and\s+)?(?:then\s+)?|,?\s+(?:and\s+)?then,?\s+|(?<!\bfind),?\s+and\s+(?=(?:{_DO})\b)", re.IGNORECASE
+)
+"""What stands between two sub-goals: a full stop or a semicolon, `then`, `and` before something to do."""
+
+
+class Subgoals:
+    """The share of an instruction's sub-goals that were reached, each paid for the turn that first reached it.
+
+    Sub-goals are reached in their order. One is reached by a turn when the model finds that the turn's action did it, from the
+    screens before and after and from the action. The screen that ends an episode is not seen: where the episode succeeded, what
+    is left was reached by its last turn. Actions are told in mmrl's own words, so that nothing else that a policy says is read.
+
+    Known exploits: what is typed is told to the model, up to 100 characters; and what the model mistakes is paid.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        above: float = 0.5,
+        question: str = "",
+        device: str = "auto",
+        dtype: Literal["auto", "float32", "bfloat16"] = "auto",
+        batch_size: int = 16,
+        max_pixels: int | None = None,
+    ) -> None:
+        """model: a folder, a hub name, or tiny. above: a sub-goal is reached where the chance of yes, among yes and no, is more.
+        question: with {subgoal} in it, and {action} where the action is to be told, to be answered by yes or no; mmrl's own when
+        empty. device: auto, cpu, cuda. dtype: auto, float32 or bfloat16. batch_size: questions answered at once. max_pixels:
+        larger pictures are shrunk."""
+        self.check({}, model=model, above=above, question=question, device=device, batch_size=batch_size)
+        self.question, self.above = question or QUESTION, above
+        self.model = vision_language(model, device=device, dtype=dtype, batch_size=batch_size, max_pixels=max_pixels)
+
+    @staticmethod
+    def check(
+        cameras: Mapping[str, Sequence[str]],
+        *,
+        model: str,
+        above: float = 0.5,
+        question: str = "",
+        device: str = "auto",
+        batch_size: int = 16,
+        **others: Any,
+    ) -> None:
+        check_vision_language(model)
+        device_of(device)
+        whole("batch_size", batch_size, 1, 65536)
+        if isinstance(above, bool) or not isinstance(above, int | float) or not 0 <= above <= 1:
+            raise UserError(f"above = {above!r} must be a number from 0 to 1")
+        if question:
+            _asked(question, "", "")
+
+    def __call__(self, cases: Sequence[Case]) -> list[Score]:
+        plans = [(subgoals(instruction(case)), moves(case)) for case in cases]
+        questions = [
+            [user(_asked(self.question, action, goal), before, after)]
+            for goals, moved in plans
+            for before, after, action in moved
+            for goal in goals
+        ]
+        chances = iter(self.model.chances(questions, ("yes", "no"))[:, 0].tolist() if questions else ())
+        scores = []
+        for case, (goals, moved) in zip(cases, plans, strict=True):
+            table = [[next(chances) > self.above for _ in goals] for _ in moved]
+            reached = first_reached(table, len(goals), last_of(case) if case.outcome.get("success", 0.0) > 0.5 else None)
+            scores.append(_score(goals, reached, len(case.rollout.turns) if case.rollout else 0))
+        return scores
+
+
+def subgoals(text: str) -> list[str]:
+    """The sub-goals that an instruction names, in order, without full stops; what stands in double quotes is never divided."""
+    quotes = _QUOTED.findall(text)
+    hidden = _QUOTED.sub("\0", text)
+    parts = [part.strip(" .;,") for part in _NEXT.split(hidden)]
+    parts = [part for part in parts if part] or [hidden.strip() or "what is to be done"]
+    if len(parts) > MOST:
+        parts[MOST - 1 :] = [", then ".join(parts[MOST - 1 :])]
+    left = iter(quotes)
+    return [re.sub("\0", lambda _: next(left), part) for part in parts]
+
+
+def moves(case: Case) -> list[tuple[Any, Any, str]]:
+    """(the screen before, the screen after, the action) of each turn after which a screen was seen. Raises UserError where the
+    episode shows no pictures."""
+    rollout = case.rollout
+    assert rollout is not None, "the spec asks for it"
+    shown = [_last(rollout.prompt.images)] + [_last(_pictures(turn.messages)) for turn in rollout.turns[1:]]
+    if any(picture is None for picture in shown):
+        raise UserError('the episode has no pictures: set observe = "picture" or "both" in the task\'s options')
+    numbers = numbers_of(case)
+    return [(a, b, _said(turn.text, numbers)) for a, b, turn in zip(shown, shown[1:], rollout.turns, strict=False)]
+
+
+def first_reached(table: Sequence[Sequence[bool]], count: int, won: int | None) -> list[int | None]:
+    """The turn that first reached each of `count` sub-goals, None where none did. A sub-goal is reached by the turn of the one
+    before it at the earliest.
+
+    table: by turn and sub-goal, whether the turn did it. won: the last turn of an episode that succeeded, which reached whatever
+    was left.
+    """
+    found: list[int | None] = []
+    earliest: int | None = 0
+    for goal in range(count):
+        if earliest is not None:
+            earliest = next((turn for turn in range(earliest, len(table)) if table[turn][goal]), won)
+        found.append(earliest)
+    return found
+
+
+def last_of(case: Case) -> int:
+    """The number of the last turn in which something was said."""
+    assert case.rollout is not None
+    return max(n for n, turn in enumerate(case.rollout.turns) if turn.token_ids)
+
+
+def instruction(case: Case) -> str:
+    """What is to be done. Raises UserError for a task that doesn't keep it."""
+    found = case.meta.get("instruction")
+    if not isinstance(found, str):
+        raise UserError('the prompt has no meta["instruction"]: this verifier is for gui/episodes')
+    return found
+
+
+def _score(goals: Sequence[str], reached: Sequence[int | None], turns: int) -> Score:
+    steps = [0.0] * turns
+    for turn in reached:
+        if turn is not None:
+            steps[turn] += 1 / len(goals)
+    done = [goal for goal, turn in zip(goals, reached, strict=True) if turn is not None]
+    left = [goal for goal, turn in zip(goals, reached, strict=True) if turn is None]
+    detail = f"{len(done)} of {len(goals)}" + (f"; not: {left[0]}" if left else "")
+    return Score(len(done) / len(goals), detail=detail[:200], steps=tuple(steps))
+
+
+def _said(completion: str, numbers: Numbers) -> str:
+    """The action of a turn in mmrl's own words."""
+    try:
+        return write(read(completion, numbers, tags="<answer>" in completion), "brief")[:LONGEST]
+    except NoAction:
+        return "none that could be read"
+
+
+def _pictures(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
+    return [
+        part["image"]
+        for message in messages
+        if not isinstance(message["content"], str)
+        for part in message["content"]
+        if part["type"] == "image"
+    ]
+
+
+def _last(pictures: Sequence[Any]) -> Any:
+    return pictures[-1] if pictures else None
+
+
+def _asked(question: str, action: str, subgoal: str) -> str:
+    """The question with what is in it; UserError for braces that mean nothing."""
+    if "{subgoal}" not in question:
+        raise UserError("question must hold {subgoal}, where what was to be done goes")
+    try:
+        return question.format(action=action, subgoal=subgoal)
+    except (KeyError, IndexError, ValueError) as error:
+        raise UserError(f"question = {question[:60]!r}: in braces only {{action}} and {{subgoal}} may stand ({error})") from None

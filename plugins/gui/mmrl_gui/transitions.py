@@ -1,0 +1,149 @@
+"""`gui/transitions`: which action led from one screen to another, on pages drawn here that really change.
+
+The browser shows a page, something is done to it, and the browser shows what came of it: inverse dynamics without any recording
+(UIShift, Gao et al. 2025, learns from such pairs). Each action says on the screen what it was, so that one answer is right.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mmrl import Prompt, UserError, user
+from mmrl.pictures import chance
+from mmrl.screens import Action, Screen, Shown
+from mmrl.tasks import Prompts, known_split, one_of
+from mmrl_gui import asking, pages
+from mmrl_gui.action_task import STYLES, target
+from mmrl_gui.actions import as_data, of_data, write
+from mmrl_gui.data_task import means
+from mmrl_gui.exploring import WORDS, Step
+from mmrl_gui.geometry import middle
+from mmrl_gui.phrases import fold
+from mmrl_gui.rendered import Rendered, boxes_of, png
+from mmrl_gui.screens_task import ATTEMPTS, DrawnPages
+
+KINDS = ("click", "type", "scroll")
+_FIELDS = ("textbox",)
+_SECRET = "password"
+"""What is typed there can't be read."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Transitions(DrawnPages):
+    """Two screens, and the action between them."""
+
+    style: str = "json"
+    kinds_of_action: Sequence[str] = KINDS
+    """click, type, scroll: what may have been done."""
+
+    styles = STYLES
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.kinds_of_action, list | tuple) or not self.kinds_of_action:
+            raise UserError(f"kinds_of_action = {self.kinds_of_action!r:.60} must be a list of some of {', '.join(KINDS)}")
+        for kind in self.kinds_of_action:
+            one_of("kinds_of_action", kind, KINDS)
+
+    def prompts(self, split: str, seed: int) -> Prompts:
+        known_split(split, self.splits)
+        return Prompts(range(getattr(self, split)), lambda number: self._pose(split, number))
+
+    def gold(self, prompt: Prompt) -> str:
+        action, box = target(of_data(prompt.meta["true"]["action"]), prompt.meta["true"]["box"])
+        said = write(action, "brief" if self.style == "brief" else "json", self.numbers(self.screen), within=box)
+        return asking.thought("I compare the two screens.", said) if self.style == "tags" else said
+
+    def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
+        """The mean of each kind of action, where there are several."""
+        figures = means(results, lambda meta: f"kind/{meta['kind']}")
+        return figures if len(figures) > 1 else {}
+
+    def _pose(self, split: str, number: int) -> Prompt:
+        level = self.level_of(number)
+        for attempt in range(ATTEMPTS):
+            page = self.page(split, number, attempt, level)
+            draw = chance(self.seed, "gui", "act", split, str(number), str(attempt))
+            kind = draw.choice(tuple(self.kinds_of_action))
+            does = {"click": _clicks, "type": _types, "scroll": _scrolls}[kind](page, draw)
+            if rendered := self._renderer.show(page, does, f"{kind} {split}-{number}"):
+                return self._prompt(f"{split}-{number}", page, rendered, level)
+        raise UserError(f"nothing could be done on {ATTEMPTS} pages of {self.screen} pixels: take a larger screen, or more kinds")
+
+    def _prompt(self, id: str, page: pages.Page, rendered: Rendered, level: str) -> Prompt:
+        assert rendered.step is not None
+        action, box = rendered.step.action, list(rendered.step.box) if rendered.step.box else None
+        true = {"action": as_data(action), "box": box}
+        meta = self.meta(
+            "action",
+            self.screen,
+            boxes=[tuple(box)] if box else [],
+            true=true,
+            kind=action.kind,
+            picture=0,
+            page=page.kind,
+            platform=pages.platform(page),
+            theme=page.look.theme,
+            language=page.language,
+            level=level,
+            difficulty=pages.LEVELS.index(level) + len(page.things) / 100,
+        )
+        how = asking.language(self.style, self.kinds_of_action, self.numbers(self.screen))
+        text = f"Which action led from the first screen to the second? {how}"
+        return Prompt(id=id, messages=[user(text, *rendered.pictures)], answer=true, meta=meta)
+
+
+def _clicks(page: pages.Page, draw: random.Random) -> Any:
+    """A click on a thing: one that can be switched as often as any other."""
+
+    def does(screen: Screen, shown: Shown) -> Rendered | None:
+        boxes = boxes_of(page, shown.elements, page.look.size)
+        alike = Counter((thing.role, fold(thing.name), thing.inside) for thing in page.things)
+        there = [t for t in page.things if t.number in boxes and alike[t.role, fold(t.name), t.inside] == 1]
+        if not there:
+            return None
+        switched = draw.random() < 0.5
+        thing = draw.choice([t for t in there if (t.on is not None) == switched] or there)
+        box = boxes[thing.number]
+        return _done(screen, shown, Step(action=Action(kind="click", at=middle(box)), box=box))
+
+    return does
+
+
+def _types(page: pages.Page, draw: random.Random) -> Any:
+    """A text into an empty field that was clicked before."""
+
+    def does(screen: Screen, shown: Shown) -> Rendered | None:
+        boxes = boxes_of(page, shown.elements, page.look.size)
+        full = {element.box for element in shown.elements if element.value}
+        fields = [
+            t for t in page.things if t.role in _FIELDS and t.concept != _SECRET and boxes.get(t.number, ()) not in (*full, ())
+        ]
+        if not fields:
+            return None
+        clicked = screen.act(Action(kind="click", at=middle(boxes[draw.choice(fields).number])))
+        return _done(screen, clicked, Step(action=Action(kind="type", text=draw.choice(WORDS))))
+
+    return does
+
+
+def _scrolls(page: pages.Page, draw: random.Random) -> Any:
+    """A scroll down, or up again after one."""
+
+    def does(screen: Screen, shown: Shown) -> Rendered | None:
+        direction: Any = draw.choice(("down", "up"))
+        if direction == "up":
+            shown = screen.act(Action(kind="scroll", direction="down"))
+        return _done(screen, shown, Step(action=Action(kind="scroll", direction=direction)))
+
+    return does
+
+
+def _done(screen: Screen, shown: Shown, step: Step) -> Rendered | None:
+    """Two screens with a step between them; None where nothing is seen of it."""
+    before, after = png(shown), png(screen.act(step.action))
+    return Rendered(pngs=(before, after), boxes={}, step=step) if before != after else None

@@ -1,0 +1,246 @@
+"""Episodes on screens, without a browser: a fake page whose right place is drawn from the seed."""
+
+import json
+
+import pytest
+from mmrl_gui.episodes import APART, Episodes
+from PIL import Image
+
+from mmrl import Reply, UserError, WorldLost
+from mmrl.screens import Action, Element, Shown
+
+
+class FakeScreen:
+    """A field of 100 x 100; one of its four quarters is right, first, and then another."""
+
+    def __init__(self, screens, elements):
+        self.screens, self.elements, self.closed = screens, elements, False
+
+    def start(self, page, seed):
+        if self.screens.lost:
+            self.screens.lost -= 1
+            raise WorldLost("it hangs")
+        self.page, self.left, self.quarter, self.actions = page, 2 if page == "two" else 1, seed % 4, []
+        return self._shown()
+
+    def _shown(self, **more):
+        boxes = [(50.0 * (q % 2), 50.0 * (q // 2), 50.0 * (q % 2) + 50, 50.0 * (q // 2) + 50) for q in range(4)]
+        elements = tuple(Element(box=b, role="button", text=f"q{n}", active=True) for n, b in enumerate(boxes))
+        over = more.get("terminated")
+        picture = None if over else Image.new("RGB", (100, 100), (60 * self.quarter, 0, 0))
+        return Shown(
+            picture=picture, instruction=f"Click {self.quarter}.", elements=elements if self.elements and not over else (), **more
+        )
+
+    def act(self, action):
+        self.actions.append(action)
+        self.screens.acted.append(action)
+        if action.kind != "click":
+            return self._shown(notes=("nothing happened",) if action.kind == "drag" else ())
+        right = int(action.at[0] >= 50) + 2 * int(action.at[1] >= 50) == self.quarter
+        self.left -= right
+        if not right or not self.left:
+            return self._shown(terminated=True, success=right, raw_reward=1.0 if right else -1.0, reward=0.9 if right else -1.0)
+        self.quarter = (self.quarter + 1) % 4
+        return self._shown()
+
+    def advice(self):
+        x, y = 25 + 50 * (self.quarter % 2), 25 + 50 * (self.quarter // 2)
+        return None if self.page == "unknown" else Action(kind="click", at=(x, y))
+
+    def close(self):
+        assert not self.closed
+        self.closed = True
+        self.screens.given_back += 1
+
+
+class FakeScreens:
+    size, pages, actions = (100, 100), ("one", "two", "unknown"), frozenset(("click", "type", "wait", "scroll"))
+
+    def __init__(self):
+        self.opened = self.given_back = self.lost = 0
+        self.acted = []
+
+    def open(self, elements=False):
+        self.opened += 1
+        return FakeScreen(self, elements)
+
+    def figures(self):
+        return {}
+
+
+@pytest.fixture
+def screens(monkeypatch):
+    found = FakeScreens()
+    monkeypatch.setattr("mmrl_gui.episodes.screens_of", lambda id, options: found)
+    return found
+
+
+def play(task, prompt, *completions):
+    world = task.world(prompt)
+    replies = []
+    for text in completions:
+        replies.append(world.step(text))
+        assert isinstance(replies[-1], Reply)
+        if replies[-1].terminated:
+            break
+    world.close()
+    return replies
+
+
+def test_an_episode_of_one_click(screens):
+    task = Episodes(simulator="fake/x", pages=["one"])
+    prompt = task.prompts("train", 0)[2]
+    assert prompt.meta["page"] == "one" and prompt.seed == APART + 2 and prompt.images[0].size == (100, 100)
+    assert prompt.text.startswith("Click 2.\nAnswer with one action as JSON")
+    gold = task.gold(prompt)
+    assert json.loads(gold) == {"action": "click", "x": 25, "y": 75}
+    (reply,) = play(task, prompt, gold)
+    assert reply.terminated and not reply.messages
+    assert reply.outcome == {"success": 1.0, "raw_reward": 1.0, "reward": 0.9, "steps": 1.0, "refused": 0.0}
+    (wrong,) = play(task, prompt, '{"action": "click", "x": 75, "y": 75}')
+    assert wrong.outcome["success"] == 0.0 and wrong.outcome["raw_reward"] == -1.0
+
+
+def test_every_turn_shows_the_next_screen(screens):
+    task = Episodes(simulator="fake/x", pages="two", style="brief", again="And now?")
+    prompt = task.prompts("train", 0)[1]
+    first, last = play(task, prompt, "click 75 25", "click 25 75")
+    (message,) = first.messages
+    assert message["content"][1]["text"] == "And now?" and message["content"][0]["image"].getpixel((0, 0)) == (120, 0, 0)
+    assert last.terminated and last.outcome["success"] == 1.0 and last.outcome["steps"] == 2.0
+
+
+def test_what_is_no_action_is_told_and_takes_a_turn(screens):
+    task = Episodes(simulator="fake/x", pages=["one"], style="brief")
+    prompt = task.prompts("train", 0)[0]
+    replies = play(task, prompt, "hello", "drag 1 1 2 2", "click 25 25")
+    assert "there is no action in 'hello'" in replies[0].messages[0]["content"][-1]["text"]
+    assert "nothing happened" in replies[1].messages[0]["content"][-1]["text"]
+    assert [a.kind for a in screens.acted] == ["wait", "drag", "click"]
+    assert replies[-1].outcome["refused"] == 2.0 and replies[-1].outcome["success"] == 1.0
+
+
+def test_the_splits_share_no_seed_and_prompts_repeat(screens):
+    task = Episodes(simulator="fake/x", pages=["one", "two"], demos=5, starts=6, held_out=7)
+    found = {split: task.prompts(split, 0) for split in task.splits}
+    assert [len(p) for p in found.values()] == [5, 6, 7]
+    ids = [{p.id for p in prompts} for prompts in found.values()]
+    assert sum(map(len, ids)) == len(set().union(*ids)) == 18
+    assert [p.meta["page"] for p in found["train"][:4]] == ["one", "two", "one", "two"]
+    again = Episodes(simulator="fake/x", pages=["one", "two"]).prompts("train", 9)[3]
+    assert (again.id, again.text) == (found["train"][3].id, found["train"][3].text)
+
+
+def test_elements_may_be_named_by_number(screens):
+    task = Episodes(simulator="fake/x", pages=["one"], observe="elements", style="brief")
+    prompt = task.prompts("train", 0)[3]
+    assert not prompt.images and '[4] button "q3"' in prompt.text and "by its number" in prompt.text
+    (reply,) = play(task, prompt, "click [4]")
+    assert reply.outcome["success"] == 1.0
+    both = Episodes(simulator="fake/x", pages=["one"], observe="both").prompts("train", 0)[3]
+    assert both.images and '[4] button "q3"' in both.text
+
+
+def test_a_grid_for_small_models(screens):
+    task = Episodes(simulator="fake/x", pages=["one"], style="brief", grid=[4, 4], prompt="{instruction}")
+    prompt = task.prompts("train", 0)[3]
+    assert prompt.text == "Click 3." and task.gold(prompt) == "click 3 3" and prompt.meta["grid"] == [4, 4]
+    (reply,) = play(task, prompt, "click 2 3")
+    assert screens.acted[-1].at == (62.5, 87.5) and reply.outcome["success"] == 1.0
+
+
+def test_tags_want_an_answer_tag(screens):
+    task = Episodes(simulator="fake/x", pages=["one"], style="tags")
+    prompt = task.prompts("train", 0)[0]
+    replies = play(task, prompt, '{"action": "click", "x": 25, "y": 25}', task.gold(prompt))
+    assert len(replies) == 2 and replies[-1].outcome["success"] == 1.0
+
+
+def test_demonstrations_are_what_an_expert_says(screens):
+    task = Episodes(simulator="fake/x", pages=["two"], style="brief")
+    prompt = task.prompts("demo", 0)[0]
+    world = task.world(prompt)
+    assert not world.step(task.gold(prompt)).terminated
+    assert world.step(world.gold_turn()).outcome["success"] == 1.0
+    world.close()
+    stranger = Episodes(simulator="fake/x", pages=["unknown"]).prompts("demo", 0)[0]
+    with pytest.raises(UserError, match="nobody knows what to do on page 'unknown'"):
+        task.gold(stranger)
+
+
+def test_recorded_episodes_are_shown_again(screens, tmp_path):
+    rows = []
+    for number, success in enumerate((True, False, True)):
+        steps = []
+        for step in range(2):
+            name = f"{number}-{step}.png"
+            Image.new("RGB", (100, 100), (number * 50, step * 50, 0)).save(tmp_path / name)
+            steps.append({"picture": name, "action": {"kind": "click", "at": [25 + 50 * step, 25]}, "box": None})
+        rows.append({"page": "two", "seed": number, "instruction": f"Do {number}.", "success": success, "steps": steps})
+    (tmp_path / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = Episodes(simulator="fake/x", pages=["two"], style="brief", recording=str(tmp_path), prompt="{instruction}", demos=4)
+    prompts = task.prompts("demo", 0)
+    assert [p.text for p in prompts] == ["Do 0.", "Do 2.", "Do 0.", "Do 2."], "failures are not imitated"
+    world = task.world(prompts[1])
+    reply = world.step("whatever")
+    assert task.gold(prompts[1]) == "click 25 25" and world.gold_turn() == "click 75 25"
+    from mmrl.media import load_image
+
+    assert load_image(reply.messages[0]["content"][0]["image"]).getpixel((0, 0)) == (100, 50, 0)
+    assert world.step(world.gold_turn()).terminated
+    assert screens.opened == 0, "no screen is needed"
+    assert task.prompts("train", 0)[0].text == "Click 0.", "the other splits are live"
+    with pytest.raises(UserError, match='observe = "picture"'):
+        Episodes(simulator="fake/x", recording=str(tmp_path), observe="both")
+
+
+def test_screens_are_given_back_whatever_happens(screens):
+    task = Episodes(simulator="fake/x", pages=["one"])
+    prompts = [task.prompts("train", 0)[n] for n in range(20)]
+    worlds = [task.world(p) for p in prompts]
+    for world in worlds[::2]:
+        world.step("click 1 1")
+    for world in worlds:
+        world.close()
+    assert screens.given_back == screens.opened
+
+
+def test_a_first_screen_that_is_lost_is_tried_again(screens):
+    screens.lost = 2
+    assert Episodes(simulator="fake/x", pages=["one"]).prompts("train", 0)[0].images
+    screens.lost = 3
+    with pytest.raises(UserError, match="page 'one' can't be shown, tried 3 times: it hangs"):
+        Episodes(simulator="fake/x", pages=["one"]).prompts("train", 0)[0]
+    assert screens.given_back == screens.opened
+
+
+def test_a_screen_that_is_lost_in_an_episode_costs_it(screens):
+    task = Episodes(simulator="fake/x", pages=["one"])
+    prompt = task.prompts("train", 0)[0]
+    screens.lost = 1
+    world = task.world(prompt)
+    with pytest.raises(WorldLost, match="it hangs"):
+        world.step("click 1 1")
+    world.close()
+    assert screens.given_back == screens.opened
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"pages": ["oen"]}, "has no page 'oen'.*one"),
+        ({"observe": "text"}, "observe = 'text'"),
+        ({"style": "xml"}, "style = 'xml'"),
+        ({"grid": [8]}, r"grid = \[8\] must be"),
+        ({"grid": "8x8"}, "grid = '8x8' must be"),
+        ({"grid": [0, 8]}, "grid = 0"),
+        ({"prompt": "Do it."}, "must have {instruction} in it"),
+        ({"demos": 0}, "demos = 0"),
+        ({"recording": "/nowhere/at/all"}, "nowhere"),
+        ({"again": 3}, "again = 3"),
+    ],
+)
+def test_options_that_cant_be(screens, options, why):
+    with pytest.raises(UserError, match=why):
+        Episodes(**{"simulator": "fake/x", **options}).prompts("train", 0)

@@ -1,0 +1,271 @@
+"""Pages in a real browser: what follows from what, what nobody may do, and what is lost."""
+
+import asyncio
+import contextlib
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from mmrl import UserError, WorldLost
+from mmrl.screens import Action, Screens
+
+COUNT = """<body style="margin:0"><button id=b style="position:absolute;left:100px;top:80px;width:80px;height:40px">go</button>
+<p id=out>0</p><input id=i style="position:absolute;left:10px;top:150px">
+<script>let n = 0; b.onclick = () => { out.textContent = ++n; }; b.ondblclick = () => { out.textContent = "double"; };</script>"""
+
+
+def click(element):
+    return Action(kind="click", at=element.spot)
+
+
+def named(shown, text):
+    return next(e for e in shown.elements if e.text == text)
+
+
+def text_of(shown):
+    return " ".join(e.text for e in shown.elements if e.role == "text")
+
+
+def test_elements_have_their_true_boxes(shown):
+    _, page = shown(COUNT)
+    assert page.picture.size == (320, 240)
+    button = named(page, "go")
+    assert (button.box, button.role, button.active, button.icon) == ((100, 80, 180, 120), "button", True, False)
+    assert button.spot == pytest.approx((140, 100))
+    assert [e.role for e in page.elements] == ["text", "button", "textbox"]
+
+
+def test_what_is_covered_or_unseen_is_no_element(shown):
+    cover = "position:absolute;left:0;top:0;width:50px;height:50px"
+    _, page = shown(
+        f'<button style="{cover}">under</button><div role=button style="{cover};background:red">over</div>'
+        '<button style="position:absolute;left:900px">beyond</button><button style="visibility:hidden">hidden</button>'
+        '<button style="position:absolute;left:100px;top:100px;width:60px;height:40px">half</button>'
+        '<div role=button style="position:absolute;left:120px;top:90px;width:60px;height:60px;background:blue">front</div>'
+    )
+    assert {e.text for e in page.elements} == {"over", "half", "front"}
+    assert named(page, "half").spot[0] < 120
+
+
+def test_icons_fields_and_states(shown):
+    _, page = shown(
+        '<button aria-label="delete"><svg width=20 height=20><circle r=9 cx=10 cy=10 /></svg></button>'
+        '<label for=c>Mail</label><input id=c type=checkbox checked><input placeholder="Your name" value="Ada">'
+        '<select aria-label="Size"><option>S<option selected>M</select><a href="#x">more</a>'
+    )
+    found = {(e.role, e.text, e.value, e.icon) for e in page.elements}
+    assert {
+        ("button", "delete", "", True),
+        ("checkbox", "Mail", "checked", False),
+        ("textbox", "Your name", "Ada", False),
+        ("combobox", "Size", "M", False),
+        ("link", "more", "", False),
+    } <= found
+
+
+def test_actions_do_what_a_person_would(shown):
+    screen, page = shown(COUNT)
+    button = named(page, "go")
+    assert text_of(screen.act(click(button))) == "1"
+    assert text_of(screen.act(Action(kind="double-click", at=button.spot))) == "double"
+    screen.act(Action(kind="click", at=(40, 160)))
+    page = screen.act(Action(kind="type", text="Grüße, 世界"))
+    assert next(e for e in page.elements if e.role == "textbox").value == "Grüße, 世界"
+    page = screen.act(Action(kind="key", text="Control+A"))
+    page = screen.act(Action(kind="key", text="Delete"))
+    assert next(e for e in page.elements if e.role == "textbox").value == ""
+    assert screen.act(Action(kind="wait")).notes == ()
+
+
+def test_drag_scroll_and_long_press(shown):
+    screen, _ = shown(
+        "<body style='margin:0;height:2000px'><p id=p style='position:fixed;top:0'></p><script>let at; "
+        "const say = (t) => p.textContent += t + ' '; onmousedown = (e) => { at = Date.now(); say('down' + e.clientX); }; "
+        "onmouseup = (e) => say('up' + e.clientX + 'after' + "
+        "(Date.now() - at)); onscroll = () => { p.textContent = 'y' + scrollY; };</script>"
+    )
+    assert text_of(screen.act(Action(kind="drag", at=(50, 60), to=(150, 90)))) == "down50 up150after0"
+    assert text_of(screen.act(Action(kind="long-press", at=(70, 60)))).endswith("down70 up70after700")
+    assert text_of(screen.act(Action(kind="scroll", direction="down"))) == "y180"
+    assert text_of(screen.act(Action(kind="scroll", direction="up"))) == "y0"
+
+
+def test_time_passes_with_actions_alone(shown):
+    page_text = "<p id=p>0</p><script>setInterval(() => { p.textContent = +p.textContent + 1; }, 100);</script>"
+    screen, first = shown(page_text)
+    assert text_of(first) == "0"
+    time.sleep(0.5)  # thinking costs nothing
+    assert text_of(screen.act(Action(kind="wait"))) == "5"
+    assert text_of(screen.act(Action(kind="wait"))) == "10"
+
+
+def test_animations_move_with_the_pages_time(shown):
+    page_text = (
+        "<div id=d style='position:absolute;left:0;top:50px;width:20px;height:20px;background:red'></div><script>"
+        "const t0 = performance.now(); const f = (t) => { d.style.left = Math.min(200, (t - t0) / 5) + 'px'; "
+        "requestAnimationFrame(f); }; requestAnimationFrame(f);</script>"
+    )
+    screen, _ = shown(page_text, elements=False)
+    left = [_left_of_red(screen.act(Action(kind="wait")).picture) for _ in range(3)]
+    assert left == pytest.approx([100, 200, 200], abs=12)
+
+
+def _left_of_red(picture):
+    return next(x for x in range(320) if picture.getpixel((x, 60))[1] < 100)
+
+
+DRAWN = (
+    "<p id=p></p><canvas id=c width=300 height=100></canvas><script>"
+    "p.textContent = [Math.random(), Math.random(), new Date().getTime(), new Date(2020, 1, 1).getDate(), "
+    "typeof Date(), new Date() instanceof Date, "
+    "localStorage.getItem('seen'), document.cookie, window.name].join(' ');"
+    "localStorage.setItem('seen', 'yes'); document.cookie = 'a=b'; window.name = 'kept';"
+    "for (let i = 0; i < 20; i++) c.getContext('2d').fillRect(300 * Math.random(), 100 * Math.random(), 9, 9);</script>"
+)
+
+
+def test_a_page_is_drawn_from_its_seed_whatever_was_shown_before(shown, html):
+    screen, first = shown(DRAWN, 7)
+    _, beside = shown(DRAWN, 7)
+    screen.start(COUNT, 3)
+    again, other = screen.start(DRAWN, 7), screen.start(DRAWN, 8)
+    for same in (beside, again):
+        assert same.elements == first.elements and same.picture.tobytes() == first.picture.tobytes()
+    assert other.elements != first.elements and other.picture.tobytes() != first.picture.tobytes()
+    assert text_of(first).split()[2:6] == ["1767225600000", "1", "string", "true"]
+    assert len(text_of(first).split()) == 6, "nothing was stored"
+
+
+def test_many_at_once_are_as_one_after_the_other(html):
+    def play(seed):
+        screen = html.open(elements=True)
+        shown = [screen.start(DRAWN, seed), screen.act(Action(kind="wait"))]
+        screen.close()
+        return [(s.elements, s.picture.tobytes()) for s in shown]
+
+    alone = [play(seed) for seed in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(play, range(6))) == alone
+
+
+ASIDE = """<body><a href="https://example.com/x">secure</a> <a href="http://example.com/x">plain</a>
+<button onclick="alert('hello')">dialog</button> <button onclick="window.open('about:blank')">popup</button>
+<a download="x.txt" href="data:text/plain,abc">download</a>
+<button onclick="fetch('http://127.0.0.1:22/').catch(() => 0)">local</button>
+<button onclick="location.href = 'file:///etc/passwd'">file</button> <button onclick="location.href = 'chrome://settings'">own</button>
+<form action="http://example.com/form" method=post><button>form</button></form></body>"""
+
+
+@pytest.mark.parametrize(
+    ("what", "note"),
+    [
+        ("secure", "https://example.com/x was refused"),
+        ("plain", "http://example.com/x was refused"),
+        ("dialog", "a dialog (alert) said 'hello' and was closed"),
+        ("popup", "a window that the page opened was closed"),
+        ("download", "a download ('x.txt') was refused"),
+        ("local", "http://127.0.0.1:22/ was refused"),
+        ("form", "http://example.com/form was refused"),
+        ("file", ""),
+        ("own", ""),
+    ],
+)
+def test_a_page_leads_nowhere_else(shown, what, note):
+    screen, page = shown(ASIDE)
+    after = screen.act(click(named(page, what)))
+    assert any(note in said for said in after.notes) if note else True
+    assert [e.text for e in after.elements] == [e.text for e in page.elements], "it is still there"
+
+
+def test_leaving_is_never_held_up(shown):
+    screen, page = shown("<button onclick=\"onbeforeunload = (e) => { e.preventDefault(); return 'stay'; }\">stay</button>")
+    screen.act(click(named(page, "stay")))
+    assert named(screen.start(COUNT, 0), "go")
+
+
+@pytest.mark.parametrize(
+    ("action", "why"),
+    [
+        (Action(kind="click", at=(1e9, 5)), "off the screen"),
+        (Action(kind="click", at=(float("nan"), 5)), "off the screen"),
+        (Action(kind="click"), "needs a place"),
+        (Action(kind="drag", at=(5, 5)), "needs a place"),
+        (Action(kind="scroll"), "needs a direction"),
+        (Action(kind="type", text="x" * 10_000_000), "10,000,000 characters is too long"),
+        (Action(kind="key", text="Hyper+Q"), "is no key"),
+        (Action(kind="back"), "nothing to go back to"),
+        (Action(kind="open", text="file:///etc/passwd"), "nothing that can be done here"),
+        (Action(kind="home"), "nothing that can be done here"),
+    ],
+)
+def test_an_action_without_sense_does_nothing_and_is_noted(shown, action, why):
+    screen, page = shown(COUNT)
+    after = screen.act(action)
+    assert why in after.notes[0]
+    assert after.elements == page.elements
+
+
+def test_what_is_typed_is_never_run(shown):
+    screen, _ = shown("<input id=i style='width:300px'><p id=p>safe</p>")
+    screen.act(Action(kind="click", at=(50, 15)))
+    page = screen.act(Action(kind="type", text="'+(document.body.innerHTML='')+'</script><script>p.textContent=1</script>"))
+    assert text_of(page) == "safe"
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """Pages hang sooner."""
+    monkeypatch.setattr("mmrl_browser.page.DEADLINE_S", 1.5)
+
+
+@pytest.mark.parametrize("code", ["while (1);", "setTimeout(() => { while (1); }, 10)"])
+def test_a_page_that_hangs_costs_its_episode(shown, html, hasty, code):
+    screen, page = shown(f"<button onclick='{code}'>hang</button>")
+    html.figures()
+    with pytest.raises(WorldLost, match="the page hangs"):
+        screen.act(click(named(page, "hang")))
+    with pytest.raises(WorldLost, match="start\\(\\) another"):
+        screen.act(Action(kind="wait"))
+    assert named(screen.start(COUNT, 0), "go"), "another page takes its place"
+    assert html.figures()["lost"] == 1
+
+
+def test_a_page_that_never_loads(shown, hasty):
+    with pytest.raises(WorldLost, match="hangs"):
+        shown("<script>while (1);</script>")
+
+
+def test_a_page_that_crashes_costs_its_episode(shown, html):
+    screen, _ = shown(COUNT)
+    _, beside = shown(COUNT)
+    html._driver.run(_crash(screen._page))
+    with pytest.raises(WorldLost):
+        screen.act(Action(kind="wait"))
+    assert named(screen.start(COUNT, 0), "go") and named(beside, "go")
+
+
+async def _crash(page):
+    with contextlib.suppress(Exception):  # nobody answers to this: the target is gone, which is what was asked for
+        await asyncio.wait_for(page.session.send("Page.crash"), 0.5)
+
+
+def test_screens_say_what_they_are(html):
+    assert isinstance(html, Screens)
+    assert html.size == (320, 240) and "click" in html.actions and "open" not in html.actions
+
+
+@pytest.mark.parametrize(("options", "why"), [({"size": [5, 5]}, "size"), ({"size": "big"}, "size"), ({"step_ms": 0}, "step_ms")])
+def test_options_out_of_range(browser, options, why):
+    from mmrl_browser.html import Html
+
+    with pytest.raises(UserError, match=why):
+        Html(**options)
+
+
+def test_without_a_browser_one_line_says_what_to_do(monkeypatch):
+    from mmrl_browser import chromium
+
+    monkeypatch.setenv("MMRL_BROWSER", "no-such-browser")
+    with pytest.raises(UserError, match=r"no-such-browser.*make system.*MMRL_BROWSER"):
+        chromium.executable()

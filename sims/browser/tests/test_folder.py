@@ -1,0 +1,128 @@
+"""A folder of one's own pages: links between them, goals, and files that can't be used."""
+
+import json
+
+import pytest
+
+from mmrl import UserError
+from mmrl.screens import Action
+
+FIRST = "<title>first</title><a href='second.html'>on</a> <button onclick='document.title = \"lost\"'>fail</button>"
+SECOND = "<title>second</title><p>two</p><button onclick='document.title = \"Sent\"'>send</button>"
+
+
+@pytest.fixture
+def root(tmp_path):
+    (tmp_path / "first.html").write_text(FIRST)
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "second.html").write_text(SECOND)
+    (tmp_path / "deep" / "third.html").write_text("<p>three</p>")
+    return tmp_path
+
+
+def goals(root, *rows):
+    (root / "tasks.json").write_text(json.dumps(list(rows)))
+
+
+SEND = {
+    "name": "send",
+    "page": "first.html",
+    "instruction": "Send it.",
+    "success": "document.title === 'Sent'",
+    "failure": "document.title === 'lost'",
+}
+
+
+@pytest.fixture
+def play(browser, root):
+    from mmrl_browser.folder import Folder
+
+    screens = []
+
+    def start(page, **options):
+        folder = Folder(str(root), **options)
+        screens.append(folder.open(elements=True))
+        return folder, screens[-1], screens[-1].start(page, 0)
+
+    yield start
+    for screen in screens:
+        screen.close()
+
+
+def press(screen, shown, text):
+    return screen.act(Action(kind="click", at=next(e for e in shown.elements if e.text == text).spot))
+
+
+def test_an_episode_over_two_pages(play, root):
+    goals(root, SEND)
+    folder, screen, shown = play("send")
+    assert (list(folder.pages), shown.instruction, shown.picture.size) == (["send"], "Send it.", (640, 480))
+    shown = press(screen, shown, "on")
+    assert "two" in {e.text for e in shown.elements} and not shown.terminated
+    shown = press(screen, shown, "send")
+    assert (shown.terminated, shown.success, shown.reward, shown.picture) == (True, True, 1.0, None)
+
+
+def test_failure_ends_it_too(play, root):
+    goals(root, SEND)
+    _, screen, shown = play("send")
+    shown = press(screen, shown, "fail")
+    assert (shown.terminated, shown.success, shown.reward) == (True, False, -1.0)
+
+
+def test_back_and_open(play, root):
+    _, screen, shown = play("first.html")
+    shown = press(screen, shown, "on")
+    assert "send" in {e.text for e in shown.elements}
+    assert "on" in {e.text for e in screen.act(Action(kind="back")).elements}
+    assert "nothing to go back" in screen.act(Action(kind="back")).notes[0]
+    assert "three" in {e.text for e in screen.act(Action(kind="open", text="deep/third.html")).elements}
+    for outside in ("../x.html", "file:///etc/passwd", "http://example.com", "/etc/passwd", "", "none.html", "a" * 3000):
+        assert "can't be opened" in screen.act(Action(kind="open", text=outside)).notes[0]
+
+
+def test_without_goals_every_page_is_there(play):
+    folder, _, _ = play("deep/third.html")
+    assert list(folder.pages) == ["deep/third.html", "first.html", "second.html"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ("{", "no JSON"),
+        ("{}", "must be a list"),
+        ("[]", "must be a list"),
+        ('["a"]', "must be a table with a page"),
+        ('[{"page": "none.html"}]', "there is no page 'none.html'"),
+        ('[{"page": "../x.html"}]', "there is no page"),
+        ('[{"page": "first.html", "succes": "1"}]', "'succes', which is unknown.*success"),
+        ('[{"page": "first.html", "success": true}]', "success must be a text"),
+        ('[{"page": "first.html"}, {"page": "first.html"}]', "is taken already"),
+    ],
+)
+def test_goals_that_cant_be_used(root, rows, why):
+    from pathlib import Path
+
+    from mmrl_browser.folder import _goals
+
+    (root / "tasks.json").write_text(rows)
+    with pytest.raises(UserError, match=why):
+        _goals(Path(root))
+
+
+def test_a_goal_that_is_no_expression_is_the_persons_fault(play, root):
+    goals(root, {"page": "first.html", "success": "document.title ==="})
+    with pytest.raises(UserError, match=r"tasks.json.*can't be evaluated in first.html: SyntaxError"):
+        play("first.html")
+
+
+def test_no_folder_and_no_page(browser, tmp_path, play):
+    from mmrl_browser.folder import Folder
+
+    for path, why in ((tmp_path / "none", "is no folder"), (tmp_path / "deep", "holds no .html")):
+        if path.name == "deep":
+            (path / "third.html").unlink()
+        with pytest.raises(UserError, match=why):
+            Folder(str(path))
+    with pytest.raises(UserError, match=r"has no page 'firs.html'.*first.html"):
+        play("firs.html")
