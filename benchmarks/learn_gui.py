@@ -1,13 +1,14 @@
-"""Clicking where one is told to, in a real browser: MiniWoB++'s pages, from a warm start, held-out success before and after, over seeds.
+"""Clicking where one is told to, in a real browser: MiniWoB++'s pages, from a warm start, held-out success before and after, over
+seeds.
 
     python benchmarks/learn_gui.py [--task one-click|two-clicks] [--seeds 0 1 2] [--warm N] [--steps N] [--side-by-side 2]
 
 The model is a `tiny:qwen3_vl` of random weights, made as `learn_grounding.py` makes its own, with one token for each instruction
 that the pages give, for `click`, and for each number: an answer is `click COLUMN ROW`, cells of a grid of 20 x 21 pixels, four
-tokens. It first imitates episodes of an expert that were recorded in the browser (`python -m mmrl_gui.record`) for `--warm` steps,
-stopped early so that there is room; from that checkpoint GRPO goes on in the browser with the page's own verdict as the reward,
-once for each seed. Held-out episodes have seeds of their own. Each run is `mmrl train` in a process of its own, with one thread for
-the model; the browser takes what is left. Prints one JSON object.
+tokens. It first imitates episodes of an expert that were recorded in the browser (`python -m mmrl_gui.record`) for `--warm`
+steps, stopped early so that there is room; from that checkpoint GRPO goes on in the browser with the page's own verdict as the
+reward, once for each seed. Held-out episodes have seeds of their own. Each run is `mmrl train` in a process of its own, with one
+thread for the model; the browser takes what is left. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ evaluate = {{ n = {test}, every = {every} }}
 record = {{ rollouts_every = 0, trackers = [] }}
 train = {{ threads = 1 }}
 """
-TASK = """    {{ id = "gui/episodes", name = "{page}", options = {{ pages = ["{page}"], style = "brief", grid = [{columns}, {rows}], \
+TASK = """\
+    {{ id = "gui/episodes", name = "{page}", options = {{ pages = ["{page}"], style = "brief", grid = [{columns}, {rows}], \
 prompt = "{{instruction}}", recording = "{recording}/{page}", demos = {demos} }} }},"""
 WARM = """{{ kind = "sft", split = "demo", steps = {steps}, batch_size = 64, optimizer = "muon", beta1 = 0.95, \
 learning_rate = 3e-3, warmup_steps = 20 }}"""
@@ -101,7 +103,9 @@ def main() -> None:
     parser.add_argument("--test", type=int, default=200, help="held-out episodes of each page")
     parser.add_argument("--every", type=int, default=50, help="steps between evaluations")
     parser.add_argument("--side-by-side", type=int, default=2)
-    parser.add_argument("--runs", type=Path, default=None, help="where to keep the runs; recordings that are there are used again")
+    parser.add_argument(
+        "--runs", type=Path, default=None, help="where to keep the runs; recordings that are there are used again"
+    )
     args = parser.parse_args()
     task = TASKS[args.task]
     pages: list[str] = task["pages"]
@@ -136,7 +140,9 @@ def main() -> None:
         "steps": steps,
         "side_by_side": args.side_by_side,
         "pages": {
-            page: learning.figures(page, warm, after) if after else {"warm_start": warm.last(page)["value"], "warm_s": warm.wall_s}
+            page: learning.figures(page, warm, after)
+            if after
+            else {"warm_start": warm.last(page)["value"], "warm_s": warm.wall_s}
             for page in pages
         },
         "recorded_s": round(recorded_s, 1),

@@ -98,10 +98,6 @@ function press(e, data, x) {
   }
 }
 
-// A browser paints only what a new letter changes, and not always the same at the edges of that: here all is painted anew.
-document.addEventListener("input", (event) => {
-  document.body.style.willChange = event.target.value.length % 2 ? "transform" : "";
-});
 document.addEventListener("submit", (event) => event.preventDefault());
 document.addEventListener("click", (event) => {
   const e = event.target.closest("[data-thing]");

@@ -564,7 +564,7 @@ def test_boxes_are_those_of_the_page_itself_on_many_pages(chromium):
 
 
 def test_tasks_are_the_same_again_with_a_browser(chromium):
-    for make in (lambda: Grounding(size="mobile"), lambda: Transitions(size="mobile")):
+    for make in (lambda: Grounding(size="mobile"), lambda: Transitions(size="mobile", kinds_of_action=["click", "scroll"])):
         a, b = ([make().prompts("test", 0)[i] for i in range(4)] for _ in range(2))
         assert [(p.text, p.answer, [i.tobytes() for i in p.images]) for p in a] == [
             (p.text, p.answer, [i.tobytes() for i in p.images]) for p in b

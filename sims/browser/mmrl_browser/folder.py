@@ -3,7 +3,8 @@
 `tasks.json` in the folder is a list of {"name", "page", "instruction", "success"}: the page's file; what is to be done; and an
 expression of JavaScript that is true once it is done, such as `document.title === 'Sent'`, evaluated in the page after every
 action. {"failure"} is one that ends the episode without success. What pages draw with `Math.random` is drawn from the episode's
-seed. Without the file, every `.html` is a page on which nothing is to be done."""
+seed. Without the file, every `.html` is a page on which nothing is to be done.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """MiniWoB++'s pages (Liu et al., Reinforcement Learning on Web Interfaces using Workflow-Guided Exploration; the package
-`miniwob`), with its seeds, its utterances and its rewards."""
+`miniwob`), with its seeds, its utterances and its rewards.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +25,12 @@ WINDOW = (500, 320)
 """Of the browser, as its own environment has it: beside the screen stand the rewards."""
 HOST = "miniwob"
 READY_TRIES = 100
-BEGIN = """([seed, mode]) => {
-  Math.seedrandom(seed); core.setDataMode(mode); core.startEpisodeReal();
+BEGIN = "([seed, mode]) => { Math.seedrandom(seed); core.setDataMode(mode); core.startEpisodeReal(); }"
+SAYS = """() => {
+  if (!WOB_TASK_READY) return null;
+  const said = core.getUtterance();
+  return typeof said === 'string' ? said : said.utterance;
 }"""
-READY = "() => WOB_TASK_READY"
-SAYS = "() => { const said = core.getUtterance(); return typeof said === 'string' ? said : said.utterance; }"
 STATE = "() => [WOB_DONE_GLOBAL, WOB_REWARD_GLOBAL, WOB_RAW_REWARD_GLOBAL]"
 
 
@@ -67,13 +69,12 @@ class Tasks:
     async def begin(self, page: Page, name: str, seed: int) -> State:
         await page.script(BEGIN, [seed, self.mode])
         for _ in range(READY_TRIES):
-            if await page.script(READY):
-                break
+            if (said := await page.script(SAYS)) is not None:
+                await page.wait(0)  # for pictures that the episode shows
+                page.episode = str(said)
+                return State(instruction=page.episode)
             await page.wait(LOADING_MS)
-        else:
-            raise WorldLost(f"MiniWoB++'s page {name!r} doesn't get ready")
-        page.episode = str(await page.script(SAYS))
-        return State(instruction=page.episode)
+        raise WorldLost(f"MiniWoB++'s page {name!r} doesn't get ready")
 
     async def state(self, page: Page) -> State:
         done, reward, raw = await page.script(STATE)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import io
 import json
 from functools import cache
@@ -26,6 +27,8 @@ LOADING_MS = 20
 """Of the page's time that pass before it is first looked at."""
 EPOCH_MS = 1_767_225_600_000
 """The time in a page when it is shown: the beginning of 2026."""
+FETCHING_S = 2.0
+"""Real time for which what a page asks for is waited for."""
 CLOCK = "__mmrl"
 """What the clock is called in a page."""
 AT_ONCE = 1000.0
@@ -57,6 +60,9 @@ class Page:
         self.leaving = False
         """It is on its way to another page."""
         self._stopped = asyncio.Event()
+        self._pending: set[Any] = set()
+        """Requests that are under way."""
+        self._changed = asyncio.Event()
         self._clock: str | None = None
         self._frame = ""
         self._episodes = 0
@@ -76,6 +82,8 @@ class Page:
         page.on("popup", made._popup)
         page.on("download", made._download)
         page.on("request", made._asked)
+        page.on("requestfinished", made._given)
+        page.on("requestfailed", made._given)
         await session.send("Page.enable")
         made._frame = (await session.send("Page.getFrameTree"))["frameTree"]["frame"]["id"]
         for event in ("Page.frameRequestedNavigation", "Page.frameStartedNavigating", "Page.frameStartedLoading"):
@@ -123,6 +131,7 @@ class Page:
         if self._clock is not None:
             await self.session.send("Page.removeScriptToEvaluateOnNewDocument", {"identifier": self._clock})
         self._clock = found["identifier"]
+        self._pending.clear()
         response = await self.page.goto(url, wait_until="load")
         if response is None or response.status != 200:
             raise WorldLost(f"{url} can't be shown: {'nothing' if response is None else f'status {response.status}'}")
@@ -154,6 +163,18 @@ class Page:
         if self.leaving:
             await self._arrived()
             await self._waited(LOADING_MS)
+        elif self._pending:
+            await self._quiet()
+
+    async def _quiet(self) -> None:
+        """What was asked for is there, such as a picture, and drawn; one that takes too long is not waited for."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FETCHING_S):
+                while self._pending:
+                    self._changed.clear()
+                    await self._changed.wait()
+        self._pending.clear()
+        await self.page.evaluate(f"() => window.{CLOCK} && window.{CLOCK}.drawn()")
 
     async def _arrived(self) -> None:
         """The page that it goes to is there, or it stays where it is."""
@@ -197,9 +218,14 @@ class Page:
         await download.cancel()
 
     def _asked(self, request: Any) -> None:
+        self._pending.add(request)
         url = request.url
         if not self.site.is_ours(url) and not url.startswith(("data:", "blob:", "about:")):
             self.notes.append(f"{url[:80]} was refused: there is no network")
+
+    def _given(self, request: Any) -> None:
+        self._pending.discard(request)
+        self._changed.set()
 
     async def _led_away(self, event: Any) -> None:
         """To a place that the proxy couldn't refuse without the page being gone."""

@@ -1,0 +1,116 @@
+"""Episodes a second of MiniWoB++'s one-click pages in our browser, against the package's own environment, in one run.
+
+    python benchmarks/browser.py [--pages 1 2 4] [--seconds 8] [--rounds 3]
+
+Both play the same pages with the same seeds and the same click, and take a picture of each screen that is to be answered. The
+package's environment is driven by selenium, as it comes, one page; ours by one thread for each page of the pool. Ours loads the
+page anew for each episode, theirs goes on in the old one. Rounds alternate, so that a busy machine slows both. Prints one JSON
+object; `times` is ours over theirs, the median of the rounds, for each size of the pool.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from typing import Any
+
+from machine import machine
+
+PAGES = ("click-test-2", "click-dialog", "focus-text-2")
+AT = (80.0, 120.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pages", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    theirs, close = package()
+    ways: dict[str, Callable[[float], float]] = {"package": theirs} | {f"{n}": ours(n) for n in args.pages}
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    for way in ways.values():
+        way(1.0)  # pages are opened
+    for _ in range(args.rounds):
+        for name, way in ways.items():
+            rates[name].append(way(args.seconds))
+    close()
+    times = {n: [a / b for a, b in zip(rates[f"{n}"], rates["package"], strict=True)] for n in args.pages}
+    print(
+        json.dumps(
+            {
+                "benchmark": "browser",
+                "episodes_per_s": {name: round(statistics.median(found), 2) for name, found in rates.items()},
+                "times": {n: round(statistics.median(found), 2) for n, found in times.items()},
+                "rounds": {n: [round(t, 2) for t in found] for n, found in times.items()},
+                "settings": vars(args),
+                "machine": machine(),
+            }
+        )
+    )
+
+
+def ours(pages: int) -> Callable[[float], float]:
+    """Plays for so many seconds in a pool of this size -> episodes a second."""
+    from mmrl_browser.miniwob import MiniWoB
+
+    from mmrl.screens import Action
+
+    miniwob = MiniWoB()
+    screens = [miniwob.open() for _ in range(pages)]
+    seeds = count()
+
+    def play(screen: Any, end: float) -> int:
+        played = 0
+        while time.perf_counter() < end:
+            seed = next(seeds)
+            screen.start(PAGES[seed % len(PAGES)], seed)
+            screen.act(Action(kind="click", at=AT))
+            played += 1
+        return played
+
+    def run(seconds: float) -> float:
+        started = time.perf_counter()
+        with ThreadPoolExecutor(pages) as pool:
+            played = sum(pool.map(lambda screen: play(screen, started + seconds), screens))
+        return played / (time.perf_counter() - started)
+
+    return run
+
+
+def package() -> tuple[Callable[[float], float], Callable[[], None]]:
+    """(the same with the package's own environments, one for each page and one page at a time; what closes them)."""
+    driver, chrome = shutil.which("chromedriver"), shutil.which("chromium") or shutil.which("google-chrome")
+    if driver is None or chrome is None:
+        raise SystemExit("chromedriver or Chromium is not installed: make system")
+    os.environ |= {"MINIWOB_CHROMEDRIVER": driver, "MINIWOB_CHROME_BINARY": chrome}
+    import gymnasium
+    import miniwob
+    from miniwob.action import ActionTypes
+
+    gymnasium.register_envs(miniwob)
+    environments = [gymnasium.make(f"miniwob/{page}-v1").unwrapped for page in PAGES]
+    seeds = count()
+
+    def run(seconds: float) -> float:
+        started, played = time.perf_counter(), 0
+        while time.perf_counter() < started + seconds:
+            seed = next(seeds)
+            env = environments[seed % len(PAGES)]
+            env.reset(seed=seed)
+            env.step(env.create_action(ActionTypes.CLICK_COORDS, coords=list(AT)))
+            played += 1
+        return played / (time.perf_counter() - started)
+
+    return run, lambda: [env.close() for env in environments] and None
+
+
+if __name__ == "__main__":
+    main()

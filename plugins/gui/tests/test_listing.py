@@ -1,0 +1,175 @@
+"""What a turn lists of a page, how an element is named, and examples that are found by exploring: on pages that are planted."""
+
+import random
+
+import pytest
+from mmrl_gui import episodes, examples
+from mmrl_gui.actions import read
+from mmrl_gui.episodes import APART, Episodes
+from mmrl_gui.frames import Numbers
+from mmrl_gui.listing import kept, named, words
+from PIL import Image
+
+from mmrl import Frame, UserError, WorldLost
+from mmrl.screens import Action, Element, Shown
+
+NUMBERS = Numbers(frame=Frame.PIXELS, image=(100, 100))
+
+
+def element(number, text="", active=False, role="button", box=None, **more):
+    return Element(box=box or (0, 10 * number, 50, 10 * number + 9), role=role, text=text, active=active, **more)
+
+
+# -- lists ------------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_kept():
+    page = [
+        element(0, "Welcome"),
+        element(1, "Mail", True),
+        element(2, "the RED ball"),
+        element(3, "", True),
+        element(4, "7 balls"),
+    ]
+    assert kept(page, "Click the red one.", 0) == tuple(page)
+    assert [e.text for e in kept(page, "Click the red one.", 9)] == ["Mail", "the RED ball", ""]
+    assert [e.text for e in kept(page, "Click the red one.", 2)] == ["Mail", "the RED ball"]
+    assert [e.text for e in kept(page, "Click the red one.", 1)] == ["the RED ball"]
+    assert [e.text for e in kept(page, "Open Mail, 7 times", 2)] == ["Mail", "7 balls"]
+    assert kept([element(0, "x", value="Tea")], "Drink tea", 3), "what a field holds counts too"
+    assert words("Don't click_me: N°3, ÉTÉ!") == {"don", "t", "click", "me", "n", "3", "été"}
+
+
+def test_what_is_kept_has_its_order_and_nothing_better_is_left_out():
+    draw = random.Random(0)
+    for _ in range(200):
+        page = [element(n, draw.choice(("red ball", "red", "blue", "")), draw.random() < 0.4) for n in range(draw.randrange(12))]
+        most = draw.randrange(1, 8)
+        found = kept(page, "take a red ball", most)
+        places = [page.index(e) for e in found]
+        assert places == sorted(set(places)) and len(found) <= most
+
+        def worth(e):
+            return (len(words(e.text) & {"red", "ball"}), e.active)
+
+        left = [e for e in page if e not in found and worth(e) > (0, False)]
+        assert not left or (len(found) == most and max(map(worth, left)) <= min(map(worth, found)))
+
+
+def test_an_element_is_named_and_read_back():
+    page = [
+        element(0, "all", box=(0, 0, 100, 100)),
+        element(1, "form", True, box=(10, 10, 60, 60)),
+        element(2, "ok", True, box=(20, 20, 30, 30), spot=(21, 22)),
+        element(3, "label", box=(22, 22, 28, 28)),
+    ]
+    click = Action(kind="click", at=(25, 25))
+    assert named(click, page, "brief", NUMBERS) == "click [3]"
+    assert read(named(click, page, "json", NUMBERS), NUMBERS, page) == Action(kind="click", at=(21, 22))
+    assert named(Action(kind="click", at=(80, 80)), page, "brief", NUMBERS) == "click [1]"
+    assert named(click, page[3:], "brief", NUMBERS) == "click [1]"
+    assert named(click, [], "brief", NUMBERS) == "click 25 25"
+    drag = Action(kind="drag", at=(25, 25), to=(80, 80))
+    assert named(drag, page, "brief", NUMBERS) == "drag 25 25 80 80"
+    assert named(Action(kind="type", text="tea"), page, "brief", NUMBERS) == "type tea"
+
+
+# -- examples ---------------------------------------------------------------------------------------------------------------
+
+
+class Planted:
+    """Pages of six lines, of which the last is right. `known` has an expert, `unknown` has none; `hard` is never done."""
+
+    size, pages, actions = (100, 100), ("known", "unknown", "hard"), frozenset(("click", "wait"))
+
+    def __init__(self, lost=0):
+        self.lost, self.started, self.open_now = lost, [], 0
+
+    def open(self, elements=False):
+        self.open_now += 1
+        return Line(self, elements)
+
+
+class Line:
+    def __init__(self, screens, elements):
+        self.screens, self.elements = screens, elements
+
+    def start(self, page, seed):
+        self.screens.started.append((page, seed))
+        if self.screens.lost:
+            self.screens.lost -= 1
+            raise WorldLost("it hangs")
+        self.page = page
+        listed = tuple(element(n, "goal" if n == 5 else f"line {n}", n in (2, 4, 5)) for n in range(6)) if self.elements else ()
+        return Shown(picture=Image.new("RGB", (100, 100)), instruction=f"Click the goal of {seed}.", elements=listed)
+
+    def act(self, action):
+        right = action.at is not None and 50 <= action.at[1] < 60 and self.page != "hard"
+        return Shown(terminated=True, success=right, raw_reward=1.0 if right else -1.0)
+
+    def advice(self):
+        return Action(kind="click", at=(25, 55)) if self.page == "known" else None
+
+    def close(self):
+        self.screens.open_now -= 1
+
+
+@pytest.fixture
+def screens(monkeypatch):
+    found = Planted()
+    monkeypatch.setattr(episodes, "screens_of", lambda id, options: found)
+    return found
+
+
+def test_an_example_stands_before_the_instruction_and_is_of_no_split(screens):
+    task = Episodes(pages=["known"], observe="elements", style="brief", most=3, examples=2, demos=50)
+    first, again = task.prompts("train", 0)[0], task.prompts("test", 0)[1]
+    before, _, after = first.text.partition(f"\n\nClick the goal of {APART}.\n")
+    one = 'An example:\nClick the goal of {}.\n[1] button "line 2"\n[2] button "line 4"\n[3] button "goal"\nclick [3]'
+    assert before == one.format(50) + "\n\n" + one.format(51), "the seeds after those of the split demo"
+    assert after.endswith('[1] button "line 2"\n[2] button "line 4"\n[3] button "goal"') and again.text.startswith(before)
+    assert task.gold(first) == "click [3]" and [seed for _, seed in screens.started] == [APART, 50, 51, 2 * APART + 1]
+    world = task.world(first)
+    assert world.step("click [3]").outcome["success"] == 1.0, "numbers count what is listed"
+    world.close()
+    assert not screens.open_now
+
+
+def test_a_walk_finds_one_where_nobody_knows(screens):
+    task = Episodes(pages=["unknown"], style="brief", examples=1)
+    text = task.prompts("train", 0)[3].text
+    assert text.startswith("An example:\nClick the goal of 1") and "\nclick 25 54\n\n" in text
+    again = Episodes(pages=["unknown"], style="brief", examples=1)
+    assert again.prompts("train", 0)[3].text == text
+
+
+def test_where_there_is_none(screens, monkeypatch):
+    monkeypatch.setattr(examples, "TRIES", 7)
+    with pytest.raises(UserError, match="page 'hard': 0 of 14 episodes succeeded, and examples = 2: take fewer"):
+        Episodes(pages=["hard"], examples=2).prompts("train", 0)[0]
+    assert not screens.open_now
+
+
+def test_lost_pages_are_left_out_and_at_last_told():
+    now_and_then = Planted(lost=4)
+    found = examples.Examples(lambda: now_and_then, 2, 10, lambda shown, step, instruction: "done").of("known")
+    assert found == "An example:\nClick the goal of 14.\ndone\n\nAn example:\nClick the goal of 15.\ndone"
+    assert not now_and_then.open_now
+    broken = examples.Examples(lambda: Planted(lost=99), 1, 0, lambda *told: "")
+    with pytest.raises(UserError, match="page 'known' was lost 5 times while an example was looked for: it hangs"):
+        broken.of("known")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"most": 5}, 'most = 5 is about a list of elements: set observe = "elements" or "both"'),
+        ({"most": -1, "observe": "both"}, "most = -1 must be"),
+        ({"examples": 21}, "examples = 21 must be"),
+        ({"examples": True}, "examples = True must be"),
+    ],
+)
+def test_options_that_cannot_be(options, said):
+    with pytest.raises(UserError) as error:
+        Episodes(**options)
+    assert said in str(error.value)
