@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from typing import Any
 
 from machine import machine
 
@@ -64,22 +63,23 @@ def ours(pages: int) -> Callable[[float], float]:
     from mmrl.screens import Action
 
     miniwob = MiniWoB()
-    screens = [miniwob.open() for _ in range(pages)]
     seeds = count()
 
-    def play(screen: Any, end: float) -> int:
+    def play(end: float) -> int:
         played = 0
         while time.perf_counter() < end:
             seed = next(seeds)
+            screen = miniwob.open()
             screen.start(PAGES[seed % len(PAGES)], seed)
             screen.act(Action(kind="click", at=AT))
+            screen.close()
             played += 1
         return played
 
     def run(seconds: float) -> float:
         started = time.perf_counter()
         with ThreadPoolExecutor(pages) as pool:
-            played = sum(pool.map(lambda screen: play(screen, started + seconds), screens))
+            played = sum(pool.map(play, [started + seconds] * pages))
         return played / (time.perf_counter() - started)
 
     return run

@@ -41,6 +41,8 @@ def test_there_is_one_for_each_system_and_a_place_for_each_on_the_page():
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
 def test_it_is_named_after_its_file_and_says_so_at_its_top(path):
+    if path.stem in BROWSER and (why := no_browser()):
+        pytest.skip(why)
     config = load_config(path)
     first = path.read_text().splitlines()[0]
     assert config.name == path.stem and first.startswith("# ") and "(" in first, "what it is, with the paper"
@@ -56,8 +58,9 @@ LONG = ("rewardmap", "vla-rl", "vlac", "vlac-critic", *BROWSER)
 
 def no_browser():
     """Why none can be driven here, or None."""
-    if importlib.util.find_spec("playwright") is None:
-        return 'playwright is not installed: pip install "mmrl[browser]"'
+    for package in ("playwright", "miniwob"):
+        if importlib.util.find_spec(package) is None:
+            return f'{package} is not installed: pip install "mmrl[browser]"'
     from mmrl_browser.chromium import executable
 
     try:

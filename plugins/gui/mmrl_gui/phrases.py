@@ -215,7 +215,7 @@ def _by_icon(page: Page, thing: Thing, draw: random.Random, press: str) -> str:
     like = next((group for group in _ALIKE if thing.icon in group), (thing.icon,))
     here = [icon for icon, inside in page.icons if icon in like and inside == thing.inside]
     anywhere = [icon for icon, _ in page.icons if icon in like]
-    if len(anywhere) <= 2:
+    if len(anywhere) == 1:
         return f"{press} the {thing.icon} icon"
     if thing.inside and len(here) == 1 and _is_clear(page, thing):
         return f"{press} the {thing.icon} icon {_where(thing)}"

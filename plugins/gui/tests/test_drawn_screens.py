@@ -176,6 +176,14 @@ def test_things_of_one_name_are_told_apart_by_their_order_and_may_be_missing_at_
     assert rendered.boxes_of(drawn, more, (1280, 800)) == {}, "a thing that the page doesn't know of"
 
 
+def test_things_of_one_name_and_of_different_kinds_are_never_confused():
+    drawn = next(p for p in (page("mail", s) for s in range(20)) if any(t.role == "checkbox" for t in p.things))
+    elements = listing(drawn)
+    links_first = sorted(elements, key=lambda e: e.role == "checkbox")
+    right = {thing.number: elements[thing.number].box for thing in drawn.things}
+    assert rendered.boxes_of(drawn, links_first, (1280, 800)) == right
+
+
 def test_what_is_cut_off_or_lies_over_another_thing_has_no_box():
     drawn = page("sign-in", size=(360, 640))
     whole = rendered.boxes_of(drawn, elements := list(Listed(drawn.html, (360, 640)).elements()), (360, 640))

@@ -23,6 +23,10 @@ from mmrl_browser.site import Site
 T = TypeVar("T")
 PATIENCE_S = 60.0
 """For the browser to start, and for a new page."""
+KEPT = 8
+"""Pages that stay as they were prepared, in case that is wanted, before one of them is shown something else."""
+SPARE = 2
+"""Pages that are being prepared before others wait for them instead of opening new ones."""
 AT_ONCE = 2
 """Pages that do something at the same time, for each core."""
 
@@ -41,6 +45,8 @@ class Driver:
         self.lost = 0
         """Pages that crashed or hung, so far."""
         self._idle: dict[Shape, list[Page]] = {}
+        self._preparing: dict[Shape, int] = {}
+        self._prepared = asyncio.Condition()
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="browser", daemon=True).start()
         self.turn = asyncio.Semaphore(AT_ONCE * (os.cpu_count() or 1))
@@ -48,7 +54,7 @@ class Driver:
         self._starting = asyncio.Lock()
         self._play: Any = None
         self._browser: Any = None
-        self._closing: set[asyncio.Task[None]] = set()
+        self._beside: set[asyncio.Task[None]] = set()
         self._manager = async_playwright()
         try:
             self.run(self._launched())
@@ -67,33 +73,61 @@ class Driver:
 
     # -- pages ------------------------------------------------------------------------------------------------------------
 
-    async def page(self, shape: Shape) -> Page:
-        """A page that nobody else has. Raises WorldLost where none can be made."""
-        idle = self._idle.setdefault(shape, [])
-        while idle:
-            page = idle.pop()
-            if page.usable:
-                return page
-            self._discard(page)
+    async def page(self, shape: Shape, wanted: tuple[str, int]) -> Page:
+        """A page that nobody else has, best one that shows what is wanted already. Raises WorldLost where none can be made."""
+        async with self._prepared:
+            idle = self._idle.setdefault(shape, [])
+            while not idle and self._preparing.get(shape, 0) > SPARE:
+                await self._prepared.wait()
+            for page in [page for page in idle if not page.usable]:
+                idle.remove(page)
+                self._discard(page)
+            best = next((page for page in idle if wanted == page.prepared), None)
+            if best is None and idle and (idle[0].prepared is None or len(idle) >= KEPT):
+                best = idle[0]
+            if best is not None:
+                idle.remove(best)
+                return best
         try:
             async with asyncio.timeout(PATIENCE_S):
                 return await Page.opened(await self._launched(), shape, self.site)
         except Exception as error:
             raise WorldLost(f"no page could be opened: {first_line(error)}") from error
 
-    def give_back(self, page: Page) -> None:
-        """From the browser's thread. A page that is broken or worn is closed."""
+    def give_back(self, page: Page, prepare: bool = False) -> None:
+        """From the browser's thread. A page that is broken or worn is closed. prepare: it shows again what it showed, for the
+        next episode, while nobody waits."""
         if page.broken:
             self.lost += 1
-        if page.usable:
-            self._idle.setdefault(page.shape, []).append(page)
-        else:
+        if not page.usable:
             self._discard(page)
+        elif prepare:
+            self._preparing[page.shape] = self._preparing.get(page.shape, 0) + 1
+            self._aside(self._again(page))
+        else:
+            self._idle.setdefault(page.shape, []).append(page)
+
+    async def _again(self, page: Page) -> None:
+        try:
+            async with self.turn:
+                await page.prepare()
+        except WorldLost:
+            self._discard(page)
+        else:
+            self._idle.setdefault(page.shape, []).append(page)
+        finally:
+            async with self._prepared:
+                self._preparing[page.shape] -= 1
+                self._prepared.notify_all()
 
     def _discard(self, page: Page) -> None:
-        task = self._loop.create_task(self._closed(page))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._aside(self._closed(page))
+
+    def _aside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Done while nobody waits for it."""
+        task = self._loop.create_task(work)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
 
     async def _closed(self, page: Page) -> None:
         """A context that can't be closed holds a renderer that doesn't stop: then the browser is started anew."""

@@ -56,6 +56,7 @@ class Files:
 
     actions = ACTIONS
     aside = ""
+    seeds_itself = False
 
     def __init__(self, driver: Driver, root: Path, goals: dict[str, Goal]) -> None:
         self.root, self.goals, self.pages = root.resolve(), goals, tuple(goals)

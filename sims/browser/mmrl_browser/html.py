@@ -32,6 +32,7 @@ class Texts:
     pages: Sequence[str] = ()
     actions = ACTIONS - {"open"}
     aside = ""
+    seeds_itself = False
 
     def __init__(self, driver: Driver) -> None:
         self._numbers = itertools.count()

@@ -50,6 +50,7 @@ class Tasks:
 
     actions = ACTIONS - {"open", "back"}
     aside = "#reward-display, #sync-task-cover, #click-canvas, #query"
+    seeds_itself = True
 
     def __init__(self, driver: Driver, mode: str) -> None:
         self.mode, self.pages = mode, pages()

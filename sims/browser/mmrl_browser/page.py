@@ -57,6 +57,10 @@ class Page:
         """What happened since they were last taken."""
         self.episode: Any = None
         """What the site keeps of the episode."""
+        self.before: tuple[str, int] | None = None
+        """The address and the seed that were shown last."""
+        self.prepared: tuple[str, int] | None = None
+        """Those that are shown already, untouched."""
         self.leaving = False
         """It is on its way to another page."""
         self._stopped = asyncio.Event()
@@ -120,8 +124,16 @@ class Page:
         """This page anew, without anything that the last one stored; what it draws at random is drawn from the seed, and its time
         stands still at `EPOCH_S`."""
         self._episodes += 1
+        if self.prepared != (url, seed):
+            await self.within("going to its address", self._shown(url, seed))
         self.notes.clear()
-        await self.within("going to its address", self._shown(url, seed))
+        self.prepared, self.before = None, (url, seed)
+
+    async def prepare(self) -> None:
+        """Shows what was shown before, for an episode to come."""
+        if self.before is not None:
+            await self.within("going to its address", self._shown(*self.before))
+            self.prepared = self.before
 
     async def _shown(self, url: str, seed: int) -> None:
         origin = "/".join(url.split("/", 3)[:3])

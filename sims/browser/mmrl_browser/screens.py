@@ -35,6 +35,8 @@ class Pages(Protocol):
     actions: frozenset[str]
     aside: str
     """A selector of what is no part of a page, when its elements are listed."""
+    seeds_itself: bool
+    """A page draws nothing before `begin` gives it its seed, so that it can be loaded before the seed is known."""
 
     def address(self, page: str) -> str:
         """Of a page; UserError where there is no such page."""
@@ -131,17 +133,18 @@ class BrowserScreen:
 
     async def _given_back(self, page: Page) -> None:
         self.browser.lost += page.broken
-        self._driver.give_back(page)
+        self._driver.give_back(page, prepare=self.site.seeds_itself)
 
     async def _start(self, name: str, address: str, seed: int) -> Shown:
         if self._page is not None and not self._page.usable:
             await self._given_back(self._page)
             self._page = None
+        wanted = (address, 0 if self.site.seeds_itself else seed)
         if self._page is None:
-            self._page = await self._driver.page(self.browser.shape)
+            self._page = await self._driver.page(self.browser.shape, wanted)
         self.browser.episodes += 1
         self._name, self._done = name, []
-        await self._page.show(address, seed)
+        await self._page.show(*wanted)
         return await self._shown(await self.site.begin(self._page, name, seed), ())
 
     async def _act(self, action: Action) -> Shown:
