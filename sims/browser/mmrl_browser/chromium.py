@@ -26,8 +26,10 @@ def arguments(proxy_port: int) -> list[str]:
     return [
         *("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--mute-audio", "--no-first-run"),
         *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions"),
+        "--disable-partial-raster",  # with it what was drawn before shows in the edges of what is drawn now
         *("--disable-quic", "--disable-domain-reliability", "--disable-client-side-phishing-detection", "--no-pings"),
-        "--disable-features=DnsOverHttps,Translate,OptimizationHints,MediaRouter,AutofillServerCommunication,HttpsUpgrades,HttpsFirstBalancedModeAutoEnable",
+        "--disable-features=DnsOverHttps,Translate,OptimizationHints,MediaRouter,AutofillServerCommunication,HttpsUpgrades,"
+        "HttpsFirstBalancedModeAutoEnable",
         *("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--webrtc-ip-handling-policy=disable_non_proxied_udp"),
         *(f"--proxy-server=http://127.0.0.1:{proxy_port}", "--proxy-bypass-list=<-loopback>"),
         *("--font-render-hinting=none", "--force-device-scale-factor=1"),
