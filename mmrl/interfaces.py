@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
-from mmrl.types import Case, Eyes, Prompt, Reply, Score
+from mmrl.types import Case, Eyes, Prompt, Reply, Rollout, Score
 
 if TYPE_CHECKING:
     import torch
@@ -78,6 +78,10 @@ class Task:
     def shows(self, prompt: Prompt, completion: str) -> Any:
         """The picture that a completion draws, a PIL image, for previews and reports; None where it draws none."""
         return None
+
+    def shows_episode(self, rollout: Rollout) -> Any:
+        """The picture of a whole episode, for reports; by default what its last completion draws."""
+        return self.shows(rollout.prompt, rollout.completion)
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """Figures over one evaluation beside its mean, such as a harmonic mean over kinds of items; by default none."""

@@ -336,9 +336,9 @@ class RlSteps(Steps):
                 run.folder.rollouts(step, [rollout_row(*rows[n], self.drawn(rows[n][0])) for n in kept])
 
     def drawn(self, rollout: Rollout) -> Any:
-        """The picture that a completion draws, if it draws one."""
-        with calling(f"task {rollout.prompt.task!r}: shows()"):
-            return self.run.tasks[rollout.prompt.task].shows(rollout.prompt, rollout.completion)
+        """The picture that an episode draws, if it draws one."""
+        with calling(f"task {rollout.prompt.task!r}: shows_episode()"):
+            return self.run.tasks[rollout.prompt.task].shows_episode(rollout)
 
 
 class DistillSteps(Steps):

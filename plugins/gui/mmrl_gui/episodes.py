@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
 from typing import Any, Literal
 
-from mmrl import Prompt, Reply, Task, UserError, WorldLost, user
+from mmrl import Prompt, Reply, Rollout, Task, UserError, WorldLost, user
 from mmrl.screens import Action, Screen, Screens, Shown, screens_of
 from mmrl.tasks import Prompts, known_split, of_kind, one_of, suggest, whole
 from mmrl_gui.actions import NoAction, listed, read, write
@@ -18,6 +18,7 @@ from mmrl_gui.exploring import Step
 from mmrl_gui.frames import Numbers, numbers_for
 from mmrl_gui.listing import kept, named
 from mmrl_gui.replay import Recording, Replay
+from mmrl_gui.strip import picture_in, strip
 
 APART = 100_000_000
 """Seeds of different splits are so far from each other."""
@@ -212,6 +213,15 @@ class Episodes(Task):
         if "gold" not in prompt.meta:
             raise UserError(f"nobody knows what to do on page {prompt.meta['page']!r}: give pages that have an expert, or data")
         return str(prompt.meta["gold"])
+
+    def shows(self, prompt: Prompt, completion: str) -> Any:
+        """The first screen with what is said to it."""
+        return strip([(picture_in(prompt.messages), completion)], self.numbers(), self.style == "tags", {})
+
+    def shows_episode(self, rollout: Rollout) -> Any:
+        """Its screens side by side, each with what was done."""
+        turns = [(picture_in(t.messages if n else rollout.prompt.messages), t.text) for n, t in enumerate(rollout.turns)]
+        return strip(turns, self.numbers(), self.style == "tags", rollout.outcome)
 
     def world(self, prompt: Prompt) -> Play | Replay:
         if self.recording and "episode" in prompt.meta:

@@ -244,3 +244,31 @@ def test_a_screen_that_is_lost_in_an_episode_costs_it(screens):
 def test_options_that_cant_be(screens, options, why):
     with pytest.raises(UserError, match=why):
         Episodes(**{"simulator": "fake/x", **options}).prompts("train", 0)
+
+
+def test_an_episode_as_a_strip(screens):
+    from mmrl.types import Rollout, Status, Turn
+
+    task = Episodes(simulator="fake/x", pages=["two"], style="brief")
+    prompt = task.prompts("train", 0)[1]
+    first, _ = play(task, prompt, "click 75 25", "click 25 75")
+    said = [("click 75 25", ()), ("click 25 75", tuple(first.messages))]
+    turns = tuple(
+        Turn(observed_ids=(1,), token_ids=(2,), logprobs=(0.0,), text=text, messages=messages) for text, messages in said
+    )
+    outcome = {"success": 1.0, "steps": 2.0, "reward": 0.9}
+    rollout = Rollout(prompt=prompt, group=0, turns=turns, status=Status.FINISHED, outcome=outcome)
+    shown = task.shows_episode(rollout)
+    assert shown.width > 2 * shown.height * 0.8, "two screens side by side"
+    orange = [(x, y) for x in range(shown.width) for y in range(32, shown.height - 30) if shown.getpixel((x, y)) == (230, 120, 0)]
+    halves = [[p for p in orange if (p[0] > shown.width / 2) == right] for right in (False, True)]
+    middles = [tuple(sum(axis) / len(half) for axis in zip(*half, strict=True)) for half in halves]
+    (x1, y1), (x2, y2) = middles
+    assert x1 % (shown.width / 2) > x2 % (shown.width / 2) and y1 < y2, "a cross up right, and one down left"
+    green = [
+        1 for x in range(shown.width) for y in range(shown.height - 24, shown.height) if shown.getpixel((x, y)) == (0, 158, 115)
+    ]
+    assert green, "what came of it"
+    assert task.shows(prompt, "no action at all").size[0] < shown.width
+    listed = Episodes(simulator="fake/x", pages=["one"], observe="elements")
+    assert listed.shows(listed.prompts("train", 0)[0], "click [1]") is None
