@@ -175,6 +175,7 @@ def test_list_json_is_a_contract(mmrl, site) -> None:
             "parts": [],
             "capabilities": ["per-env-seed", "snapshot"],
             "variants": [],
+            "screens": False,
             "doctor": "",
         },
     ]
