@@ -258,6 +258,8 @@ class TurnCollector:
             both = zip(rollouts, worlds, strict=True)
             shown = [Episode(r, *w) for r, w in both if w is not None and hasattr(w[0], "gold_turn")]
             self._show_on(shown)
+        for episode in shown:
+            self._tell(episode)
         ended = {id(e.rollout): e.ended() for e in shown}
         return [ended.get(id(r), r) for r in rollouts]
 
