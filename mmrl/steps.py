@@ -337,8 +337,10 @@ class RlSteps(Steps):
 
     def drawn(self, rollout: Rollout) -> Any:
         """The picture that an episode draws, if it draws one."""
-        with calling(f"task {rollout.prompt.task!r}: shows_episode()"):
-            return self.run.tasks[rollout.prompt.task].shows_episode(rollout)
+        task = self.run.tasks[rollout.prompt.task]
+        own = "shows" if type(task).shows_episode is Task.shows_episode else "shows_episode"
+        with calling(f"task {rollout.prompt.task!r}: {own}()"):
+            return task.shows_episode(rollout)
 
 
 class DistillSteps(Steps):
