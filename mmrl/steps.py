@@ -20,6 +20,7 @@ from mmrl.data.source import Source, gold_of, prompts_of
 from mmrl.errors import UserError
 from mmrl.gather import Gathered, Gatherer, Taken, collected, outcomes
 from mmrl.generate.local import LocalGenerator, Sampling
+from mmrl.interfaces import Task
 from mmrl.kept import kept_of, rollout_row
 from mmrl.learn import Demonstrations, Learner
 from mmrl.metrics import rl_metrics
