@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -47,25 +46,12 @@ HOW = "Answer with its box: x1 y1 x2 y2, in thousandths of its width and height.
 
 def write_start(folder: Path) -> int:
     """The random checkpoint that the warm start begins with. -> Its number of weights."""
-    import torch
     from mmrl_grounding.scenes import COLOURS, SHAPES, TILES
-
-    from mmrl.policies import tiny
 
     coordinates = [round(1000 * n / SIZE) for n in range(0, SIZE + 1, GRID)]
     words = [HOW, "Where is", *(f" {w}" for w in (*COLOURS, *SHAPES, *TILES, "tile"))]
     words += [f" {n}" for n in coordinates] + [str(n) for n in coordinates if n > 9]
-    model, processor = tiny.build("qwen3_vl", words=words)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for name, module in model.named_modules():
-            if isinstance(module, torch.nn.Linear | torch.nn.Conv3d) and name != "lm_head":  # that one is the embedding
-                module.weight.normal_(0, 1 / math.sqrt(module.weight[0].numel()), generator=generator)
-            elif name.endswith("pos_embed"):
-                module.weight.normal_(0, 1, generator=generator)
-    model.save_pretrained(folder)
-    processor.save_pretrained(folder)
-    return sum(p.numel() for p in model.parameters())
+    return learning.write_start(folder, words)
 
 
 def main() -> None:

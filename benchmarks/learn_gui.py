@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import subprocess
 import sys
 import tempfile
@@ -64,22 +63,8 @@ RL = '{{ kind = "rl", split = "train", steps = {steps}, prompts_per_step = {prom
 
 def write_start(folder: Path, pages: list[str]) -> int:
     """The random checkpoint that the warm start begins with. -> Its number of weights."""
-    import torch
-
-    from mmrl.policies import tiny
-
     words = [*(text for page in pages for text in SAYS[page]), "click", *(f" {n}" for n in range(max(COLUMNS, ROWS)))]
-    model, processor = tiny.build("qwen3_vl", words=words)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for name, module in model.named_modules():
-            if isinstance(module, torch.nn.Linear | torch.nn.Conv3d) and name != "lm_head":  # that one is the embedding
-                module.weight.normal_(0, 1 / math.sqrt(module.weight[0].numel()), generator=generator)
-            elif name.endswith("pos_embed"):
-                module.weight.normal_(0, 1, generator=generator)
-    model.save_pretrained(folder)
-    processor.save_pretrained(folder)
-    return sum(p.numel() for p in model.parameters())
+    return learning.write_start(folder, words)
 
 
 def record(folder: Path, page: str, demos: int) -> None:

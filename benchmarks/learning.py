@@ -6,6 +6,7 @@ Not a benchmark itself. A run has one thread, so that as many runs as there are 
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -53,6 +54,26 @@ def train(runs: Path, name: str, text: str, **env: str) -> Run:
     rows = [json.loads(line) for line in (runs / name / "metrics.jsonl").read_text().splitlines()]
     evaluations = [{"step": row["step"], **row["eval"]} for row in rows if "eval" in row]
     return Run(evaluations, round(time.perf_counter() - started, 1))
+
+
+def write_start(folder: Path, words: Sequence[str]) -> int:
+    """A random `tiny:qwen3_vl` to begin with, with a token for each of these texts: linear and convolution weights have the
+    standard deviation 1 / sqrt(fan-in), position embeddings 1. -> Its number of weights."""
+    import torch
+
+    from mmrl.policies import tiny
+
+    model, processor = tiny.build("qwen3_vl", words=words)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, module in model.named_modules():
+            if isinstance(module, torch.nn.Linear | torch.nn.Conv3d) and name != "lm_head":  # that one is the embedding
+                module.weight.normal_(0, 1 / math.sqrt(module.weight[0].numel()), generator=generator)
+            elif name.endswith("pos_embed"):
+                module.weight.normal_(0, 1, generator=generator)
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return sum(p.numel() for p in model.parameters())
 
 
 def checkpoint(runs: Path, name: str) -> Path:

@@ -115,10 +115,6 @@ class Screens(Protocol):
         """A screen that nobody else has. elements: its `Shown` should list them."""
         ...
 
-    def figures(self) -> Mapping[str, float]:
-        """Counts since they were last asked for: episodes, `lost`, what was refused."""
-        ...
-
 
 def screens_of(id: str, options: Mapping[str, Any] | None = None) -> Screens:
     """The screens of a simulator. UserError where there is no such simulator, or it has none."""

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from mmrl import Prompt, Reply, Rollout, Task, UserError, WorldLost, user
 from mmrl.screens import Action, Screen, Screens, Shown, screens_of
 from mmrl.tasks import Prompts, known_split, of_kind, one_of, suggest, whole
+from mmrl.types import replace
 from mmrl_gui.actions import NoAction, listed, read, write
 from mmrl_gui.examples import Examples
 from mmrl_gui.exploring import Step
@@ -260,7 +261,7 @@ class Play:
         }
         if shown.terminated:
             return Reply(terminated=True, outcome=outcome)
-        said = _with(shown, notes) if notes else shown
+        said = replace(shown, notes=(*notes, *shown.notes))
         return Reply(messages=[self.task.message(said, first=False)], outcome=outcome)
 
     def gold_turn(self) -> str | None:
@@ -277,10 +278,6 @@ class Play:
                 self._early.exception()  # waited for, so that its screen can be given back; whether it failed doesn't matter now
             _EARLY.release()
         self.screen.close()
-
-
-def _with(shown: Shown, notes: tuple[str, ...]) -> Shown:
-    return dataclasses.replace(shown, notes=(*notes, *shown.notes))
 
 
 @cache

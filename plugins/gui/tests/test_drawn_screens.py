@@ -127,9 +127,6 @@ class FakeScreens:
         self.opened += 1
         return FakeScreen(self)
 
-    def figures(self):
-        return {}
-
 
 @pytest.fixture
 def fake(monkeypatch):

@@ -65,9 +65,6 @@ class FakeScreens:
         self.opened += 1
         return FakeScreen(self, elements)
 
-    def figures(self):
-        return {}
-
 
 @pytest.fixture
 def screens(monkeypatch):

@@ -76,7 +76,6 @@ class Browser:
         self.shape = Shape(self.size, window or self.size)
         self._driver = driver()
         self.site = make(self._driver)
-        self.episodes = self.refused = self.lost = 0
 
     @property
     def pages(self) -> Sequence[str]:
@@ -88,11 +87,6 @@ class Browser:
 
     def open(self, elements: bool = False) -> BrowserScreen:
         return BrowserScreen(self, self._driver, elements)
-
-    def figures(self) -> dict[str, float]:
-        found = {"episodes": float(self.episodes), "refused": float(self.refused), "lost": float(self.lost)}
-        self.episodes = self.refused = self.lost = 0
-        return found
 
 
 class BrowserScreen:
@@ -132,7 +126,6 @@ class BrowserScreen:
             return await work
 
     async def _given_back(self, page: Page) -> None:
-        self.browser.lost += page.broken
         self._driver.give_back(page, prepare=self.site.seeds_itself)
 
     async def _start(self, name: str, address: str, seed: int) -> Shown:
@@ -142,7 +135,6 @@ class BrowserScreen:
         wanted = (address, 0 if self.site.seeds_itself else seed)
         if self._page is None:
             self._page = await self._driver.page(self.browser.shape, wanted)
-        self.browser.episodes += 1
         self._name, self._done = name, []
         await self._page.show(*wanted)
         return await self._shown(await self.site.begin(self._page, name, seed), ())
@@ -160,7 +152,6 @@ class BrowserScreen:
                 await perform(page, action)
         except Refused as why:
             refused.append(str(why))
-            self.browser.refused += 1
         await page.wait(self.browser.step_ms)
         return await self._shown(await self.site.state(page), refused)
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import os
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -222,13 +224,13 @@ def hasty(monkeypatch):
 @pytest.mark.parametrize("code", ["while (1);", "setTimeout(() => { while (1); }, 10)"])
 def test_a_page_that_hangs_costs_its_episode(shown, html, hasty, code):
     screen, page = shown(f"<button onclick='{code}'>hang</button>")
-    html.figures()
+    before = html._driver.lost
     with pytest.raises(WorldLost, match="the page hangs"):
         screen.act(click(named(page, "hang")))
     with pytest.raises(WorldLost, match="start\\(\\) another"):
         screen.act(Action(kind="wait"))
     assert named(screen.start(COUNT, 0), "go"), "another page takes its place"
-    assert html.figures()["lost"] == 1
+    assert html._driver.lost == before + 1
 
 
 def test_a_page_that_never_loads(shown, hasty):
@@ -269,3 +271,31 @@ def test_without_a_browser_one_line_says_what_to_do(monkeypatch):
     monkeypatch.setenv("MMRL_BROWSER", "no-such-browser")
     with pytest.raises(UserError, match=r"no-such-browser.*make system.*MMRL_BROWSER"):
         chromium.executable()
+
+
+def test_transitions_are_over_at_once(shown):
+    move = "position:absolute;left:0;top:50px;width:20px;height:20px;background:red;transition:left 1s linear"
+    screen, page = shown(f"<div id=d style='{move}'></div><button onclick=\"d.style.left = '200px'\">move</button>")
+    after = screen.act(click(named(page, "move")))
+    assert _left_of_red(after.picture) == pytest.approx(200, abs=2)
+
+
+def test_a_browser_that_dies_is_started_again(shown, html):
+    screen, _ = shown(COUNT)
+    (pid,) = html._driver.run(html._driver.processes())["browser"]
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(WorldLost):
+        screen.act(Action(kind="wait"))
+    assert named(screen.start(COUNT, 0), "go")
+    assert html._driver.run(html._driver.processes())["browser"] != [pid]
+
+
+def test_a_worn_page_is_replaced(html, monkeypatch):
+    monkeypatch.setattr("mmrl_browser.page.WORN", 2)
+    contexts = []
+    for seed in range(4):
+        screen = html.open()
+        screen.start(COUNT, seed)
+        contexts.append(screen._page.context)
+        screen.close()
+    assert len({id(context) for context in contexts}) >= 2 and contexts[-1] is not contexts[0]
