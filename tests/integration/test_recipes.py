@@ -1,14 +1,13 @@
 """The run files of published systems: each is what its page says, and runs as it stands on a tiny model and the samples."""
 
-import importlib.util
 import json
 import re
 from pathlib import Path
 
 import pytest
+from browsers import no_browser
 
 import runs
-from mmrl import UserError
 from mmrl.config import load_config, smoke
 from mmrl.start import check_config, resolved
 
@@ -54,20 +53,6 @@ BROWSER = ("digirl", "webwise", "vsc-rl")
 """Those that are played in a browser."""
 LONG = ("rewardmap", "vla-rl", "vlac", "vlac-critic", *BROWSER)
 """Those that take more than twenty seconds: they draw large maps, play long episodes token by token, or look at each moment."""
-
-
-def no_browser():
-    """Why none can be driven here, or None."""
-    for package in ("playwright", "miniwob"):
-        if importlib.util.find_spec(package) is None:
-            return f'{package} is not installed: pip install "mmrl[browser]"'
-    from mmrl_browser.chromium import executable
-
-    try:
-        executable()
-    except UserError as error:
-        return str(error)
-    return None
 
 
 @pytest.mark.parametrize(

@@ -283,6 +283,14 @@ def test_scores_come_in_the_order_of_the_cases():
     assert [s.value for s in scores] == [i / 2000 for i in range(2000)]
 
 
+def test_an_episode_whose_world_broke_has_failed_whatever_a_verifier_says():
+    lost = Case(completion="right", answer="right", status=Status.WORLD_ERROR)
+    with Judge({"faulty/equal": {}}) as judge:
+        first, second, third = judge.run("faulty/equal", [GOOD, lost, GOOD])
+        (weighed,) = judge.score([lost], [{"faulty/equal": 1.0}])
+    assert first.value == third.value == 1.0 and second == weighed and weighed.value is None and "broke" in weighed.detail
+
+
 def test_processes_work_side_by_side(tmp_path):
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
     cases = [Case(completion="", answer=(a, b)), Case(completion="", answer=(b, a))]  # each waits for the other

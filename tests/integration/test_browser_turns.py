@@ -1,0 +1,183 @@
+"""Several turns in a real browser, from its pages to the gradient: each turn's screen is read where it was seen, what the policy
+said is trained and nothing else, and each turn is credited with what came after it."""
+
+import pytest
+import torch
+from browsers import no_browser
+
+import vlm_cases as cases
+from mmrl.algorithms.gae import gae
+from mmrl.algorithms.signals import Signals
+from mmrl.collect.turns import TurnCollector
+from mmrl.generate.local import Sample, Sampling
+from mmrl.pack import pack
+from mmrl.schema import RlStage
+from mmrl.types import Credit, Score, Status
+
+PAGE = "click-button-sequence"
+GROUP = 4
+
+
+class Script:
+    """A generator that samples what it is told to: a function of a group's number, the episode's in it, and the turn."""
+
+    batch_size = 64
+
+    def __init__(self, policy, says):
+        self.policy, self.says, self.turn = policy, says, 0
+
+    def generate(self, inputs, group_size, sampling):
+        if self.turn == 0:
+            places = [(g, k) for g in range(len(inputs)) for k in range(group_size)]
+            self.going = places
+        else:  # episodes that go on, one by one
+            places = self.going = [p for p in self.going if self.says(*p, self.turn) is not None]
+        assert len(places) == len(inputs) * group_size
+        samples = [self._sample(self.says(*place, self.turn)) for place in places]
+        self.turn += 1
+        return [samples[i : i + group_size] for i in range(0, len(samples), group_size)]
+
+    def _sample(self, text):
+        ids = tuple(self.policy.encode_completion(text))
+        return Sample(token_ids=ids, logprobs=(-1.0,) * len(ids), finished=True)
+
+
+@pytest.fixture(scope="module")
+def task():
+    if why := no_browser():
+        pytest.skip(why)
+    from mmrl_gui.episodes import Episodes
+
+    return Episodes(pages=[PAGE], style="brief", held_out=10)
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(f, marks=() if f == "qwen3_vl" else pytest.mark.slow) for f in cases.FAMILIES]
+)
+def policy(request):
+    return cases.policy(request.param)
+
+
+def right(task, prompt):
+    """The two actions that the page's expert takes."""
+    world, said = task.world(prompt), [task.gold(prompt)]
+    world.step(said[0])
+    said.append(world.gold_turn())
+    world.close()
+    return said
+
+
+@pytest.fixture(scope="module")
+def played(policy, task):
+    """Two groups of four episodes: right, right but for a word in between, the buttons in the wrong order, and no action at all
+    until there are no turns left."""
+    prompts = task.prompts("test", 0)[:2]
+    gold = [right(task, p) for p in prompts]
+
+    def says(group, k, turn):
+        one, two = gold[group]
+        said = ([one, two], [one, "hm", two], [two, one], ["what?"] * 4)[k]
+        return said[turn] if turn < len(said) else None
+
+    collector = TurnCollector(policy, Script(policy, says), {prompts[0].task: task}, max_turns=4)
+    return collector.collect(prompts, collector.encode(prompts), GROUP, Sampling(temperature=1.0, max_tokens=16))
+
+
+def conversation(rollout):
+    """The whole of it, as messages: prompt, answer, what was seen, answer, ..."""
+    said = list(rollout.prompt.messages)
+    for number, turn in enumerate(rollout.turns):
+        said += turn.messages if number else ()
+        said += [{"role": "assistant", "content": [{"type": "text", "text": turn.text}]}] if turn.token_ids else []
+    return [{"role": m["role"], "content": list(m["content"])} for m in said]
+
+
+def directly(policy, rollout):
+    """transformers' own reading of the conversation, in one call of its processor and one of its model: the ids, the number of
+    its pictures, and the log-probabilities of what the policy said."""
+    encoded = policy.processor.apply_chat_template(
+        conversation(rollout), tokenize=True, return_dict=True, return_tensors="pt", add_generation_prompt=False
+    )
+    ids = encoded["input_ids"][0].tolist()
+    places, at = [], 0
+    for turn in rollout.turns:  # an answer stands after its generation prompt, in order
+        wanted = list(turn.token_ids)
+        while wanted and ids[at : at + len(wanted)] != wanted:
+            at += 1
+        places += range(at, at + len(wanted))
+        at += len(wanted)
+    policy.family._forget()
+    logits = policy.model(**encoded).logits[0]
+    logits[:, sorted(policy.banned)] = -torch.inf
+    predicted = logits.log_softmax(-1)[[p - 1 for p in places]]
+    return ids, len(encoded["image_grid_thw"]), predicted.gather(1, torch.tensor(ids)[places][:, None])[:, 0]
+
+
+def gradient(policy, loss):
+    policy.model.zero_grad()
+    loss.backward()
+    found = torch.cat([p.grad.flatten() for _, p in policy.parameters() if p.grad is not None]).clone()
+    policy.model.zero_grad()
+    return found
+
+
+def test_the_episodes_are_those_of_the_script(played):
+    assert [r.outcome["success"] for r in played] == [1.0, 1.0, 0.0, 0.0] * 2
+    assert [sum(bool(t.token_ids) for t in r.turns) for r in played] == [2, 3, 2, 4] * 2
+    assert [r.status for r in played] == [Status.FINISHED, Status.FINISHED, Status.FINISHED, Status.TRUNCATED_TURNS] * 2
+    assert [r.group for r in played] == [0] * 4 + [1] * 4
+    first, second = (r.turns[1].messages[0]["content"][0]["image"] for r in (played[0], played[4]))
+    assert first.tobytes() != second.tobytes(), "each episode sees its own page"
+
+
+@pytest.mark.parametrize(("shared", "budget"), [(True, 100_000), (False, 100_000), (True, 700), (False, 1)])
+def test_logprobs_and_gradient_are_transformers_own_of_the_whole_conversation(policy, played, shared, budget):
+    want = [directly(policy, r) for r in played]
+    for rollout, (ids, pictures, logprobs) in zip(played, want, strict=True):
+        observed = [i for t in rollout.turns for i in (*t.observed_ids, *t.token_ids)]
+        ends = ids[: len(observed)] == observed[: len(ids)]
+        assert ends, "token for token what the chat template makes of it"
+        assert pictures == sum(1 for t in rollout.turns[1:] if t.observed_ids) + 1 and len(logprobs) == rollout.length
+    longest = max(r.length for r in played)
+    weights = torch.linspace(-1, 2, len(played) * longest).reshape(len(played), longest)
+    expected = gradient(policy, sum((w * weights[n, : len(w)]).sum() for n, (_, _, w) in enumerate(want)))
+    batch = pack(played, Credit(advantages=weights), policy, shared_prefix=shared, budget=budget, keep_zero=True)
+    got = [policy.outputs(m, 1.0).logprobs_L for m in batch.micro]
+    for micro, logprobs_L in zip(batch.micro, got, strict=True):
+        alone = torch.stack([want[n][2][t] for n, t in zip(micro.rollout_L, micro.place_L, strict=True)])
+        assert (logprobs_L - alone).abs().max() < 5e-5
+    assert sum(len(m.target_L) for m in batch.micro) == sum(r.length for r in played), "all that was said, and nothing else"
+    loss = sum((g * m.advantages_L).sum() for g, m in zip(got, batch.micro, strict=True))
+    assert ((gradient(policy, loss) - expected).norm() / expected.norm()).item() < 1e-4
+
+
+def test_a_later_screen_matters_to_what_is_said_after_it_and_not_before(policy, played):
+    """Or the parity above would hold for a policy that is blind."""
+    rollout, other = played[0], played[4]
+    swapped = [*conversation(rollout)]
+    picture = other.turns[1].messages[0]["content"][0]["image"].rotate(180)
+    swapped[2] = {"role": "user", "content": [{"type": "image", "image": picture}, *swapped[2]["content"][1:]]}
+    found = []
+    for said in (conversation(rollout), swapped):
+        encoded = policy.processor.apply_chat_template(said, tokenize=True, return_dict=True, return_tensors="pt")
+        policy.family._forget()
+        found.append(policy.model(**encoded).logits[0])
+    before = len(rollout.turns[0].observed_ids) + len(rollout.turns[0].token_ids)
+    assert torch.equal(*(f[: before - 1] for f in found)) and not torch.allclose(*(f[-1] for f in found), atol=1e-4)
+
+
+@pytest.mark.parametrize("by_turn", [False, True])
+def test_each_turn_is_credited_with_what_came_after_it(played, by_turn):
+    """With gamma 0.5 and values of 0: an episode's end pays its turns 1, 1/2, 1/4 from the last; what a turn earned by itself
+    counts in full."""
+    earned = [(0.5, 0.5), (0.5, 0.0, 0.5), (0.0, 0.0), (0.0,) * len(played[3].turns)] * 2
+    scores = [Score(r.outcome["success"], steps=s if by_turn else ()) for r, s in zip(played, earned, strict=True)]
+    signals = Signals(played, scores, RlStage(kind="rl", steps=1, credit="turn"))
+    zeros = torch.zeros_like(signals.rewards_NT)
+    found, _ = gae(signals.rewards_NT, zeros, torch.zeros(len(played)), signals.units_NT, gamma=0.5, lam=1.0, whiten=False)
+    won = [(0.75, 0.5), (0.625, 0.25, 0.5)] if by_turn else [(0.5, 1.0), (0.25, 0.5, 1.0)]
+    wanted = [*won, (0.0, 0.0), (0.0,) * 4]
+    for n, rollout in enumerate(played):
+        said = [turn for turn in rollout.turns if turn.token_ids]
+        flat = [credit for turn, credit in zip(said, wanted[n % GROUP], strict=True) for _ in turn.token_ids]
+        assert found[n, : rollout.length].tolist() == pytest.approx(flat), "one credit for all tokens of a turn"
