@@ -3,9 +3,10 @@
     python benchmarks/browser.py [--pages 1 2 4] [--seconds 8] [--rounds 3]
 
 Both play the same pages with the same seeds and the same click, and take a picture of each screen that is to be answered. The
-package's environment is driven by selenium, as it comes, one page; ours by one thread for each page of the pool. Ours loads the
-page anew for each episode, theirs goes on in the old one. Rounds alternate, so that a busy machine slows both. Prints one JSON
-object; `times` is ours over theirs, the median of the rounds, for each size of the pool.
+package's environment is driven by selenium, as it comes, one page; ours by one thread for each page of the pool. `fresh` loads
+the page anew for each episode, as ours does unless it is told otherwise; `kept` goes on in the old one, as theirs does. Rounds
+alternate, so that a busy machine slows all. Prints one JSON object; `times` is ours over theirs, the median of the rounds, for
+each size of the pool.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     theirs, close = package()
-    ways: dict[str, Callable[[float], float]] = {"package": theirs} | {f"{n}": ours(n) for n in args.pages}
+    ways: dict[str, Callable[[float], float]] = {"package": theirs}
+    ways |= {f"{n} {how}": ours(n, how == "fresh") for how in ("kept", "fresh") for n in args.pages}
     rates: dict[str, list[float]] = {name: [] for name in ways}
     for way in ways.values():
         way(1.0)  # pages are opened
@@ -41,7 +43,8 @@ def main() -> None:
         for name, way in ways.items():
             rates[name].append(way(args.seconds))
     close()
-    times = {n: [a / b for a, b in zip(rates[f"{n}"], rates["package"], strict=True)] for n in args.pages}
+    times = {name: [a / b for a, b in zip(found, rates["package"], strict=True)] for name, found in rates.items()}
+    del times["package"]
     print(
         json.dumps(
             {
@@ -56,13 +59,13 @@ def main() -> None:
     )
 
 
-def ours(pages: int) -> Callable[[float], float]:
+def ours(pages: int, fresh: bool) -> Callable[[float], float]:
     """Plays for so many seconds in a pool of this size -> episodes a second."""
     from mmrl_browser.miniwob import MiniWoB
 
     from mmrl.screens import Action
 
-    miniwob = MiniWoB()
+    miniwob = MiniWoB(fresh=fresh)
     seeds = count()
 
     def play(end: float) -> int:

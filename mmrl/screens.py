@@ -83,8 +83,8 @@ class Screen(Protocol):
     """One screen, in the hands of one episode. Its methods are called from any thread, one at a time, and raise
     `mmrl.WorldLost` where it crashed or hung."""
 
-    def start(self, page: str, seed: int) -> Shown:
-        """The page anew, drawn from the seed alone, whatever was shown before."""
+    def start(self, page: str, seed: int, picture: bool = True) -> Shown:
+        """The page anew, drawn from the seed alone, whatever was shown before. picture: False where nobody will look at it."""
         ...
 
     def act(self, action: Action) -> Shown:

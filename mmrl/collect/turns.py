@@ -85,6 +85,7 @@ class Episode:
 
     def cut_off(self, version: int, status: Status) -> None:
         """No turn is left, or no room: what the world said is observed and nothing follows."""
+        self.close()
         silent = Sample(token_ids=(), logprobs=(), finished=False)
         self.turns.append(turn_of(self.observed, silent, "", version, self.messages))
         self.status = status

@@ -239,7 +239,7 @@ class Play:
     def __init__(self, task: Episodes, screen: Screen, prompt: Prompt) -> None:
         self.task, self.screen, self.instruction = task, screen, str(prompt.meta["instruction"])
         self.steps = self.refused = 0
-        self._start = partial(screen.start, prompt.meta["page"], prompt.seed)
+        self._start = partial(screen.start, prompt.meta["page"], prompt.seed, picture=False)  # which is in the prompt
         self._early: Future[Shown] | None = _threads().submit(self._start) if _EARLY.acquire(blocking=False) else None
         self._shown: Shown | None = None
 

@@ -63,7 +63,7 @@ class FakeScreen:
     def __init__(self, owner):
         self.owner, self.clicked, self.lost = owner, [], False
 
-    def start(self, page, seed):
+    def start(self, page, seed, picture=True):
         self.owner.started.append((page, seed))
         if self.owner.losses:
             self.owner.losses -= 1

@@ -16,7 +16,7 @@ class FakeScreen:
     def __init__(self, screens, elements):
         self.screens, self.elements, self.closed = screens, elements, False
 
-    def start(self, page, seed):
+    def start(self, page, seed, picture=True):
         if self.screens.lost:
             self.screens.lost -= 1
             raise WorldLost("it hangs")

@@ -94,7 +94,7 @@ class Line:
     def __init__(self, screens, elements):
         self.screens, self.elements = screens, elements
 
-    def start(self, page, seed):
+    def start(self, page, seed, picture=True):
         self.screens.started.append((page, seed))
         if self.screens.lost:
             self.screens.lost -= 1

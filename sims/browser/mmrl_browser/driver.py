@@ -13,7 +13,7 @@ import os
 import threading
 import warnings
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from mmrl import UserError, WorldLost
 from mmrl_browser.chromium import arguments, executable
@@ -21,6 +21,8 @@ from mmrl_browser.page import DEADLINE_S, Page, Shape
 from mmrl_browser.site import Site
 
 T = TypeVar("T")
+After = Literal["nothing", "prepare", "keep"]
+"""What becomes of a page that an episode is done with."""
 PATIENCE_S = 60.0
 """For the browser to start, and for a new page."""
 KEPT = 8
@@ -94,17 +96,19 @@ class Driver:
         except Exception as error:
             raise WorldLost(f"no page could be opened: {first_line(error)}") from error
 
-    def give_back(self, page: Page, prepare: bool = False) -> None:
-        """From the browser's thread. A page that is broken or worn is closed. prepare: it shows again what it showed, for the
-        next episode, while nobody waits."""
+    def give_back(self, page: Page, then: After = "nothing") -> None:
+        """From the browser's thread. A page that is broken or worn is closed. then: `prepare` shows again what it showed, for the
+        next episode, while nobody waits; `keep` leaves it as it is for that."""
         if page.broken:
             self.lost += 1
         if not page.usable:
             self._discard(page)
-        elif prepare:
+        elif then == "prepare":
             self._preparing[page.shape] = self._preparing.get(page.shape, 0) + 1
             self._aside(self._again(page))
         else:
+            if then == "keep":
+                page.keep()
             self._idle.setdefault(page.shape, []).append(page)
 
     async def _again(self, page: Page) -> None:
@@ -214,4 +218,4 @@ def close() -> None:
         found.close()
 
 
-__all__ = ["Driver", "close", "driver", "first_line"]
+__all__ = ["After", "Driver", "close", "driver", "first_line"]

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from mmrl import UserError
 from mmrl.tasks import suggest
 from mmrl_browser.acting import ACTIONS
-from mmrl_browser.driver import Driver
+from mmrl_browser.driver import After, Driver
 from mmrl_browser.page import Page
 from mmrl_browser.screens import Browser, State
 from mmrl_browser.site import folder as files_of
@@ -56,7 +56,7 @@ class Files:
 
     actions = ACTIONS
     aside = ""
-    seeds_itself = False
+    after: After = "nothing"
 
     def __init__(self, driver: Driver, root: Path, goals: dict[str, Goal]) -> None:
         self.root, self.goals, self.pages = root.resolve(), goals, tuple(goals)

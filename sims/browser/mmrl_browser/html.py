@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from mmrl import UserError
 from mmrl_browser.acting import ACTIONS
-from mmrl_browser.driver import Driver
+from mmrl_browser.driver import After, Driver
 from mmrl_browser.page import Page
 from mmrl_browser.screens import Browser, State
 from mmrl_browser.site import Page as Given
@@ -32,7 +32,7 @@ class Texts:
     pages: Sequence[str] = ()
     actions = ACTIONS - {"open"}
     aside = ""
-    seeds_itself = False
+    after: After = "nothing"
 
     def __init__(self, driver: Driver) -> None:
         self._numbers = itertools.count()

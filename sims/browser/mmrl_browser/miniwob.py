@@ -13,7 +13,7 @@ from typing import Any
 from mmrl import UserError, WorldLost
 from mmrl.tasks import suggest
 from mmrl_browser.acting import ACTIONS
-from mmrl_browser.driver import Driver
+from mmrl_browser.driver import After, Driver
 from mmrl_browser.experts import EXPERTS, Expert
 from mmrl_browser.page import LOADING_MS, Page
 from mmrl_browser.screens import Browser, State
@@ -25,7 +25,13 @@ WINDOW = (500, 320)
 """Of the browser, as its own environment has it: beside the screen stand the rewards."""
 HOST = "miniwob"
 READY_TRIES = 100
-BEGIN = "([seed, mode]) => { Math.seedrandom(seed); core.setDataMode(mode); core.startEpisodeReal(); }"
+BEGIN = """([seed, mode]) => {
+  core.endEpisode(0); // of an episode that was left before its end
+  if (document.activeElement) document.activeElement.blur();
+  Math.seedrandom(seed);
+  core.setDataMode(mode);
+  core.startEpisodeReal();
+}"""
 SAYS = """() => {
   if (!WOB_TASK_READY) return null;
   const said = core.getUtterance();
@@ -38,11 +44,13 @@ class MiniWoB(Browser):
     """Screens of 160 x 210 pixels. A page's seed is MiniWoB++'s; its time is that of its actions, `step_ms` each, so that the
     reward which falls with time falls with the number of actions, and the ten seconds that most pages give are twenty of them."""
 
-    def __init__(self, *, step_ms: int = 500, mode: str = "train") -> None:
-        """mode: its data mode, `train` or `test`, where a page has two."""
+    def __init__(self, *, step_ms: int = 500, mode: str = "train", fresh: bool = True) -> None:
+        """mode: its data mode, `train` or `test`, where a page has two. fresh: a page is loaded anew for each episode, so that it
+        depends on its seed alone; false begins the next episode in the page as it is, as the package's own environment does,
+        which is faster, and some pages keep things."""
         if mode not in ("train", "test"):
             raise UserError(f"mode = {mode!r:.40} is unknown: choose train or test")
-        super().__init__(lambda driver: Tasks(driver, mode), SIZE, step_ms, WINDOW)
+        super().__init__(lambda driver: Tasks(driver, mode, "prepare" if fresh else "keep"), SIZE, step_ms, WINDOW)
 
 
 class Tasks:
@@ -50,10 +58,9 @@ class Tasks:
 
     actions = ACTIONS - {"open", "back"}
     aside = "#reward-display, #sync-task-cover, #click-canvas, #query"
-    seeds_itself = True
 
-    def __init__(self, driver: Driver, mode: str) -> None:
-        self.mode, self.pages = mode, pages()
+    def __init__(self, driver: Driver, mode: str, after: After) -> None:
+        self.mode, self.after, self.pages = mode, after, pages()
         self._url = driver.site.host(HOST, _files())
 
     def address(self, page: str) -> str:

@@ -61,8 +61,12 @@ class Page:
         """The address and the seed that were shown last."""
         self.prepared: tuple[str, int] | None = None
         """Those that are shown already, untouched."""
+        self._kept = False
+        """Those were shown to an episode before."""
         self.leaving = False
         """It is on its way to another page."""
+        self._went = False
+        """It did something about going elsewhere since it was shown."""
         self._stopped = asyncio.Event()
         self._pending: set[Any] = set()
         """Requests that are under way."""
@@ -126,14 +130,21 @@ class Page:
         self._episodes += 1
         if self.prepared != (url, seed):
             await self.within("going to its address", self._shown(url, seed))
+        elif self._kept:
+            x, y = self.shape.window
+            await self.within("the mouse", self.page.mouse.move(x - 1, y - 1))  # it may lie on something that shows it
         self.notes.clear()
         self.prepared, self.before = None, (url, seed)
+
+    def keep(self) -> None:
+        """What is shown serves the next episode as it is, if that wants the same page."""
+        self.prepared, self._kept = None if self._went else self.before, True
 
     async def prepare(self) -> None:
         """Shows what was shown before, for an episode to come."""
         if self.before is not None:
             await self.within("going to its address", self._shown(*self.before))
-            self.prepared = self.before
+            self.prepared, self._kept = self.before, False
 
     async def _shown(self, url: str, seed: int) -> None:
         origin = "/".join(url.split("/", 3)[:3])
@@ -149,6 +160,7 @@ class Page:
             raise WorldLost(f"{url} can't be shown: {'nothing' if response is None else f'status {response.status}'}")
         await self.session.send("Page.resetNavigationHistory")
         await self._waited(LOADING_MS)
+        self._went = False
 
     async def script(self, code: str, argument: Any = None) -> Any:
         """What a function of JavaScript gives, called with this argument."""
@@ -197,7 +209,7 @@ class Page:
 
     def _starts(self, event: Any) -> None:
         if event["frameId"] == self._frame:
-            self.leaving = True
+            self.leaving = self._went = True
 
     def _stops(self, event: Any) -> None:
         if event["frameId"] == self._frame:

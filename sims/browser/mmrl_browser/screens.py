@@ -12,7 +12,7 @@ from mmrl import UserError, WorldLost
 from mmrl.screens import Action, Element, Shown
 from mmrl.tasks import whole
 from mmrl_browser.acting import ACTIONS, Refused, perform
-from mmrl_browser.driver import Driver, driver
+from mmrl_browser.driver import After, Driver, driver
 from mmrl_browser.experts import Expert
 from mmrl_browser.page import Page, Shape
 
@@ -35,8 +35,8 @@ class Pages(Protocol):
     actions: frozenset[str]
     aside: str
     """A selector of what is no part of a page, when its elements are listed."""
-    seeds_itself: bool
-    """A page draws nothing before `begin` gives it its seed, so that it can be loaded before the seed is known."""
+    after: After
+    """`prepare` and `keep` where a page draws nothing before `begin` gives it its seed: it can be there before that is known."""
 
     def address(self, page: str) -> str:
         """Of a page; UserError where there is no such page."""
@@ -100,8 +100,8 @@ class BrowserScreen:
         self._name = ""
         self._done: list[Action] = []
 
-    def start(self, page: str, seed: int) -> Shown:
-        return self._driver.run(self._in_turn(self._start(page, self.site.address(page), seed)))
+    def start(self, page: str, seed: int, picture: bool = True) -> Shown:
+        return self._driver.run(self._in_turn(self._start(page, self.site.address(page), seed, picture)))
 
     def act(self, action: Action) -> Shown:
         if self._page is None or self._page.broken or self._last.terminated:
@@ -126,18 +126,18 @@ class BrowserScreen:
             return await work
 
     async def _given_back(self, page: Page) -> None:
-        self._driver.give_back(page, prepare=self.site.seeds_itself)
+        self._driver.give_back(page, self.site.after)
 
-    async def _start(self, name: str, address: str, seed: int) -> Shown:
+    async def _start(self, name: str, address: str, seed: int, picture: bool) -> Shown:
         if self._page is not None and not self._page.usable:
             await self._given_back(self._page)
             self._page = None
-        wanted = (address, 0 if self.site.seeds_itself else seed)
+        wanted = (address, {"nothing": seed, "prepare": 0, "keep": -1}[self.site.after])  # what was kept is nobody else's
         if self._page is None:
             self._page = await self._driver.page(self.browser.shape, wanted)
         self._name, self._done = name, []
         await self._page.show(*wanted)
-        return await self._shown(await self.site.begin(self._page, name, seed), ())
+        return await self._shown(await self.site.begin(self._page, name, seed), (), picture)
 
     async def _act(self, action: Action) -> Shown:
         assert self._page is not None
@@ -161,11 +161,11 @@ class BrowserScreen:
             raise Refused(f"{text[:60]!r} can't be opened: it is none of the pages that are here")
         await page.script("address => { location.href = address; }", address)
 
-    async def _shown(self, state: State, refused: Sequence[str]) -> Shown:
+    async def _shown(self, state: State, refused: Sequence[str], looked_at: bool = True) -> Shown:
         assert self._page is not None
         page, self._last = self._page, state
         elements = await self._elements(page) if self.elements and not state.terminated else ()
-        picture = None if state.terminated else await page.picture()
+        picture = await page.picture() if looked_at and not state.terminated else None
         return Shown(
             picture=picture,
             instruction=state.instruction,

@@ -102,6 +102,40 @@ def test_a_page_starts_the_same_whatever_was_played_before(miniwob):
         assert again.picture.tobytes() == first.picture.tobytes()
 
 
+def test_pages_that_are_kept_go_on_where_they_are(miniwob):
+    """Loaded once for many episodes, each drawn from its seed; and never met by those that want theirs fresh."""
+    from mmrl_browser.miniwob import MiniWoB
+
+    kept, loaded = MiniWoB(fresh=False), []
+    for seed in range(6):
+        screen = kept.open()
+        first = screen.start("focus-text-2", seed)
+        again = played(miniwob, "focus-text-2", seed, [])[0]
+        assert first.instruction == again.instruction and first.picture.tobytes() == again.picture.tobytes()
+        loaded.append(screen._driver.run(screen._page.script("() => window.loaded = (window.loaded || 0) + 1")))
+        last = screen.act(screen.advice() if seed % 3 else Action(kind="click", at=(1, 1)))  # some are left before their end
+        assert last.terminated == last.success == (seed % 3 > 0)
+        screen.close()
+    assert loaded == [1, 2, 3, 4, 5, 6]
+    fresh = miniwob.open()
+    fresh.start("focus-text-2", 0)
+    assert fresh._driver.run(fresh._page.script("() => window.loaded === undefined"))
+    fresh.close()
+
+
+def test_a_kept_page_that_went_elsewhere_is_loaded_again(miniwob):
+    from mmrl_browser.miniwob import MiniWoB
+
+    screen = (kept := MiniWoB(fresh=False)).open()
+    screen.start("focus-text", 0)
+    screen._driver.run(screen._page.script("() => { window.loaded = 1; location.href = 'click-test.html'; }"))
+    screen._driver.run(screen._page.wait(500))
+    screen.close()
+    screen = kept.open()
+    assert screen.start("focus-text", 1).instruction.startswith("Focus into the textbox")
+    screen.close()
+
+
 def test_no_such_page(miniwob):
     with pytest.raises(UserError, match=r"no page 'click-tset'.*click-test"):
         miniwob.open().start("click-tset", 0)
