@@ -22,12 +22,18 @@ if TYPE_CHECKING:  # torch and pillow would make `import mmrl` slow
 
 Message = Mapping[str, Any]
 """One chat message: `{"role": ..., "content": [part, ...]}`; a part is `{"type": "text", "text": ...}` or
-`{"type": "image", "image": PIL image or path}`."""
+`{"type": "image", "image": PIL image or path}`, `{"type": "video", "video": mmrl.clips.Clip or Footage}`."""
 
 
-def user(text: str, *images: Any) -> Message:
-    """A user message: the images (PIL images or paths), then the text."""
-    return {"role": "user", "content": [*({"type": "image", "image": i} for i in images), {"type": "text", "text": text}]}
+def user(text: str, *media: Any) -> Message:
+    """A user message: the pictures (PIL images or paths) and videos (`mmrl.clips.Clip` or `Footage`), then the text."""
+    from mmrl.clips import Clip, Footage
+
+    kinds = ["video" if isinstance(m, Clip | Footage) else "image" for m in media]
+    return {
+        "role": "user",
+        "content": [*({"type": k, k: m} for k, m in zip(kinds, media, strict=True)), {"type": "text", "text": text}],
+    }
 
 
 class Frame(enum.StrEnum):
@@ -87,8 +93,16 @@ class Prompt:
     @property
     def images(self) -> tuple[Any, ...]:
         """The images of all messages in order, as the task gave them (PIL images or paths)."""
+        return self._shown("image")
+
+    @property
+    def videos(self) -> tuple[Any, ...]:
+        """The videos of all messages in order, as the task gave them (`mmrl.clips.Clip` or `Footage`)."""
+        return self._shown("video")
+
+    def _shown(self, kind: str) -> tuple[Any, ...]:
         return tuple(
-            p["image"] for m in self.messages if not isinstance(m["content"], str) for p in m["content"] if p["type"] == "image"
+            p[kind] for m in self.messages if not isinstance(m["content"], str) for p in m["content"] if p["type"] == kind
         )
 
     @property

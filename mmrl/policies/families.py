@@ -63,6 +63,11 @@ class Family:
         return ()
 
     @property
+    def frame_factor(self) -> int:
+        """What width and height of a video's frames are multiples of. UserError where the family sees no videos."""
+        raise UserError(f"a {self.model.config.model_type} model can't be shown videos here: use one of the Qwen-VL families")
+
+    @property
     def action_end(self) -> int:
         """The id behind the last one that can stand for an action."""
         return int(self.model.get_output_embeddings().weight.shape[0])
@@ -194,10 +199,15 @@ class Qwen25VL(PrefixFamily):
         return {k: v for k, v in (("shortest_edge", low), ("longest_edge", high)) if v}
 
     def positions(self, ids_S: torch.Tensor, encoded: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        if "image_grid_thw" not in encoded:
+        seen = {k: encoded[k] for k in ("image_grid_thw", "video_grid_thw", "second_per_grid_ts") if k in encoded}
+        if not seen:
             return torch.arange(len(ids_S)).expand(3, -1)
-        grids = {k: encoded[k] for k in ("image_grid_thw", "mm_token_type_ids")}
-        return self.model.model.get_rope_index(ids_S[None], **grids)[0][:, 0]
+        return self.model.model.get_rope_index(ids_S[None], mm_token_type_ids=encoded["mm_token_type_ids"], **seen)[0][:, 0]
+
+    @property
+    def frame_factor(self) -> int:
+        vision = self.model.config.vision_config
+        return int(vision.patch_size * vision.spatial_merge_size)
 
     def model_sizes(self, encoded: Mapping[str, torch.Tensor]) -> tuple[tuple[int, int], ...]:
         patch = self.model.config.vision_config.patch_size

@@ -10,11 +10,16 @@ from typing import Any
 
 import torch
 
+from mmrl.clips import Footage, Limits, frames_of
 from mmrl.errors import UserError
 from mmrl.media import load_image
 from mmrl.policies.families import Family
+from mmrl.schema import VideoConfig
 from mmrl.targets import calling, one_line
 from mmrl.types import Eyes, Frame, Message, Prompt, user
+
+SECONDS = "second_per_grid_ts"
+"""What positions are counted from and nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +47,11 @@ class PromptInputs:
 class Reader:
     """The processor of a model family, with its limits on pictures."""
 
-    def __init__(self, family: Family, pixels: Mapping[str, int], eos: frozenset[int]) -> None:
-        """pixels: limits of the image processor, none where empty; eos: the ids that end a turn."""
-        self.family, self.pixels, self.eos = family, pixels, eos
+    def __init__(
+        self, family: Family, pixels: Mapping[str, int], eos: frozenset[int], video: VideoConfig = VideoConfig()
+    ) -> None:
+        """pixels: limits of the image processor, none where empty; eos: the ids that end a turn; video: what is seen of one."""
+        self.family, self.pixels, self.eos, self.video = family, pixels, eos, video
         self.processor = family.processor
         self.tokenizer = self.processor.tokenizer
         self.reserved = tuple(t for t in self.tokenizer.convert_ids_to_tokens(sorted(family.banned_ids())) if t)
@@ -64,32 +71,20 @@ class Reader:
     def encode(self, prompt: Prompt) -> PromptInputs:
         """Process one prompt's text and images. Raises UserError when an image or the template can't be used."""
         where = f"prompt {prompt.id!r} of task {prompt.task!r}"
-        with calling(f"{where}: reading its messages (make them with mmrl.user)"):
-            images = [load_image(i) for i in prompt.images]
-            messages = _with_images(prompt.messages, iter(images))
+        messages, images, videos = self._loaded(where, prompt.messages)
         self._check_text(where, messages)
-        size = {"size": {**dict(self.processor.image_processor.size), **self.pixels}} if self.pixels and images else {}
         try:
-            encoded = self.processor.apply_chat_template(
-                [messages],
-                tokenize=True,
-                return_dict=True,
-                return_tensors="pt",
-                add_generation_prompt=True,
-                processor_kwargs={"images_kwargs": size} if size else {},
-            )
+            text = self.processor.apply_chat_template([messages], tokenize=False, add_generation_prompt=True)[0]
         except Exception as err:
-            raise UserError(f"{where} can't be processed: {type(err).__name__}: {one_line(err)[:300]}") from err
-        encoded = dict(encoded)
+            raise _unfit(where, err) from err
+        encoded = self._encode_text(where, text, images, videos)
         ids = encoded.pop("input_ids")[0]
-        encoded.pop("attention_mask", None)
-        encoded.pop("labels", None)  # PaliGemma's processor makes some
         positions = self.family.positions(ids, encoded)
-        per_token = {k for k, v in encoded.items() if v.ndim == 2 and tuple(v.shape) == (1, len(ids))}
+        per_token = _per_token(encoded, len(ids))
         return PromptInputs(
             ids=ids,
             positions=positions,
-            media={k: v for k, v in encoded.items() if k not in per_token},
+            media={k: v for k, v in encoded.items() if k not in per_token and k != SECONDS},
             token_types={} if positions is not None else {k: encoded[k][0] for k in sorted(per_token)},
             image_sizes=tuple(i.size for i in images),
             model_sizes=self.family.model_sizes(encoded),
@@ -105,17 +100,9 @@ class Reader:
         inputs: the conversation before the turn. Raises UserError when a picture or the template can't be used.
         """
         where = "what a world says"
-        with calling(f"{where}: reading its messages (make them with mmrl.user)"):
-            images = [
-                load_image(p["image"])
-                for m in messages
-                if not isinstance(m["content"], str)
-                for p in m["content"]
-                if p["type"] == "image"
-            ]
-            following = _with_images(messages, iter(images))
+        following, images, videos = self._loaded(where, messages)
         self._check_text(where, following)
-        encoded = self._encode_text(where, self._after_an_answer(following), images)
+        encoded = self._encode_text(where, self._after_an_answer(following), images, videos)
         ids = encoded.pop("input_ids")[0]
         if len(ids) and len(token_ids) and int(ids[0]) in self.eos and token_ids[-1] in self.eos:
             ids, encoded = (
@@ -129,13 +116,15 @@ class Reader:
             assert own is not None
             steps = torch.arange(len(answered)).expand(len(positions), -1) + start
             positions = torch.cat([positions, steps, own + start + len(answered)], 1)
-        per_token = {k for k, v in encoded.items() if v.ndim == 2 and tuple(v.shape) == (1, len(ids))}
+        per_token = _per_token(encoded, len(ids))
         types = {
             k: torch.cat([v, torch.full((len(answered),), self.family.completion_type, dtype=v.dtype), encoded[k][0]])
             for k, v in inputs.token_types.items()
             if k in encoded
         }
-        media = concatenate([inputs.media, {k: v for k, v in encoded.items() if k not in per_token}], torch.device("cpu"))
+        media = concatenate(
+            [inputs.media, {k: v for k, v in encoded.items() if k not in per_token and k != SECONDS}], torch.device("cpu")
+        )
         extended = PromptInputs(
             ids=torch.cat([inputs.ids, answered, ids]),
             positions=positions,
@@ -162,18 +151,61 @@ class Reader:
         alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*map(reversed, texts), strict=False))
         return "".join(a for a, _ in alike)[::-1]
 
-    def _encode_text(self, where: str, text: str, images: Sequence[Any]) -> dict[str, torch.Tensor]:
-        """The processor's tensors of a text in the chat layout, with these pictures in it."""
+    def _encode_text(
+        self, where: str, text: str, images: Sequence[Any], videos: Sequence[Footage] = ()
+    ) -> dict[str, torch.Tensor]:
+        """The processor's tensors of a text in the chat layout, with these pictures and videos in it."""
         options: dict[str, Any] = {"text_kwargs": {"add_special_tokens": False}}
         if images and self.pixels:
             options["images_kwargs"] = {"size": {**dict(self.processor.image_processor.size), **self.pixels}}
+        if videos:
+            options["videos"] = [_channels_first(v) for v in videos]
+            options["videos_kwargs"] = {
+                "do_sample_frames": False,
+                "do_resize": False,
+                "video_metadata": [[_metadata(v) for v in videos]],
+            }
         try:
             encoded = dict(self.processor(text=[text], images=list(images) or None, return_tensors="pt", **options))
         except Exception as err:
-            raise UserError(f"{where} can't be processed: {type(err).__name__}: {one_line(err)[:300]}") from err
+            raise _unfit(where, err) from err
         encoded.pop("attention_mask", None)
-        encoded.pop("labels", None)
+        encoded.pop("labels", None)  # PaliGemma's processor makes some
         return encoded
+
+    def _loaded(self, where: str, messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[Any], list[Footage]]:
+        """(The messages with all content in parts, their pictures, what is seen of their videos), decoded."""
+        images: list[Any] = []
+        videos: list[Footage] = []
+
+        def part(p: Mapping[str, Any]) -> dict[str, Any]:
+            if p["type"] == "image":
+                images.append(load_image(p["image"]))
+                return {"type": "image", "image": images[-1]}
+            if p["type"] == "video":
+                videos.append(frames_of(p["video"], self.limits))
+                return {"type": "video", "video": videos[-1].frames_THWC}
+            if p["type"] != "text":
+                raise UserError(f"a message part of type {p['type']!r} can't be shown to a model: use text, image and video")
+            return dict(p)
+
+        def parts(content: Any) -> list[dict[str, Any]]:
+            return [{"type": "text", "text": content}] if isinstance(content, str) else [part(p) for p in content]
+
+        with calling(f"{where}: reading its messages (make them with mmrl.user)"):
+            return [{**m, "content": parts(m["content"])} for m in messages], images, videos
+
+    @functools.cached_property
+    def limits(self) -> Limits:
+        """How much of a video is looked at."""
+        video = self.video
+        return Limits(
+            fps=video.fps,
+            max_frames=video.max_frames,
+            factor=self.family.frame_factor,
+            max_pixels=video.max_pixels,
+            total_pixels=video.total_pixels,
+        )
 
     def _check_text(self, where: str, messages: Iterable[Mapping[str, Any]]) -> None:
         """UserError for text that the processor would take for a picture."""
@@ -195,18 +227,24 @@ def concatenate(media: Sequence[Mapping[str, torch.Tensor]], device: torch.devic
     return {k: torch.cat([m[k] for m in media if k in m]).to(device, non_blocking=True) for k in keys}
 
 
-def _with_images(messages: Sequence[Mapping[str, Any]], images: Any) -> list[dict[str, Any]]:
-    def part(p: Mapping[str, Any]) -> dict[str, Any]:
-        if p["type"] not in ("image", "text"):
-            raise UserError(f"a message part of type {p['type']!r} can't be shown to a model yet: use text and image")
-        return {"type": "image", "image": next(images)} if p["type"] == "image" else dict(p)
+def _per_token(encoded: Mapping[str, torch.Tensor], length: int) -> set[str]:
+    return {k for k, v in encoded.items() if k != SECONDS and v.ndim == 2 and tuple(v.shape) == (1, length)}
 
-    return [
-        {
-            **m,
-            "content": [{"type": "text", "text": m["content"]}]
-            if isinstance(m["content"], str)
-            else [part(p) for p in m["content"]],
-        }
-        for m in messages
-    ]
+
+def _channels_first(footage: Footage) -> torch.Tensor:
+    """uint8 [T, 3, H, W]; a single frame stands twice, as a processor wants two."""
+    frames = torch.from_numpy(footage.frames_THWC.copy()).permute(0, 3, 1, 2)
+    return frames.repeat(2, 1, 1, 1) if len(frames) == 1 else frames
+
+
+def _metadata(footage: Footage) -> Any:
+    """What transformers' processors take times from: their frames are ours, counted in milliseconds."""
+    from transformers.video_utils import VideoMetadata
+
+    times = [round(1000 * t) for t in footage.times_s]
+    total = max(round(1000 * footage.duration_s), 1)
+    return VideoMetadata(total_num_frames=total, fps=1000.0, frames_indices=times * (2 if len(times) == 1 else 1))
+
+
+def _unfit(where: str, error: Exception) -> UserError:
+    return UserError(f"{where} can't be processed: {type(error).__name__}: {one_line(error)[:300]}")

@@ -54,7 +54,8 @@ class VLM:
         self.family: Family = family_of(self.model, self.processor)
         self.banned = frozenset(self.family.banned_ids())
         self.eos = frozenset(_eos_ids(self.model, self.tokenizer)) - self.banned
-        self.reader = Reader(self.family, self.family.pixel_limits(config.min_pixels, config.max_pixels), self.eos)
+        limits = self.family.pixel_limits(config.min_pixels, config.max_pixels)
+        self.reader = Reader(self.family, limits, self.eos, config.video)
         # the rest of a checkpoint's settings is ignored, and may be such that transformers refuses to write it again
         self.model.generation_config = GenerationConfig(eos_token_id=sorted(self.eos), pad_token_id=self.tokenizer.pad_token_id)
         self.end_id: int = self.tokenizer.eos_token_id

@@ -54,6 +54,19 @@ class LoraConfig(Section):
     """Which linear layers get one: `vision`, `projector`, `language`, or patterns of their names, such as `*.q_proj`."""
 
 
+class VideoConfig(Section):
+    """`[policy.video]`: how much of a video the model looks at."""
+
+    fps: Annotated[float, Field(gt=0, le=1000)] = 2.0
+    """Frames a second, of a clip whose task doesn't say."""
+    max_frames: Annotated[int, Field(ge=1, le=4096)] = 64
+    """Of one clip; of a longer one as many, evenly."""
+    max_pixels: Positive = 602_112
+    """Width times height of a frame; larger ones are shrunk. 768 tokens of Qwen2.5-VL."""
+    total_pixels: Positive = 2**24
+    """Of all frames of a clip together: with many of them, each is smaller."""
+
+
 class PolicyConfig(Section):
     """`[policy]`: the model that is trained."""
 
@@ -73,6 +86,8 @@ class PolicyConfig(Section):
     """Images below this are enlarged by the processor; its own limit when unset."""
     max_pixels: Positive | None = None
     """Images above this are shrunk by the processor; its own limit when unset."""
+    video: VideoConfig = VideoConfig()
+    """How much of a video the model looks at."""
     lora: LoraConfig | None = None
     """Train low-rank adapters instead of the model's own weights."""
     options: Free = {}
