@@ -56,7 +56,9 @@ MAX_DECODED = 2**31
 KEPT_BYTES = 2**28
 """Of decoded frames that are kept for who asks again, 256 MB."""
 SHORT_S, SHORT_SHARE = 1.0, 0.1
-"""A file whose pictures end so much, and such a share, before the end that it names was cut off."""
+"""A file whose pictures end so much, and such a share, before the end that it names was cut off..."""
+ABSURD = 1000
+"""... unless it names an end so many times further, which is no end at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,11 +285,18 @@ def _facts(path: str, container: Any, stream: Any) -> Facts:
     rest = gaps[len(gaps) // 2] if gaps else last  # of what containers say of the last frame's length, little is true
     duration = float((pts[-1] - pts[0] + max(rest, 0)) * base)
     times = tuple(float((p - pts[0]) * base) for p in pts)
-    named = float(stream.duration * base) if stream.duration else 0.0
-    if named - duration > max(SHORT_S, SHORT_SHARE * named) and named < times[-1] * 1000 + 1e5:
+    named = _named(container, stream)
+    if named - duration > max(SHORT_S, SHORT_SHARE * named) and named < ABSURD * max(duration, 1.0):
         raise UserError(f"video {path} was cut off: it ends after {duration:.1f} of {named:.1f} s: get it again")
     size = (stream.codec_context.width, stream.codec_context.height)
     return Facts(times_s=times, duration_s=duration or 1 / 30, size=size)
+
+
+def _named(container: Any, stream: Any) -> float:
+    """The seconds that the file says its pictures last; 0 where it doesn't."""
+    if stream.duration and stream.time_base:
+        return float(stream.duration * stream.time_base)
+    return container.duration / 1e6 if container.duration and len(container.streams) == 1 else 0.0
 
 
 def chosen(clip: Clip, facts: Facts, limits: Limits) -> tuple[int, ...]:

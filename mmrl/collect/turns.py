@@ -39,8 +39,8 @@ class Episode:
         self.observed: tuple[int, ...] = ()
         self.messages: tuple[Message, ...] = ()
 
-    def said(self) -> Reply | WorldLost:
-        """What the world answers to the last turn, or that it is lost."""
+    def said(self, last: bool) -> Reply | WorldLost:
+        """What the world answers to the last turn, or that it is lost. last: no turn follows, whatever it answers."""
         what = f"task {self.rollout.prompt.task!r}: its world's step()"
         try:
             with calling(what):
@@ -52,7 +52,7 @@ class Episode:
             raise PluginError(f"{what} must give a mmrl.Reply with a finite reward, not {reply!r:.80}")
         if not reply.terminated and not reply.messages:
             raise PluginError(f"{what} neither ends the episode nor says anything: give messages, or terminated=True")
-        if reply.terminated:
+        if reply.terminated or last:
             self.close()
         return reply
 
@@ -117,14 +117,14 @@ def has_world(task: Task) -> bool:
     return type(task).world is not Task.world
 
 
-def _replies(episodes: Sequence[Episode]) -> list[Reply | WorldLost]:
-    """What each world says; those that wait are asked side by side."""
+def _replies(episodes: Sequence[Episode], last: bool) -> list[Reply | WorldLost]:
+    """What each world says; those that wait are asked side by side. last: no turn follows."""
     waiting = [e for e in episodes if getattr(e.world, "waits", False)]
     if len(waiting) < 2:
-        return [e.said() for e in episodes]
+        return [e.said(last) for e in episodes]
     with ThreadPoolExecutor(min(len(waiting), SIDE_BY_SIDE * (os.cpu_count() or 1)), "world") as pool:
-        later = {id(e): pool.submit(e.said) for e in waiting}
-        return [later[id(e)].result() if id(e) in later else e.said() for e in episodes]
+        later = {id(e): pool.submit(e.said, last) for e in waiting}
+        return [later[id(e)].result() if id(e) in later else e.said(last) for e in episodes]
 
 
 def _close(world: World, task: str) -> None:
@@ -231,8 +231,9 @@ class TurnCollector:
     def _go_on(self, episodes: Sequence[Episode], sampling: Sampling, version: int) -> None:
         """Let the worlds answer and the policy go on, all episodes side by side, until each is over."""
         for number in range(1, self.max_turns + 1):
-            episodes = [e for e, reply in zip(episodes, _replies(episodes), strict=True) if not e.hear(reply, self.policy)]
-            if number == self.max_turns:
+            last = number == self.max_turns
+            episodes = [e for e, reply in zip(episodes, _replies(episodes, last), strict=True) if not e.hear(reply, self.policy)]
+            if last:
                 for episode in episodes:
                     episode.cut_off(version, Status.TRUNCATED_TURNS)
                 return
@@ -267,12 +268,12 @@ class TurnCollector:
     def _show_on(self, episodes: Sequence[Episode]) -> None:
         """Let the worlds of demonstrations answer, and say themselves what should be said to that."""
         for number in range(1, self.max_turns + 1):
-            episodes = [e for e, reply in zip(episodes, _replies(episodes), strict=True) if not e.hear(reply, self.policy)]
-            said = {id(e): e.gold() for e in episodes}
+            last = number == self.max_turns
+            episodes = [e for e, reply in zip(episodes, _replies(episodes, last), strict=True) if not e.hear(reply, self.policy)]
             for episode in episodes:
-                text = said[id(episode)]
+                text = None if last else episode.gold()
                 full = len(episode.inputs.ids) + len(self.policy.encode_completion(text or "")) > self.max_context
-                if number == self.max_turns or full or text is None:
+                if text is None or full:
                     episode.cut_off(0, Status.TRUNCATED_LENGTH if full else Status.TRUNCATED_TURNS)
                 else:
                     episode.answer(self._gold(text), text, 0)

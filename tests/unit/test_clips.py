@@ -1,0 +1,293 @@
+"""Videos from files: which frames, when, upright; and files that are broken in every way, told by name in one line."""
+
+import struct
+from pathlib import Path
+
+import av
+import footages
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmrl import UserError, clips
+from mmrl.clips import Clip, Facts, Footage, Limits, chosen, frames_of, probe
+from mmrl.types import replace
+
+COUNT, RATE = 50, 25
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("clips")
+
+
+@pytest.fixture(scope="module")
+def good(folder):
+    """Two seconds, 64 x 48, a key frame every ten."""
+    return footages.write(folder / "good.mp4", footages.frames(COUNT), RATE, crf="10", g="10")
+
+
+def numbers(footage):
+    """Which frame each is, read from its pixels."""
+    return [round((float(f[f.shape[0] // 2 :, f.shape[1] * 3 // 4 :].mean()) - 5) / 5) for f in footage.frames_THWC]
+
+
+def altered(good, name, change):
+    path = good.parent / name
+    path.write_bytes(change(bytearray(good.read_bytes())))
+    return str(path)
+
+
+# -- which frames -------------------------------------------------------------------------------------------------------------
+
+
+CODECS = {"a.mp4": "libx264", "a.mkv": "libx264", "a.webm": "libvpx-vp9", "a.avi": "mpeg4", "a.txt.mp4": "mpeg4"}
+FINE = {"qmin": "1", "qmax": "1"}
+"""Of MPEG-4: greys come out as they went in."""
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_the_frames_that_were_asked_for_are_shown(folder, name):
+    codec = CODECS[name]
+    options = {"libx264": {"crf": "10"}, "mpeg4": FINE}.get(codec, {})
+    path = footages.write(folder / name, footages.frames(COUNT), RATE, codec, **options)
+    facts = probe(path)
+    assert (facts.frames, facts.size) == (COUNT, (64, 48))
+    assert facts.duration_s == pytest.approx(2.0, abs=0.01) and facts.fps == pytest.approx(RATE, rel=0.01)
+    found = frames_of(Clip(path=str(path), count=8))
+    assert found.indices == (0, 7, 14, 21, 28, 35, 42, 49) and numbers(found) == list(found.indices)
+    assert found.times_s == pytest.approx([i / RATE for i in found.indices], abs=0.002)
+    again = frames_of(Clip(path=str(path), indices=(40, 3, 3, 41)))
+    assert numbers(again) == [40, 3, 3, 41]
+    part = frames_of(Clip(path=str(path), fps=5, start_s=1.0, end_s=1.6))
+    assert numbers(part) == list(part.indices) and len(part.indices) == 3
+    assert part.indices[0] >= 25 and part.indices[-1] < 40 and part.duration_s == pytest.approx(0.6)
+    assert part.times_s[0] == pytest.approx(0.0, abs=0.01), "counted from where the part begins"
+
+
+def test_all_of_it_where_more_is_asked_for(good):
+    assert frames_of(Clip(path=str(good), count=500)).indices == tuple(range(COUNT))
+    assert len(frames_of(Clip(path=str(good), fps=1000), Limits(max_frames=7)).indices) == 7
+    assert frames_of(Clip(path=str(good))).indices == (0, 16, 33, 49), "two a second unless somebody says otherwise"
+
+
+def test_the_order_may_be_changed_and_the_times_stay(good):
+    straight = frames_of(Clip(path=str(good), count=4))
+    mixed = frames_of(Clip(path=str(good), count=4, order=(2, 0, 3, 1)))
+    assert numbers(mixed) == [numbers(straight)[k] for k in (2, 0, 3, 1)] and mixed.times_s == straight.times_s
+
+
+def test_variable_rates_are_sampled_by_time(folder):
+    """Ten frames in the first second, then two in nine: evenly in time is mostly the late ones."""
+    times = [n / 10 for n in range(10)] + [1.0, 6.0, 10.0]
+    path = footages.write(folder / "varies.mp4", footages.frames(13), codec="libx264", times=times, crf="10")
+    facts = probe(path)
+    assert facts.times_s == pytest.approx(times, abs=0.002)
+    found = frames_of(Clip(path=str(path), count=3))
+    assert numbers(found) == [0, 11, 12] and found.times_s == pytest.approx([0, 6, 10], abs=0.002)
+    assert frames_of(Clip(path=str(path), fps=1, end_s=1.0)).indices == (4,)
+
+
+def test_turned_clips_stand_upright(good):
+    def turn(data):
+        at = data.index(b"tkhd") + 4 + 40
+        data[at : at + 36] = struct.pack(">9i", 0, 1 << 16, 0, -(1 << 16), 0, 0, 48 << 16, 0, 1 << 30)
+        return data
+
+    straight = frames_of(Clip(path=str(good), count=2)).frames_THWC
+    turned = frames_of(Clip(path=altered(good, "turned.mp4", turn), count=2)).frames_THWC
+    assert turned.shape == (2, 64, 48, 3)
+    assert np.abs(np.rot90(straight, -1, (1, 2)).astype(int) - turned).mean() < 2, "clockwise by a quarter, as the file says"
+
+
+@given(st.integers(1, 400), st.floats(0.5, 60), st.integers(1, 64), st.data())
+def test_what_is_chosen_lies_in_order_within_the_part(frames, rate, count, data):
+    facts = Facts(times_s=tuple(n / rate for n in range(frames)), duration_s=frames / rate, size=(8, 8))
+    start = data.draw(st.floats(0, facts.duration_s * 0.99))
+    end = data.draw(st.floats(start, facts.duration_s).filter(lambda e: e > start))
+    found = chosen(Clip(path="x", count=count, start_s=start, end_s=end), facts, Limits(max_frames=32))
+    assert 1 <= len(found) <= min(count, 32) and list(found) == sorted(set(found))
+    assert all(start - 1 / rate - 1e-6 <= facts.times_s[i] <= end for i in found)
+    whole = chosen(Clip(path="x", count=count), facts, Limits(max_frames=count))
+    assert len(whole) == min(count, frames)
+    assert count == 1 or len(whole) == 1 or (whole[0], whole[-1]) == (0, frames - 1)
+
+
+# -- once, and within bounds --------------------------------------------------------------------------------------------------
+
+
+def test_a_clip_is_decoded_once(good):
+    clips.forget()
+    before = clips.Count.files
+    for _ in range(5):
+        frames_of(Clip(path=str(good), count=5))
+    assert clips.Count.files == before + 1
+    good.touch()
+    frames_of(Clip(path=str(good), count=5))
+    assert clips.Count.files == before + 2, "the file may have changed"
+
+
+def test_what_is_kept_has_a_bound(good, monkeypatch):
+    clips.forget()
+    one = frames_of(Clip(path=str(good), count=5))
+    monkeypatch.setattr(clips, "KEPT_BYTES", int(2.5 * one.frames_THWC.nbytes))
+    for start in range(9):
+        frames_of(Clip(path=str(good), indices=tuple(range(start, start + 5))))
+        assert sum(f.frames_THWC.nbytes for f in clips._KEPT.values()) <= clips.KEPT_BYTES
+    assert len(clips._KEPT) == 2
+    with pytest.raises(ValueError, match="read-only"):
+        one.frames_THWC[0] = 0
+
+
+def test_frames_have_the_size_that_is_looked_at(good):
+    found = frames_of(Clip(path=str(good), count=4), Limits(factor=28, max_pixels=28 * 28 * 2))
+    assert found.frames_THWC.shape == (4, 28, 28, 3)
+    shared = frames_of(Clip(path=str(good), count=50), Limits(factor=2, total_pixels=50 * 16 * 12))
+    assert shared.frames_THWC.shape == (50, 12, 16, 3)
+
+
+# -- files that are broken ----------------------------------------------------------------------------------------------------
+
+
+def without_sound(folder):
+    path = folder / "sound.mp4"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("aac", rate=44100)
+        for _ in range(20):
+            frame = av.AudioFrame.from_ndarray(np.zeros((2, 1024), np.float32), format="fltp", layout="stereo")
+            frame.rate = 44100
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return str(path)
+
+
+BROKEN = {
+    "zero": (lambda d: b"", "broken or of an unknown kind"),
+    "text": (lambda d: b"this is no video\n" * 100, "broken or of an unknown kind"),
+    "start": (lambda d: b"\0" * 700 + d[700:], "broken or of an unknown kind"),
+    "half": (lambda d: d[: len(d) // 2], "broken or of an unknown kind"),
+    "middle": (lambda d: scrambled(d, 0.3, 0.6), "is broken"),
+    "end": (lambda d: scrambled(d, 0.8, 0.99), "is broken"),
+}
+
+
+def scrambled(data, first, last):
+    """The pictures between these shares of the file's data replaced by noise."""
+    at = data.index(b"mdat") + 4
+    length = struct.unpack(">I", data[at - 8 : at - 4])[0] - 8
+    a, b = at + int(first * length), at + int(last * length)
+    data[a:b] = np.random.RandomState(0).randint(0, 256, b - a, dtype=np.uint8).tobytes()
+    return data
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_broken_files_are_named(good, how):
+    change, why = BROKEN[how]
+    path = altered(good, f"{how}.mp4", change)
+    with pytest.raises(UserError, match=why) as told:
+        frames_of(Clip(path=path, count=COUNT))
+    assert path in str(told.value) and "\n" not in str(told.value)
+
+
+def test_a_file_that_ends_too_early(folder):
+    path = footages.write(folder / "long.mkv", footages.frames(COUNT), 5, crf="10", g="5")
+    cut = folder / "cut.mkv"
+    cut.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(UserError, match=r"cut\.mkv was cut off: it ends after \d\.\d of 10\.0 s"):
+        probe(cut)
+
+
+def test_metadata_is_not_believed(folder):
+    """An AVI file that says it has 10^9 frames at no rate at all."""
+    path = footages.write(folder / "lies.avi", footages.frames(20), 10, "mpeg4", **FINE)
+    data = bytearray(path.read_bytes())
+    frames = data.index(b"avih") + 8 + 16
+    data[frames : frames + 4] = struct.pack("<I", 10**9)
+    length = data.index(b"strh") + 8 + 32
+    data[length : length + 4] = struct.pack("<I", 10**9)
+    path.write_bytes(data)
+    found = frames_of(Clip(path=str(path), count=4))
+    assert numbers(found) == [0, 6, 13, 19] and probe(path).frames == 20
+    scale = data.index(b"strh") + 8 + 20
+    data[scale : scale + 8] = struct.pack("<II", 1, 0)
+    path.write_bytes(data)
+    assert probe(path).frames == 20
+
+
+def test_long_clips_are_sampled(folder):
+    with av.open(str(folder / "10000.mp4"), "w") as container:
+        stream = container.add_stream("mpeg4", rate=30)
+        stream.width = stream.height = 16
+        stream.pix_fmt = "yuv420p"
+        for n in range(10_000):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.full((16, 16, 3), n % 200, np.uint8), format="rgb24")))
+        container.mux(stream.encode())
+    found = frames_of(Clip(path=str(folder / "10000.mp4")), Limits(max_frames=16))
+    assert len(found.indices) == 16 and found.indices[-1] == 9999 and found.duration_s == pytest.approx(333.3, abs=0.1)
+
+
+def test_one_frame(folder):
+    path = footages.write(folder / "one.mp4", footages.frames(1), 25)
+    found = frames_of(Clip(path=str(path)))
+    assert numbers(found) == [0] and found.times_s == (0.0,) and found.duration_s > 0
+
+
+def test_other_things_than_videos(folder, good):
+    (folder / "list.m3u8").write_text(f"#EXTM3U\n#EXTINF:10,\n{good}\n#EXT-X-ENDLIST\n")
+    (folder / "list.ffconcat").write_text(f"ffconcat version 1.0\nfile {good}\n")
+    cases = {
+        without_sound(folder): "holds no pictures, only sound",
+        str(folder): "is no file",
+        str(folder / "none.mp4"): "does not exist",
+        "https://example.org/a.mp4": "is a URL",
+        str(folder / "list.m3u8"): "broken or of an unknown kind",
+        str(folder / "list.ffconcat"): "broken or of an unknown kind",
+        "/dev/zero": "is no file",
+    }
+    for path, why in cases.items():
+        with pytest.raises(UserError, match=why):
+            frames_of(Clip(path=path))
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ({"fps": 1, "count": 2}, "fps and count are both given"),
+        ({"fps": 0}, "above 0"),
+        ({"fps": float("nan")}, "above 0"),
+        ({"count": 0}, "must be 1 to"),
+        ({"start_s": 3, "end_s": 2}, "is no part of it"),
+        ({"start_s": -1}, "is no part of it"),
+        ({"order": (0, 2)}, "no permutation"),
+        ({"indices": (3, 50)}, "has 50 frames: there is no frame 50"),
+        ({"start_s": 2.5}, r"has 2\.00 s: there is no part from 2\.5"),
+        ({"end_s": 30.0}, "there is no part from 0 to 30 s"),
+        ({"count": 4, "order": (1, 0)}, "order has 2 numbers, and 4 frames are shown"),
+    ],
+)
+def test_what_cant_be_shown(good, keys, why):
+    with pytest.raises(UserError, match=why) as told:
+        frames_of(Clip(path=str(good), **keys))
+    assert "good.mp4" in str(told.value)
+
+
+def test_footage_that_is_none():
+    fine = Footage(frames_THWC=np.zeros((2, 8, 8, 3), np.uint8), times_s=(0.0, 1.0), duration_s=2.0, name="mine")
+    for wrong in (
+        replace(fine, frames_THWC=np.zeros((2, 8, 8), np.uint8)),
+        replace(fine, frames_THWC=np.zeros((2, 8, 8, 3))),
+        replace(fine, times_s=(0.0,)),
+        replace(fine, frames_THWC=np.zeros((0, 8, 8, 3), np.uint8), times_s=()),
+    ):
+        with pytest.raises(UserError, match="video mine"):
+            frames_of(wrong)
+    few = frames_of(replace(fine, frames_THWC=np.zeros((9, 8, 8, 3), np.uint8), times_s=tuple(range(9))), Limits(max_frames=3))
+    assert few.times_s == (0, 4, 8)
+
+
+def test_files_are_closed(good):
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(20):
+        probe(good)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
