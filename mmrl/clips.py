@@ -15,7 +15,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -176,6 +176,9 @@ class Limits:
 
 NATIVE = Limits()
 """Frames as they are in the file."""
+GLIMPSE = Limits(max_pixels=2**16)
+"""For people."""
+GREY = 128
 
 
 def probe(path: str | Path) -> Facts:
@@ -203,6 +206,24 @@ def frames_of(clip: Clip | Footage, limits: Limits = NATIVE) -> Footage:
         while sum(f.frames_THWC.nbytes for f in _KEPT.values()) > KEPT_BYTES and len(_KEPT) > 1:
             _KEPT.popitem(last=False)
     return found
+
+
+def glimpse(clip: Clip | Footage) -> Footage:
+    """What is seen of a clip by somebody, for people to look at: as it was decoded last, or small."""
+    if isinstance(clip, Clip):
+        with _LOCK:
+            known = [found for (one, _, stamp), found in _KEPT.items() if one == clip and stamp == _stamp(clip.path)]
+        if known:
+            return known[-1]
+    return frames_of(clip, GLIMPSE)
+
+
+def blanked(clip: Clip | Footage) -> Footage:
+    """The same frames and times, all grey."""
+    import numpy as np
+
+    found = frames_of(clip)
+    return replace(found, frames_THWC=np.full_like(found.frames_THWC, GREY))
 
 
 class Count:

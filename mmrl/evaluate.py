@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from mmrl import plugins
+from mmrl import clips, plugins
 from mmrl.algorithms.labels import majority
 from mmrl.collect.collector import Collector
 from mmrl.data.seeds import derive
@@ -142,7 +142,7 @@ class Evaluator:
         extra |= {name: statistics.fmean(values) for name, values in outcomes.items()}
         if self.config.evaluate.samples > 1:
             extra |= several(items, spec)
-        if self.config.evaluate.blank and any(p.images for p in prompts):
+        if self.config.evaluate.blank and any(p.images or p.videos for p in prompts):
             extra["blank"] = statistics.fmean(_values(self._scored(label, *self._answered(label, metric, blank=True))))
         figure = _figure(label, self.config.evaluate.split, spec, metric, items, extra)
         return replace(
@@ -272,7 +272,7 @@ def _majority_score(votes: Sequence[tuple[str, float]]) -> float:
 
 
 def blanked(prompt: Prompt) -> Prompt:
-    """The prompt with a mid-grey picture of the same size in the place of each of its own."""
+    """The prompt with a mid-grey picture or video of the same size in the place of each of its own."""
     return replace(prompt, messages=[_blanked(message) for message in prompt.messages])
 
 
@@ -281,11 +281,13 @@ def _blanked(message: Message) -> Message:
 
     if isinstance(message["content"], str):
         return message
-    parts = [
-        {**part, "image": Image.new("RGB", load_image(part["image"]).size, GREY)} if part["type"] == "image" else part
-        for part in message["content"]
-    ]
-    return {**message, "content": parts}
+
+    def blank(part: Mapping[str, Any]) -> Mapping[str, Any]:
+        if part["type"] == "video":
+            return {**part, "video": clips.blanked(part["video"])}
+        return {**part, "image": Image.new("RGB", load_image(part["image"]).size, GREY)} if part["type"] == "image" else part
+
+    return {**message, "content": [blank(part) for part in message["content"]]}
 
 
 def _light(rollout: Rollout | None, spec: VerifierSpec) -> Rollout | None:

@@ -23,6 +23,7 @@ from mmrl.errors import UserError
 from mmrl.files import plain
 from mmrl.kept import view_png, view_webp
 from mmrl.targets import is_finite
+from mmrl.video import of_clip
 
 MAY_CHANGE = ("runs", "judge", "train", "checkpoint", "record", "limits")
 """Sections of the run file that a resumed run may have otherwise: they don't change what is learned."""
@@ -198,7 +199,7 @@ class RunFolder:
     def _picture(self, image: Any, stored: dict[int, str], video: bool = False) -> str:
         """Store a picture or a video once; its path below `rollouts/`."""
         if id(image) not in stored:
-            name, data = view_webp(image) if video else view_png(image)
+            name, data = view_webp(of_clip(image)) if video else view_png(image)
             path = self.path / "rollouts" / name
             if not path.exists():
                 files.replace(path, data)

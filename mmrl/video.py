@@ -1,4 +1,4 @@
-"""Episodes in simulators as short videos: animated WebP, which browsers and picture viewers play."""
+"""Episodes in simulators, and clips that a policy is shown, as short videos: animated WebP, which browsers play."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from PIL.Image import Image
 
+    from mmrl.clips import Clip, Footage
     from mmrl.simulation import Track
 
 HOLD_S = 1.0
@@ -59,6 +60,23 @@ def of_track(track: Track) -> Video | None:
         frames_THWC=np.concatenate([_at_height(view[chosen], max(v.shape[1] for v in views)) for view in views], 2),
         times_ms=(*times, round(1000 * HOLD_S)),
     )
+
+
+def of_clip(clip: Clip | Footage | Video) -> Video:
+    """What a policy is shown of a clip, as long as it is in the clip."""
+    import numpy as np
+
+    from mmrl.clips import glimpse
+
+    if isinstance(clip, Video):
+        return clip
+    footage = glimpse(clip)
+    count = len(footage.times_s)
+    chosen = sorted({round(i * (count - 1) / (PICTURES - 1)) for i in range(PICTURES)})
+    starts = [footage.times_s[i] for i in chosen]
+    ends = [*starts[1:], max(footage.duration_s, starts[-1])]
+    times = [max(1, round(1000 * (end - start))) for start, end in zip(starts, ends, strict=True)]
+    return Video(frames_THWC=np.ascontiguousarray(footage.frames_THWC[chosen]), times_ms=tuple(times))
 
 
 def _at_height(frames_THWC: np.ndarray, height: int) -> np.ndarray:

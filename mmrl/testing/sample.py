@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from mmrl.clips import Clip
 from mmrl.errors import UserError
 from mmrl.interfaces import Task
 from mmrl.targets import PluginError
@@ -68,7 +69,8 @@ def shown(prompt: Prompt) -> str:
     for message in prompt.messages:
         content = message["content"]
         for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
-            parts.append((message["role"], part["type"], _image(part["image"]) if part["type"] == "image" else canonical(part)))
+            seen = {"image": _image, "video": _video}.get(part["type"])
+            parts.append((message["role"], part["type"], seen(part[part["type"]]) if seen else canonical(part)))
     return _hash(parts)
 
 
@@ -93,6 +95,13 @@ def canonical(value: Any) -> Any:
 
 def _image(image: Any) -> Any:
     return hashlib.sha256(Path(image).read_bytes()).hexdigest() if isinstance(image, str | Path) else canonical(image)
+
+
+def _video(video: Any) -> Any:
+    """A clip by what is in its file, wherever that lies."""
+    if not isinstance(video, Clip):
+        return canonical(video)
+    return (hashlib.sha256(Path(video.path).read_bytes()).hexdigest(), canonical(dataclasses.replace(video, path="")))
 
 
 def _hash(value: Any) -> str:

@@ -136,10 +136,14 @@ def messages_are_well_formed(subject: TaskSubject) -> None:
             if isinstance(content, str):
                 continue
             for part in content if isinstance(content, list | tuple) else [content]:
-                if not isinstance(part, Mapping) or part.get("type") not in ("text", "image") or part["type"] not in part:
+                if (
+                    not isinstance(part, Mapping)
+                    or part.get("type") not in ("text", "image", "video")
+                    or part["type"] not in part
+                ):
                     raise Fault(
-                        f"{where} has the part {part!r:.80}: write {{'type': 'text', 'text': ...}} or "
-                        "{'type': 'image', 'image': ...}"
+                        f"{where} has the part {part!r:.80}: write {{'type': 'text', 'text': ...}}, "
+                        "{'type': 'image', 'image': ...} or {'type': 'video', 'video': mmrl.clips.Clip}"
                     )
         if row.messages[-1]["role"] != "user":
             raise Fault(f"{where} ends with a message of {row.messages[-1]['role']!r}: the last one must be the user's")
@@ -241,7 +245,8 @@ def splits_do_not_overlap(subject: TaskSubject) -> str | None:
 
 
 def images_decode(subject: TaskSubject) -> str | None:
-    """Every image loads."""
+    """Every image and every video loads."""
+    from mmrl.clips import GLIMPSE, frames_of
     from mmrl.media import load_image
 
     count = 0
@@ -252,7 +257,13 @@ def images_decode(subject: TaskSubject) -> str | None:
             except UserError as error:
                 raise Fault(f"an image of row {row.id!r} of {split!r} does not load: {error}") from error
             count += 1
-    return None if count else "no row has an image"
+        for video in row.videos:
+            try:
+                frames_of(video, GLIMPSE)
+            except UserError as error:
+                raise Fault(f"a video of row {row.id!r} of {split!r} does not load: {error}") from error
+            count += 1
+    return None if count else "no row has an image or a video"
 
 
 def prompts_pickle(subject: TaskSubject) -> None:

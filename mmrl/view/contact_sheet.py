@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mmrl.clips import glimpse
 from mmrl.media import load_image, to_frame
+from mmrl.strips import strip
 from mmrl.types import Frame, Prompt
 
 if TYPE_CHECKING:
@@ -107,9 +109,11 @@ def _card(prompt: Prompt, see: See | None) -> _Card:
     originals = [load_image(image) for image in prompt.images]
     seen = [see(image) if see else image for image in originals]
     sizes = list(dict.fromkeys(f"{image.width} x {image.height}" for image in seen))
+    footage = [glimpse(video) for video in prompt.videos]
+    sizes += [f"{len(f.times_s)} frames, {f.duration_s:.1f} s" for f in footage]
     answer = str(prompt.answer) or "(empty)"
     return _Card(
-        picture=_mount(prompt, originals, seen),
+        picture=_mount(prompt, originals, seen, [strip(f, width=CARD - 8, most=9, across=3) for f in footage]),
         id=prompt.id or "no id",
         sizes=", ".join(sizes[:2]) + (", ..." if len(sizes) > 2 else ""),
         prompt=wrap(prompt.text, CARD - 2 * PAD, 16, CHOICE_LINES if len(_CHOICE.findall(prompt.text)) > 1 else PROMPT_LINES),
@@ -117,25 +121,29 @@ def _card(prompt: Prompt, see: See | None) -> _Card:
     )
 
 
-def _mount(prompt: Prompt, originals: Sequence[Image], seen: Sequence[Image]) -> Image:
-    """All images of a prompt on one mat."""
+def _mount(prompt: Prompt, originals: Sequence[Image], seen: Sequence[Image], films: Sequence[Image] = ()) -> Image:
+    """All images and videos of a prompt on one mat."""
     from PIL import Image, ImageDraw
 
     mat = Image.new("RGB", (CARD, PICTURE), MAT)
-    if not seen:
+    if not seen and not films:
         ImageDraw.Draw(mat).text((CARD // 2, PICTURE // 2), "no picture", FAINT, _font(16), anchor="mm")
-    drawn = [message["role"] == "assistant" for message in prompt.messages for part in _parts(message) if part["type"] == "image"]
-    across = 1 if len(seen) < 2 else 2 if len(seen) < 5 else 3 if len(seen) < 10 else 5
-    down = -(-len(seen) // across)
-    for i, (original, image) in enumerate(zip(originals, seen, strict=True)):
+    parts = [(message, part["type"]) for message in prompt.messages for part in _parts(message)]
+    drawn = [message["role"] == "assistant" for message, kind in parts if kind == "image"]
+    answers = any(drawn)
+    shown_all = [*films, *seen]
+    across = 1 if len(shown_all) < 2 else 2 if len(shown_all) < 5 else 3 if len(shown_all) < 10 else 5
+    down = -(-len(shown_all) // across)
+    for i, image in enumerate(shown_all):
         width, height = CARD // across, PICTURE // max(down, 1)
         shown = _fit(image, width - (8 if across > 1 else 0), height - (8 if across > 1 else 0))
         left, top = i % across * width + (width - shown.width) // 2, i // across * height + (height - shown.height) // 2
-        if i == 0:
-            shown = _marked(shown, prompt.meta, original.size)
+        if i == len(films) and seen:
+            shown = _marked(shown, prompt.meta, originals[0].size)
         mat.paste(shown, (left, top))
-        if any(drawn):  # what the answer draws stands beside what it is asked about
-            _tag(ImageDraw.Draw(mat), left, max(2, top - 22), "answer draws" if drawn[i] else "shown")
+        if answers:  # what the answer draws stands beside what it is asked about
+            own = i >= len(films) and drawn[i - len(films)]
+            _tag(ImageDraw.Draw(mat), left, max(2, top - 22), "answer draws" if own else "shown")
     return mat
 
 

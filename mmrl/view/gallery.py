@@ -31,6 +31,7 @@ EMBEDDED = 30_000
 EMBEDDED_PIXELS = 448
 _PICTURE = re.compile(r"media/[0-9a-zA-Z_-]+\.png")
 _VIDEO = re.compile(r"media/[0-9a-zA-Z_-]+\.webp")
+_VIDEO = re.compile(r"media/[0-9a-zA-Z_-]+\.webp")
 _STATUS = {
     "truncated-length": "cut off: too long",
     "truncated-turns": "cut off: too many turns",
@@ -248,6 +249,9 @@ def _messages(messages: Sequence[Mapping[str, Any]], folder: Path, budget: int) 
             if part.get("type") == "image":
                 pictures.append(_picture(str(part.get("path", "")), folder, budget, "shown"))
                 budget -= len(pictures[-1])
+            if part.get("type") == "video":
+                pictures.append(_film(str(part.get("path", "")), folder, budget))
+                budget -= len(pictures[-1])
         role = message.get("role")
         who = "" if role == "user" and len(messages) == 1 else f"<b>{esc(role)}</b> "
         if said:
@@ -291,6 +295,11 @@ def _picture(path: str, folder: Path, budget: int, label: str) -> str:
         f'<img{css} width="{min(shown, 224)}" alt="picture {esc(label)}, {width} by {height} pixels" '
         f'src="data:image/{kind};base64,{base64.b64encode(data).decode()}"><small>{esc(label)}</small></button>'
     )
+
+
+def _film(path: str, folder: Path, budget: int) -> str:
+    """A video of the run folder, which plays; only names that `record` makes are followed."""
+    return films.film(folder / path, budget, "shown") if _VIDEO.fullmatch(path) else films.MISSING
 
 
 def _jpeg(png: bytes) -> bytes:

@@ -23,6 +23,7 @@ PAGE = ROOT / "docs" / "run-files.md"
 SECTIONS: list[tuple[str, type[schema.Section]]] = [
     ("", schema.RunConfig),
     ("[policy]", schema.PolicyConfig),
+    ("[policy.video]", schema.VideoConfig),
     ("[policy.lora]", schema.LoraConfig),
     ("[[tasks]]", schema.TaskConfig),
     ("[[stages]]", schema.Training),

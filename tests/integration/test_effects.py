@@ -49,7 +49,7 @@ from mmrl import PolicySpec, Prompt, Reply, Task, TaskSpec, TrackerSpec, Verifie
 def mmrl_tasks():
     return [
         TaskSpec(id=f"extras/{name}", target=f"extras:{name.title()}", verifiers={"toy/letters": 1.0}, metric="toy/letters")
-        for name in ("ranked", "talk")
+        for name in ("ranked", "talk", "film")
     ]
 
 @hookimpl
@@ -72,6 +72,18 @@ class Ranked(Task):
                          answer=f"one two three {i}", meta={"difficulty": -i})
     def rephrase(self, prompt):
         return Prompt(id=prompt.id, messages=[user("In other words?", *prompt.images)], answer=prompt.answer)
+
+class Film(Ranked):
+    """A clip of five seconds, which leaves it to the policy what it sees of it."""
+    def prompts(self, split, seed):
+        from pathlib import Path
+        import footages
+        from mmrl.clips import Clip
+        path = Path(__file__).parent / "film.mp4"
+        if not path.exists():
+            footages.write(path, footages.frames(50, 112, 84), fps=10)
+        for prompt in super().prompts(split, seed):
+            yield Prompt(id=prompt.id, messages=[user(prompt.text, Clip(path=str(path)))], answer=prompt.answer)
 
 class Talk(Ranked):
     """An episode never ends by itself."""
@@ -124,6 +136,7 @@ BASES: dict[str, dict[str, Any]] = {
         "learning_rate": 1e-2,
     },
 }
+FILM = {"tasks": [{"id": "extras/film"}]}
 OWN_CODE, ELSEWHERE = "a checkpoint with code of its own", "a folder that is not there yet"
 TWO = [{"id": "toy/colour", "name": "one"}, {"id": "toy/colour", "name": "two"}]
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
@@ -977,6 +990,21 @@ ENTRIES = {
         to=784,
         also={"policy.min_pixels": 784},
         why="pictures are shrunk",
+        seen=lambda a, b: prompt_length(b) < prompt_length(a) and learns(a, b),
+    ),
+    "policy.video.fps": Effect(
+        to=1.0, also=FILM, why="fewer frames are seen", seen=lambda a, b: prompt_length(b) < prompt_length(a) and learns(a, b)
+    ),
+    "policy.video.max_frames": Effect(
+        to=4, also=FILM, why="fewer frames are seen", seen=lambda a, b: prompt_length(b) < prompt_length(a) and learns(a, b)
+    ),
+    "policy.video.max_pixels": Effect(
+        to=28 * 28, also=FILM, why="frames are shrunk", seen=lambda a, b: prompt_length(b) < prompt_length(a) and learns(a, b)
+    ),
+    "policy.video.total_pixels": Effect(
+        to=10 * 28 * 28,
+        also=FILM,
+        why="frames are shrunk",
         seen=lambda a, b: prompt_length(b) < prompt_length(a) and learns(a, b),
     ),
     "policy.trust_remote_code": Effect(

@@ -98,7 +98,20 @@ def test_the_import_contracts_forget_no_plugin_and_no_part_of_the_engine():
     assert (set(core["source_modules"]), set(core["forbidden_modules"])) == ({"mmrl"}, MODULES)
     open_to_plugins = {
         *("types", "interfaces", "intervals", "media", "mathematics", "parse", "pictures", "rows", "tasks", "testing", "workers"),
-        *("asked", "errors", "experts", "hookspecs", "models", "noise", "screens", "simulation", "specs", "templates"),
+        *(
+            "asked",
+            "clips",
+            "errors",
+            "experts",
+            "hookspecs",
+            "models",
+            "noise",
+            "screens",
+            "simulation",
+            "specs",
+            "strips",
+            "templates",
+        ),
     }
     parts = {path.stem for path in (ROOT / "mmrl").iterdir() if not path.name.startswith("_")}
     assert set(plugins["source_modules"]) == set(apart["modules"]) == MODULES

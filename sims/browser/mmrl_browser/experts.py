@@ -99,6 +99,21 @@ def _chosen(says: str, elements: Sequence[Element], done: Sequence[Action]) -> A
     return _press(named(elements, "Submit", "button"))
 
 
+def _point(says: str, elements: Sequence[Element], done: Sequence[Action]) -> Action | None:
+    """`Click on the grid coordinate (-2,1).`, on the only picture: five by five points, thirty pixels apart."""
+    place = re.search(r"\((-?\d),(-?\d)\)", says)
+    pictures = of_role(elements, "image")
+    if place is None or not pictures:
+        return None
+    left, top, _, _ = pictures[0].box
+    return Action(kind="click", at=(left + 75 + 30 * int(place[1]), top + 75 - 30 * int(place[2])))
+
+
+def _unfolded(says: str, elements: Sequence[Element], done: Sequence[Action]) -> Action | None:
+    """`Expand the section below and click submit.`"""
+    return _press(named(elements, "Submit", "button") if done else next((e for e in elements if e.active), None))
+
+
 EXPERTS: Mapping[str, Expert] = {
     "click-test": _only_button,
     "click-test-2": _button_named,
@@ -114,5 +129,7 @@ EXPERTS: Mapping[str, Expert] = {
     "enter-text": _typed,
     "click-checkboxes": _chosen,
     "click-option": _chosen,
+    "grid-coordinate": _point,
+    "click-collapsible-nodelay": _unfolded,
 }
 """MiniWoB++'s name of a page -> its expert."""

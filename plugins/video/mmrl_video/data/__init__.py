@@ -1,0 +1,1 @@
+"""Clips that people bring: tables of what happens when, of questions, of boxes."""

@@ -1,0 +1,183 @@
+"""What the tasks on people's clips share: where rows come from, which split each is in, how a clip is shown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from mmrl import Prompt, Task, UserError
+from mmrl.clips import MAX_SHOWN, Clip
+from mmrl.pictures import rank, split_of
+from mmrl.rows import Items, Rows, brief
+from mmrl.tasks import known_split, of_kind, one_of, whole
+from mmrl_video import seen
+from mmrl_video.data.files import Folder, Known, known
+from mmrl_video.data.tables import CLIP_KEYS, Table, first, tables
+from mmrl_video.drawn.task import STYLES
+
+THOUGHT = "I look at the clip."
+OTHER_S, OTHER_SHARE = 2.0, 0.1
+"""A file whose length differs by so many seconds, and such a share, from what its row says is another cut."""
+
+
+@dataclass(frozen=True)
+class _Joined(Rows):
+    """The rows of several tables."""
+
+    tables: tuple[Table, ...] = ()
+    places: tuple[tuple[int, int], ...] = ()
+    """(table, row) of each row."""
+
+    def where(self, index: int) -> str:
+        table, row = self.places[index]
+        return self.tables[table].rows.where(row)
+
+
+@dataclass(kw_only=True, eq=False)
+class ClipData(Task):
+    """A task on rows about clips. A subclass asks about a row.
+
+    Nothing of a clip is read before its row is asked for. A row that can't be used raises UserError then, which names its file and
+    line, and a run leaves it out and counts it.
+    """
+
+    path: str
+    """The table: .txt (Charades-STA), .json, .jsonl, .csv, .parquet, a data set's name; or several, joined by ':'."""
+    videos: str | None = None
+    """The folder that clips' names are relative to, by default the table's own; or one for each, joined by ':'."""
+    test_path: str | None = None
+    """A table of its own for the split `test`, with clips in the same folders; `path` is then all for the other splits."""
+    shares: Mapping[str, float] = field(default_factory=lambda: {"train": 0.9, "test": 0.1})
+    """Split -> share, drawn by the names of clips, so that none is in two splits. {test = 1} only tests."""
+    seed: int = 0
+    """Draws the splits. The run's own seed does not, so that nothing of the test is ever trained on."""
+    style: str = "short"
+    """How the answer is asked for: short, the answer alone; tags, a thought and the answer, each in its tag; or as a system does."""
+    prompt: str | None = None
+    """What follows the question, in place of the sentence that says how to answer; not in a system's style."""
+    fps: float | None = None
+    """Frames a second that are shown; by default the policy's own rate."""
+    count: int | None = None
+    """Or so many frames, evenly from the first to the last."""
+
+    styles: ClassVar[tuple[str, ...]] = STYLES
+    """Those of a subclass."""
+
+    def __post_init__(self) -> None:
+        one_of("style", self.style, self.styles)
+        whole("seed", self.seed, -(2**62), 2**62)
+        for option in ("path", "videos", "test_path", "prompt"):
+            if (value := getattr(self, option)) is not None:
+                of_kind(option, value, str)
+        if self.prompt is not None and self.style not in STYLES:
+            raise UserError(f"prompt and style = {self.style!r} are both given: a system's style has its own words")
+        self._sampling()
+        shares = _shares(self.shares, bool(self.test_path))
+        self._folders: dict[str, Folder] = {}
+        rows, keys = self._rows(self.path)
+        self._chosen: dict[str, list[int]] = {name: [] for name in shares}
+        self._tables = dict.fromkeys(shares, rows)
+        for number, key in enumerate(keys):
+            self._chosen[split_of(key, self.seed, shares)].append(number)
+        if self.test_path:
+            self._tables["test"], _ = self._rows(self.test_path)
+            self._chosen["test"] = list(range(len(self._tables["test"])))
+        self.splits = tuple(self._tables)  # type: ignore[misc]  # the options decide which there are
+        for name, numbers in self._chosen.items():
+            if not numbers:
+                raise UserError(f"split {name!r} of {brief(self.path)} is empty: add rows, or change shares or seed")
+            numbers.sort(key=lambda number: rank(self.seed, "order", name, str(number)))
+
+    def pose(self, row: dict[str, Any], id: str, folder: Folder) -> Prompt:
+        """A prompt about a row. UserError or ValueError for a row that won't do."""
+        raise NotImplementedError(f"{type(self).__name__} must define pose(row, id, folder)")
+
+    def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
+        """In an order in which neighbouring rows of the table are far apart."""
+        known_split(split, self.splits)
+        rows = self._tables[split]
+
+        def make(row: dict[str, Any], number: int) -> Prompt:
+            table, line = rows.places[number]
+            own = rows.tables[table].folder
+            return self.pose(row, f"{split}-{table}-{line}", self._folders.setdefault(own, Folder(own)))
+
+        return Items(rows, make, self._chosen[split])
+
+    def gold(self, prompt: Prompt) -> str:
+        """`meta["said"]`, behind a thought where the style has one, and `meta["glue"]` behind it in a tag of its own."""
+        said = str(prompt.meta["said"])
+        if self.style == "short":
+            return said
+        glue = f"\n<glue>{prompt.meta['glue']}</glue>" if "glue" in prompt.meta else ""
+        return f"<think>{THOUGHT}</think>\n<answer>{said}</answer>{glue}"
+
+    def shows(self, prompt: Prompt, completion: str) -> Any:
+        """The clip as a strip, with the true times in green and those that are said in orange; None where none are said."""
+        return seen.shown(prompt, completion)
+
+    def clip(self, path: str, **more: Any) -> Clip:
+        """A clip as the options say that it is shown."""
+        return Clip(path=path, **({"fps": self.fps, "count": self.count} | more))
+
+    def _sampling(self) -> None:
+        if self.fps is not None:
+            fps: Any = self.fps
+            if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps <= 1000:
+                raise UserError(f"fps = {fps!r:.60} must be a number above 0, at most 1000")
+        if self.count is not None:
+            whole("count", self.count, 1, MAX_SHOWN, of="frames")
+            if self.fps is not None:
+                raise UserError("fps and count are both given: choose one")
+
+    def _rows(self, path: str) -> tuple[_Joined, list[str]]:
+        """(the rows of all tables, the clip of each as it names it)."""
+        found = tables(path, self.videos)
+        places = [(t, row) for t, table in enumerate(found) for row in range(len(table.rows))]
+        if not places:
+            raise UserError(f"{brief(path)} has no rows: give a table with some")
+
+        def read(index: int) -> dict[str, Any]:
+            t, row = places[index]
+            return dict(found[t].rows[row])
+
+        rows = _Joined(path, len(places), read, tables=tuple(found), places=tuple(places))
+        return rows, [_key(found[t].rows, row) for t, row in places]
+
+
+def length_of(path: str, row: Mapping[str, Any]) -> Known:
+    """What is known of a row's clip. ValueError where the row says that it is much longer or shorter, UserError where it can't
+    be read."""
+    found, said = known(path), row.get("duration")
+    if isinstance(said, str):
+        said = float(said) if said.strip() else None
+    if isinstance(said, int | float) and not isinstance(said, bool) and said > 0:
+        off = abs(said - found.duration_s)
+        if off > max(OTHER_S, OTHER_SHARE * said):
+            raise ValueError(f"its duration is {said:g} s and the file has {found.duration_s:.2f} s: it is another cut")
+    return found
+
+
+
+def _key(rows: Rows, row: int) -> str:
+    """The clip of a row as it names it; its place for one that can't be read, which is told when it is asked for."""
+    try:
+        clip = first(rows[row], CLIP_KEYS)
+    except UserError:
+        clip = None
+    return str(clip) if isinstance(clip, str | int) else f"{rows.name} {row}"
+
+
+def _shares(given: Any, tested_apart: bool) -> dict[str, float]:
+    """The shares of the splits, adding up to 1."""
+    of_kind("shares", given, Mapping, "{train = 0.9, test = 0.1}")
+    shares = {str(name): share for name, share in given.items() if not (tested_apart and name == "test")}
+    if tested_apart and not shares:
+        shares = {"train": 1.0}
+    sound = all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) and v > 0 for v in shares.values())
+    if not shares or not sound:
+        raise UserError(f"shares = {dict(given)!r:.200} must name splits with numbers above 0, {{train = 0.9, test = 0.1}}")
+    total = sum(shares.values())
+    return {name: share / total for name, share in shares.items()}

@@ -1,0 +1,100 @@
+"""`video/tracking`: where a thing is at some moments."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mmrl import Case
+from mmrl.tasks import one_of, whole
+from mmrl.types import Frame
+from mmrl_video import tracks
+from mmrl_video.drawn import plots
+from mmrl_video.drawn.moves import BEAT_S, Part
+from mmrl_video.drawn.plots import Plot
+from mmrl_video.drawn.task import DrawnClips, Posed
+
+WHERE = {
+    Frame.PIXELS: "pixels of the {0} x {1} clip",
+    Frame.THOUSANDTHS: "thousandths of the clip's width and height",
+    Frame.UNIT: "parts of the clip's width and height, from 0 to 1",
+}
+LARGE = (0.2, 0.32)
+"""The sides of what is tracked, as shares of the picture's shorter side."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Tracking(DrawnClips):
+    """A thing goes about the whole picture, before the others; its box is asked for at so many moments."""
+
+    boxes: int = 8
+    """The moments, evenly spread over the clip, 1 to 16; VideoChat-R1 asks for 8."""
+    frame: str | None = None
+    """The numbers of a box: pixels (of the clip), thousandths or unit; by default thousandths for policies that write them, else
+    pixels."""
+
+    about = "tracking"
+
+    def __post_init__(self) -> None:
+        whole("boxes", self.boxes, 1, 16)
+        if self.frame is not None:
+            one_of("frame", self.frame, [f.value for f in WHERE])
+        super().__post_init__()
+
+    @property
+    def answer_frame(self) -> Frame:
+        """That of `frame`, or of the policy. Pixels as the model sees them are none of a clip's: they depend on its length."""
+        return Frame(self.frame) if self.frame else self.eyes.frame if self.eyes.frame in WHERE else Frame.PIXELS
+
+    def tell(self, draw: random.Random) -> Plot:
+        plot = plots.cast(draw, self.stage)
+        target = plot.parts.pop(0)
+        _wanders(draw, target, self.stage.width, self.stage.height, self.stage.rate)
+        plot.parts.append(target)  # before the others
+        return plot
+
+    def ask(self, draw: random.Random, plot: Plot) -> Posed | None:
+        target, per_beat, size = plot.parts[-1], self.stage.per_beat, (self.stage.width, self.stage.height)
+        beats = plot.frames // per_beat
+        if beats < self.boxes:
+            return None
+        at = [beats * i // self.boxes * per_beat for i in range(self.boxes)]
+        times = [i / self.stage.rate for i in at]
+        moments = ", ".join(f"{t:.12g}" for t in times)
+        boxes = [[target.x_F[i], target.y_F[i], target.x_F[i] + target.size, target.y_F[i] + target.size] for i in at]
+        meta = {"asks": "boxes", "size": size, "times": times, "answer_frame": self.answer_frame.value}
+        said = ", ".join(f"[{', '.join(f'{v:.12g}' for v in _written(box, meta))}]" for box in boxes)
+        where = WHERE[self.answer_frame].format(*size)
+        return Posed(
+            text=f"Where is the {target.name} at {moments} seconds?",
+            answer=boxes,
+            said=f"[{said}]",
+            thought=f"I follow the {target.name}.",
+            what=f"a list of its {self.boxes} boxes, as [[x1, y1, x2, y2], ...], in {where}",
+            meta=meta,
+        )
+
+
+def _written(box: list[int], meta: Mapping[str, object]) -> tracks.Box:
+    """A box of pixels as an answer writes it."""
+    x1, y1, x2, y2 = box
+    return tracks.written((float(x1), float(y1), float(x2), float(y2)), Case(completion="", meta=meta))
+
+
+def _wanders(draw: random.Random, one: Part, width: int, height: int, rate: int) -> None:
+    """Sends a thing from point to point, each some seconds from the last, in straight lines."""
+    one.size = max(10, round(min(width, height) * draw.uniform(*LARGE)))
+    places = [(draw.randint(0, width - one.size), draw.randint(0, height - one.size))]
+    at = [0]
+    while at[-1] < one.frames:
+        at.append(at[-1] + round(rate * BEAT_S * draw.randint(3, 7)))
+        places.append((draw.randint(0, width - one.size), draw.randint(0, height - one.size)))
+    leg = 0
+    for i in range(one.frames):
+        while i >= at[leg + 1]:
+            leg += 1
+        share = (i - at[leg]) / (at[leg + 1] - at[leg])
+        (x1, y1), (x2, y2) = places[leg], places[leg + 1]
+        one.x_F[i], one.y_F[i] = round(x1 + (x2 - x1) * share), round(y1 + (y2 - y1) * share)
+    one.size_F[:] = [one.size] * one.frames

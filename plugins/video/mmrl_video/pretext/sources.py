@@ -1,0 +1,154 @@
+"""The clips that questions are made of: drawn here, or of a folder. Both are files, by split."""
+
+from __future__ import annotations
+
+import os
+import random
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mmrl import UserError
+from mmrl.pictures import SHARES, chance, rank, split_of
+from mmrl.rows import brief
+from mmrl_video.drawn import films, moves, plots
+from mmrl_video.drawn.plots import Plot, Stage
+from mmrl_video.drawn.story import Story
+
+if TYPE_CHECKING:
+    import numpy as np
+
+SUFFIXES = (".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi", ".mpg", ".mpeg", ".ts", ".wmv", ".flv", ".3gp", ".ogv")
+CENTRAL = 0.9
+"""The share of a clip that is used, around its middle: what VideoSSR takes, since titles stand at the ends."""
+VIVID = ("red", "blue", "yellow")
+"""Colours of the first thing of drawn clips: on them every change of colours shows."""
+SPLITS = ("warm", "train", "test")
+
+
+class Source(Protocol):
+    """Clips by split; those of different splits are different ones."""
+
+    @property
+    def ids(self) -> Mapping[str, Sequence[str]]: ...
+
+    def path(self, split: str, index: int) -> str: ...
+
+
+@dataclass
+class Drawn:
+    """Clips in which things go one way all the time, so that there is something to see in every frame, and an order."""
+
+    stage: Stage
+    counts: Mapping[str, int]
+    seed: int
+    shapes: Sequence[str]
+    """Of the things."""
+    ways: Sequence[str]
+    """right, left: those that the first thing may go."""
+
+    def __post_init__(self) -> None:
+        self.ids = {split: [f"{split}-{i}" for i in range(count)] for split, count in self.counts.items()}
+
+    def path(self, split: str, index: int) -> str:
+        return films.file_of(self.story(split, index))
+
+    def story(self, split: str, index: int) -> Story:
+        for attempt in range(200):
+            draw = chance(self.seed, "video", "pretext", self.ids[split][index], str(attempt))
+            story = self._plot(draw).story()
+            if SPLITS[rank(0, "split", story.plot()) % len(SPLITS)] == split:
+                return story
+        raise UserError(f"no clip for split {split!r}: raise objects or size")
+
+    def _plot(self, draw: random.Random) -> Plot:
+        count = draw.randint(1, self.stage.objects)
+        shapes = [draw.choice(tuple(self.shapes)) for _ in range(count)]
+        plot = plots.cast(draw, self.stage, exactly=count, shapes=shapes, first=VIVID)
+        for who, one in enumerate(plot.parts):
+            right = draw.choice(tuple(self.ways)) == "right" if who == 0 else draw.random() < 0.5
+            moves.cross(one, right)
+        return plot
+
+
+@dataclass
+class Folder:
+    """The clips in a folder and the folders in it; which split one is in depends on its name alone."""
+
+    folder: str
+    each: int
+    """Items of each clip."""
+    seed: int
+
+    def __post_init__(self) -> None:
+        listed = clips_in(self.folder)
+        order = sorted(listed, key=lambda id: rank(self.seed, "order", id))
+        self.ids: dict[str, list[str]] = {split: [] for split in SHARES}
+        self.files: dict[str, list[Path]] = {split: [] for split in SHARES}
+        for k in range(self.each):
+            for id in order:
+                split = split_of(id, self.seed)
+                self.files[split].append(listed[id])
+                self.ids[split].append(f"{id}#{k}" if k else id)
+        if empty := [split for split, found in self.files.items() if not found]:
+            raise UserError(
+                f"folder {brief(self.folder)} has {len(listed)} clip{'s' * (len(listed) != 1)}, and none of them falls to "
+                f"{empty[0]!r}: add more, or set another seed"
+            )
+
+    def path(self, split: str, index: int) -> str:
+        return str(self.files[split][index])
+
+
+def clips_in(folder: str) -> dict[str, Path]:
+    """The clips in a folder and the folders in it, by their path below it. Nothing is opened.
+
+    Raises UserError when there are none.
+    """
+    root = Path(str(folder)).expanduser()
+    if not root.is_dir():
+        wrong = "is a file" if root.exists() else "does not exist"
+        raise UserError(f"folder {brief(root.absolute())} {wrong}: give a folder of clips")
+
+    def unreadable(error: OSError) -> None:
+        raise UserError(f"folder {brief(error.filename)} can't be read: {error.strerror}: check its permissions")
+
+    found = {
+        unicodedata.normalize("NFC", (path := Path(parent) / name).relative_to(root).as_posix()): path
+        for parent, _, names in os.walk(root, onerror=unreadable)
+        for name in names
+        if not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES
+    }
+    if not found:
+        raise UserError(f"folder {brief(root)} has no clips ({', '.join(SUFFIXES)}): put some in, or give another")
+    return dict(sorted(found.items()))
+
+
+def sampled(path: str, count: int, most_pixels: int) -> tuple[np.ndarray, float]:
+    """`count` frames of the middle of a clip, evenly spread, uint8 [T, H, W, 3], shrunk to so many pixels each; and how many of
+    them there are a second.
+
+    Raises UserError for a clip that can't be decoded or has too few frames.
+    """
+    from mmrl.clips import Clip, Limits, frames_of, probe
+
+    facts = probe(path)
+    margin = facts.duration_s * (1 - CENTRAL) / 2
+    clip = Clip(path=path, count=count, start_s=margin, end_s=facts.duration_s - margin)
+    frames_THWC = frames_of(clip, Limits(max_frames=count, max_pixels=most_pixels)).frames_THWC
+    if len(frames_THWC) != count:
+        raise UserError(
+            f"video {path} has {facts.frames} frames, too few for {count} of its middle {CENTRAL:.0%}: leave it out, or lower "
+            "frames"
+        )
+    return frames_THWC, count / (facts.duration_s * CENTRAL)
+
+
+def footage(frames_THWC: np.ndarray, fps: float, name: str) -> Any:
+    """Frames as a prompt shows them, with times from 0 on, whatever times they had: those would tell an order."""
+    from mmrl.clips import Footage
+
+    count = len(frames_THWC)
+    return Footage(frames_THWC=frames_THWC, times_s=tuple(i / fps for i in range(count)), duration_s=count / fps, name=name)
