@@ -90,6 +90,14 @@ def _of_groups() -> list[AlgorithmSpec]:
             paper="MiniMax-M1, section 3.1; the upper bound of 5 is that of Khatri et al., ScaleRL",
         ),
         AlgorithmSpec(
+            id="t-grpo",
+            target=ADVANTAGE + "group_relative",
+            normalise="sequence",
+            stage={"temporal": {}},
+            summary="GRPO that pays for answers to videos which are worse when the frames are shuffled",
+            paper="Feng et al., Video-R1, section 3.2",
+        ),
+        AlgorithmSpec(
             id="rloo",
             target=ADVANTAGE + "leave_one_out",
             loss=LOSS + "policy_gradient",

@@ -11,6 +11,7 @@ import bisect
 import itertools
 import math
 import os
+import random
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -82,6 +83,8 @@ class Clip:
     """Where it ends; by default with the file. Beyond that it is an error."""
     order: tuple[int, ...] = ()
     """In which order the frames are shown, a permutation of their numbers from 0; the times stay where they are."""
+    shuffled: int | None = None
+    """Or in one that is drawn from this seed, never the one in which they come."""
 
     def __post_init__(self) -> None:
         given = [name for name in ("fps", "count", "indices") if getattr(self, name) not in (None, ())]
@@ -95,6 +98,8 @@ class Clip:
             raise UserError(
                 f"video {self.path}: from {self.start_s!r} to {self.end_s!r} s is no part of it: 0 <= start_s < end_s"
             )
+        if self.order and self.shuffled is not None:
+            raise UserError(f"video {self.path}: order and shuffled are both given: choose one")
         if self.order and sorted(self.order) != list(range(len(self.order))):
             raise UserError(f"video {self.path}: order = {self.order!r:.80} is no permutation of the numbers from 0")
 
@@ -216,6 +221,22 @@ def glimpse(clip: Clip | Footage) -> Footage:
         if known:
             return known[-1]
     return frames_of(clip, GLIMPSE)
+
+
+def shuffled(clip: Clip | Footage, seed: int) -> Clip | Footage:
+    """The same frames in an order that is drawn from the seed; the times stay where they are."""
+    if isinstance(clip, Clip):
+        return replace(clip, order=(), shuffled=seed)
+    return replace(clip, frames_THWC=clip.frames_THWC[list(permutation(len(clip.frames_THWC), seed))])
+
+
+def permutation(count: int, seed: int) -> tuple[int, ...]:
+    """Of so many numbers from 0, drawn from the seed; where there are two or more, not the one that leaves them as they are."""
+    draw = random.Random(seed)
+    found = straight = list(range(count))
+    while found == straight and count > 1:
+        found = draw.sample(straight, count)
+    return tuple(found)
 
 
 def blanked(clip: Clip | Footage) -> Footage:
@@ -362,7 +383,8 @@ def _decoded(clip: Clip, limits: Limits) -> Footage:
         Count.files += 1
         pictures = _pictures(clip.path, container, stream, facts, indices, limits)
         frames = np.stack([pictures[i] for i in indices])
-    shown = frames[list(clip.order)] if clip.order else frames
+    order = clip.order if clip.shuffled is None else permutation(len(frames), clip.shuffled)
+    shown = frames[list(order)] if order else frames
     shown.flags.writeable = False
     end = min(facts.duration_s if clip.end_s is None else clip.end_s, facts.duration_s)
     return Footage(

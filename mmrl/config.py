@@ -178,6 +178,8 @@ def smoke(config: RunConfig) -> RunConfig:
     data["policy"]["device"] = "cpu"
     if not data["policy"]["model"].startswith("tiny:openvla"):  # its pictures have one size
         data["policy"] |= {"max_pixels": largest, "min_pixels": min(config.policy.min_pixels or 3136, 3136, largest)}
+    video = config.policy.video
+    data["policy"].setdefault("video", {}).update(max_frames=min(video.max_frames, 8), max_pixels=min(video.max_pixels, 12544))
     smaller = {"steps": 2, "batch_size": 4, "prompts_per_step": 2, "minibatches": 2, "group_size": 4, "epochs": 2}
     for stage, full in zip(data["stages"], config.stages, strict=True):
         if "teacher" in stage and not stage["teacher"].startswith(("tiny:", "expert")):

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from mmrl import clips, plugins
+from mmrl import plugins
 from mmrl.algorithms.labels import majority
+from mmrl.altered import blanked, shuffled, with_frames
 from mmrl.collect.collector import Collector
 from mmrl.data.seeds import derive
 from mmrl.data.source import Indexable, prompt_at, prompts_of
@@ -20,14 +21,11 @@ from mmrl.generate.local import Sampling
 from mmrl.interfaces import Task
 from mmrl.intervals import Z, wilson
 from mmrl.judge import Judge, cases_of
-from mmrl.media import load_image
 from mmrl.schema import RunConfig, TaskConfig
 from mmrl.specs import VerifierSpec
 from mmrl.targets import PluginError, calling
-from mmrl.types import Case, Message, Prompt, Rollout, Score, replace
+from mmrl.types import Case, Prompt, Rollout, Score, replace
 
-GREY = (128, 128, 128)
-"""The colour of a blanked picture."""
 HELD = ("episode/success", "episode/success_at_end")
 """What an episode in a simulator either reached or didn't."""
 
@@ -143,7 +141,12 @@ class Evaluator:
         if self.config.evaluate.samples > 1:
             extra |= several(items, spec)
         if self.config.evaluate.blank and any(p.images or p.videos for p in prompts):
-            extra["blank"] = statistics.fmean(_values(self._scored(label, *self._answered(label, metric, blank=True))))
+            extra["blank"] = self._otherwise(label, metric, "on blanked pictures", blanked)
+        if self.config.evaluate.shuffled and any(p.videos for p in prompts):
+            seed = self.config.seed
+            extra["shuffled"] = self._otherwise(label, metric, "on shuffled videos", lambda prompt: shuffled(prompt, seed))
+        if self.config.evaluate.frames and any(p.videos for p in prompts):
+            extra |= self._sparse_to_dense(label, metric, spec)
         figure = _figure(label, self.config.evaluate.split, spec, metric, items, extra)
         return replace(
             figure,
@@ -153,11 +156,20 @@ class Evaluator:
             episodes=watched.rows,
         ), scores
 
+    def _otherwise(self, label: str, metric: str, how: str, alter: Callable[[Prompt], Prompt]) -> float:
+        """The figure where each prompt is seen otherwise. how: in words."""
+        return statistics.fmean(_values(self._scored(label, *self._answered(label, metric, how, alter))))
+
     def _answered(
-        self, label: str, metric: str, blank: bool = False, watched: Watched | None = None
+        self,
+        label: str,
+        metric: str,
+        how: str = "",
+        alter: Callable[[Prompt], Prompt] = lambda prompt: prompt,
+        watched: Watched | None = None,
     ) -> tuple[list[Prompt], list[Case], list[Score]]:
-        """[P] prompts, [P * k] answers to them and their scores, a prompt's next to each other. watched: is shown the first
-        answer to each."""
+        """[P] prompts, [P * k] answers to them and their scores, a prompt's next to each other. alter: what is done to a prompt
+        before it is answered, `how` in words. watched: is shown the first answer to each."""
         entry, settings = entry_of(self.config, label), self.config.evaluate
         spec = plugins.registry().get("verifiers", metric)
         limit = self.config.generate.max_tokens
@@ -169,7 +181,7 @@ class Evaluator:
                 temperature=settings.temperature,
                 seed=derive(self.config.seed, "evaluate", label, len(asked)),
             )
-            shown = [blanked(self.shown(p)) if blank else self.shown(p) for p in prompts]
+            shown = [alter(self.shown(p)) for p in prompts]
             rollouts = self.collector.collect(shown, self.collector.encode(shown), settings.samples, sampling)
             posed = [replace(r, prompt=prompts[i // settings.samples]) for i, r in enumerate(rollouts)]
             if watched:
@@ -178,14 +190,75 @@ class Evaluator:
             cases += [replace(c, rollout=_light(c.rollout, spec)) for c in cases_of(posed)]
             asked += prompts
         scores = self.judge.run(metric, cases)
+        self._check_failures(scores, f"evaluation of {label!r}{' ' if how else ''}{how}")
+        return asked, cases, scores
+
+    def _check_failures(self, scores: Sequence[Score], where: str) -> None:
         failed = [s for s in scores if s.failed]
         if len(failed) > self.config.judge.failure_limit * len(scores) or len(failed) == len(scores):
-            where = f"evaluation of {label!r}{' on blanked pictures' if blank else ''}"
             raise UserError(
                 f"{where}: {len(failed)} of {len(scores)} scores failed, more than judge.failure_limit = "
                 f"{self.config.judge.failure_limit} allows; the first: {failed[0].detail}"
             )
-        return asked, cases, scores
+
+    def _sparse_to_dense(self, label: str, metric: str, spec: VerifierSpec) -> dict[str, float]:
+        """Answers from few frames where they agree, and from more where they don't (Wang et al., Video-RTS, section 3.3): at each
+        of `evaluate.frames`, `evaluate.agree` answers, the i-th at temperature 0.8 + 0.15 i and with top_p from 0.7 to 0.95; the
+        majority's is final where all are the same, and at the last. -> `sparse_to_dense`, its mean score; `frames/mean`, those
+        that were shown of the last answer; `frames/all`, of all answers together, in units of one with the most frames;
+        `frames/agreed_share` of the prompts that needed no more than the first."""
+        settings, entry = self.config.evaluate, entry_of(self.config, label)
+        limit = min(entry.max_tokens or self.config.generate.max_tokens, self.config.generate.max_tokens)
+        left = [p for prompts in self._chunks(entry) for p in prompts]
+        values: list[float] = []
+        used: list[int] = []
+        cost = 0
+        first_agreed = 0
+        total = len(left)
+        for rung, frames in enumerate(settings.frames):
+            votes: list[list[Case]] = [[] for _ in left]
+            for k in range(settings.agree):
+                share = k / max(settings.agree - 1, 1)
+                how = Sampling(
+                    max_tokens=limit,
+                    temperature=0.8 + 0.15 * k,
+                    top_p=0.7 + 0.25 * share,
+                    seed=derive(self.config.seed, "sparse", label, frames, k),
+                )
+                for i, case in enumerate(self._one_answer(left, how, frames, spec)):
+                    votes[i].append(case)
+            cost += frames * settings.agree * len(left)
+            read = [[self._read(label, c.completion) for c in own] for own in votes]
+            last = rung == len(settings.frames) - 1
+            done = [i for i, answers in enumerate(read) if last or (len(set(answers)) == 1 and answers[0])]
+            chosen = [votes[i][read[i].index(winner) if (winner := majority(read[i])) in read[i] else 0] for i in done]
+            scores = self.judge.run(metric, chosen)
+            self._check_failures(scores, f"evaluation of {label!r} with {frames} frames") if scores else None
+            values += [s.value for s in scores if s.value is not None]
+            used += [frames] * len(done)
+            first_agreed += len(done) if rung == 0 and not last else 0
+            left = [p for i, p in enumerate(left) if i not in set(done)]
+            if not left:
+                break
+        most = settings.frames[-1] * settings.agree * total
+        return {
+            "sparse_to_dense": statistics.fmean(values),
+            "frames/mean": statistics.fmean(used),
+            "frames/all": cost / most,
+            "frames/agreed_share": first_agreed / total,
+        }
+
+    def _one_answer(self, prompts: Sequence[Prompt], how: Sampling, frames: int, spec: VerifierSpec) -> list[Case]:
+        """One answer to each prompt, whose videos are shown in so many frames."""
+        cases: list[Case] = []
+        size = max(1, self.collector.batch_size)
+        for start in range(0, len(prompts), size):
+            some = prompts[start : start + size]
+            shown = [with_frames(self.shown(p), frames) for p in some]
+            rollouts = self.collector.collect(shown, self.collector.encode(shown), 1, how)
+            posed = [replace(r, prompt=p) for r, p in zip(rollouts, some, strict=True)]
+            cases += [replace(c, rollout=_light(c.rollout, spec)) for c in cases_of(posed)]
+        return cases
 
     def _scored(self, label: str, prompts: Sequence[Prompt], cases: Sequence[Case], scores: Sequence[Score]) -> list[Item]:
         k, items = self.config.evaluate.samples, []
@@ -269,25 +342,6 @@ def _majority_score(votes: Sequence[tuple[str, float]]) -> float:
     """(answer, score) pairs -> the score of the first that gives the majority's answer."""
     winner = majority([answer for answer, _ in votes])
     return next((value for answer, value in votes if answer == winner), votes[0][1])
-
-
-def blanked(prompt: Prompt) -> Prompt:
-    """The prompt with a mid-grey picture or video of the same size in the place of each of its own."""
-    return replace(prompt, messages=[_blanked(message) for message in prompt.messages])
-
-
-def _blanked(message: Message) -> Message:
-    from PIL import Image
-
-    if isinstance(message["content"], str):
-        return message
-
-    def blank(part: Mapping[str, Any]) -> Mapping[str, Any]:
-        if part["type"] == "video":
-            return {**part, "video": clips.blanked(part["video"])}
-        return {**part, "image": Image.new("RGB", load_image(part["image"]).size, GREY)} if part["type"] == "image" else part
-
-    return {**message, "content": [blank(part) for part in message["content"]]}
 
 
 def _light(rollout: Rollout | None, spec: VerifierSpec) -> Rollout | None:

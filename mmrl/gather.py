@@ -12,6 +12,7 @@ import torch
 
 from mmrl.algorithms.labels import co_reward, frequency_entropy
 from mmrl.algorithms.shaping import overlong_penalty
+from mmrl.altered import shuffled
 from mmrl.collect.collector import Collector
 from mmrl.data.source import Outcome, Place, gold_of
 from mmrl.errors import UserError
@@ -19,7 +20,7 @@ from mmrl.generate.local import Sampling
 from mmrl.interfaces import Task
 from mmrl.judge import Judge, cases_of
 from mmrl.policies.reading import PromptInputs
-from mmrl.schema import RlStage
+from mmrl.schema import RlStage, TemporalConfig
 from mmrl.targets import PluginError, calling
 from mmrl.types import Prompt, Rollout, Score, replace
 
@@ -114,6 +115,7 @@ class Gatherer:
     def __call__(self, clock: Callable[[str], Any]) -> Gathered:
         """The groups of one step. clock: context managers that time `generate` and `judge`."""
         stage, self.calls, self.spent, self.clock = self.stage, 0, [], clock
+        self.timed: list[tuple[list[float], list[float], bool]] = []
         of_prompt = 2 if stage.labels == "co-reward" else 1  # the rephrased prompts come on top of prompts_per_step
         wanted = stage.prompts_per_step * of_prompt
         sampled: list[Group] = []
@@ -146,6 +148,8 @@ class Gatherer:
             counts["sampling/hinted"] = float(hinted)
         if stage.ground_truth != "never":
             counts["sampling/ground_truth"] = float(shown)
+        if stage.temporal:
+            counts |= _timing(self.timed)
         return Gathered(groups=kept, sampled=sampled, spent=self.spent, counts=counts, idle=idle)
 
     @property
@@ -172,16 +176,20 @@ class Gatherer:
         else:
             for group in groups:
                 self._vote(group)
+        if self.stage.temporal:
+            self._time(groups, self.stage.temporal)
         self._shorten(groups)
         for group in groups:
             group.alone = group.rewards
         return groups
 
-    def _complete(self, taken: Sequence[Taken]) -> list[Group]:
-        """Sampled, not yet scored."""
+    def _complete(self, taken: Sequence[Taken], size: Callable[[str], int] | None = None) -> list[Group]:
+        """Sampled, not yet scored. size: of a task's groups, by default those that are trained on."""
         calls, self.calls = self.calls, self.calls + 1
         with self.clock("generate"):
-            found = collected(self.collector, taken, self.group_size, lambda task: self.sampling(task, calls), self.version())
+            found = collected(
+                self.collector, taken, size or self.group_size, lambda task: self.sampling(task, calls), self.version()
+            )
         return [
             Group(place=place, prompt=prompt, inputs=encoded, rollouts=rollouts, scores=[])
             for (place, prompt, encoded), rollouts in zip(taken, found, strict=True)
@@ -195,6 +203,26 @@ class Gatherer:
             scores = iter(self.judge.score(cases_of(rollouts), weights))
         for group in groups:
             group.scores = [next(scores) for _ in group.rollouts]
+
+    def _time(self, groups: Sequence[Group], rule: TemporalConfig) -> None:
+        """A bonus for right answers where a video's order matters: T-GRPO (Feng et al., Video-R1, section 3.2). A second group
+        answers the same prompt with its frames shuffled, and is not trained on."""
+
+        def right(score: Score) -> float | None:
+            return score.parts.get(rule.verifier) if rule.verifier and not score.failed else score.value
+
+        ordered = [g for g in groups if g.prompt.videos]
+        prompts = [shuffled(g.prompt, self.sampling(g.prompt.task, self.calls).seed) for g in ordered]
+        taken = [(g.place, prompt, self.encode(prompt)) for g, prompt in zip(ordered, prompts, strict=True)]
+        others = self._complete(taken, lambda task: max(1, round(rule.share * self.group_size(task))))
+        self._score(others)
+        self.spent += others
+        for group, other in zip(ordered, others, strict=True):
+            straight, mixed = ([v for s in g.scores if (v := right(s)) is not None] for g in (group, other))
+            better = bool(straight and mixed) and statistics.fmean(straight) >= rule.ratio * statistics.fmean(mixed)
+            paid = [better and (right(s) or 0.0) > rule.above for s in group.scores]
+            group.scores = [adjusted(s, "temporal", rule.bonus if p else 0.0) for s, p in zip(group.scores, paid, strict=True)]
+            self.timed.append((straight, mixed, better))
 
     def _shorten(self, groups: Sequence[Group]) -> None:
         """Take the soft penalty off rewards of completions near their limit."""
@@ -344,6 +372,18 @@ def collected(
         for k, i in enumerate(chosen):
             found[i] = [replace(r, group=i) for r in rollouts[k * n : (k + 1) * n]]
     return [found[i] for i in range(len(taken))]
+
+
+def _timing(timed: Sequence[tuple[list[float], list[float], bool]]) -> dict[str, float]:
+    """How right answers were with frames in order and shuffled, and the share of prompts whose order mattered."""
+    straight, mixed = [v for row in timed for v in row[0]], [v for row in timed for v in row[1]]
+    if not straight or not mixed:
+        return {}
+    return {
+        "temporal/ordered": statistics.fmean(straight),
+        "temporal/shuffled": statistics.fmean(mixed),
+        "temporal/paid_share": statistics.fmean(better for *_, better in timed),
+    }
 
 
 def _check(found: Any, kind: type, what: str) -> None:

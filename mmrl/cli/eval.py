@@ -34,6 +34,9 @@ COLUMNS = (
 @click.option("-n", "n", type=click.IntRange(min=1), help="Prompts per task, instead of the run file's.")
 @click.option("--samples", type=click.IntRange(min=1), metavar="K", help="Answers to each prompt, for pass@K and majority@K.")
 @click.option("--temperature", type=click.FloatRange(min=0), metavar="T", help="Of these answers; 0 takes the likeliest token.")
+@click.option("--shuffled", is_flag=True, help="Also with the frames of videos in another order.")
+@click.option("--frames", metavar="N,N,..", help="Also answers from so many frames, and from more where they differ.")
+@click.option("--agree", type=click.IntRange(min=1), metavar="K", help="How many answers must be the same, for --frames.")
 @click.option(
     "--videos", type=click.Path(path_type=Path), metavar="DIR", help="Keep the first successes and failures of tasks that act."
 )
@@ -50,6 +53,9 @@ def command(
     n: int | None,
     samples: int | None,
     temperature: float | None,
+    shuffled: bool,
+    frames: str | None,
+    agree: int | None,
     videos: Path | None,
     overrides: tuple[str, ...],
     as_json: bool,
@@ -68,7 +74,9 @@ def command(
     if folder is None and ctx.get_parameter_source("which") is ParameterSource.COMMANDLINE:
         raise UserError(f"--checkpoint {which} is of a run folder, and {target} is a run file: leave it out, or give runs/NAME")
     extra = [f"evaluate.split={json.dumps(split)}"] if split else []
-    own = {"n": n, "temperature": temperature, "samples": samples}
+    own = {"n": n, "temperature": temperature, "samples": samples, "agree": agree}
+    extra += ["evaluate.shuffled=true"] if shuffled else []
+    extra += [f"evaluate.frames=[{frames}]"] if frames else []
     extra += [f"evaluate.{key}={value}" for key, value in own.items() if value is not None]
     config = load_config(target / "config.toml" if folder else target, [*overrides, *extra])
     tell(f"loading {config.policy.model} ...")

@@ -23,6 +23,7 @@ from mmrl.schema.stages import (
     RlStage,
     SftStage,
     Stage,
+    TemporalConfig,
     Training,
 )
 
@@ -39,6 +40,7 @@ __all__ = [
     "Section",
     "SftStage",
     "SimulateConfig",
+    "TemporalConfig",
     "Training",
 ]
 
@@ -189,9 +191,17 @@ class EvaluateConfig(Section):
     """Answers to each prompt; with more than one, pass@k and majority@k are reported beside the mean."""
     blank: bool = False
     """Also answer with every picture blanked: what is left was not seen."""
+    shuffled: bool = False
+    """Also answer with the frames of every video in another order: what is left needs no time."""
+    frames: list[Annotated[int, Field(ge=1, le=4096)]] = []
+    """Also answer videos from so many frames, and where answers differ from the next number of them (Video-RTS)."""
+    agree: Annotated[int, Field(ge=1, le=64)] = 5
+    """How many answers must be the same, for `frames`."""
 
     @model_validator(mode="after")
     def _samples_differ(self) -> EvaluateConfig:
+        if self.frames != sorted(set(self.frames)):
+            raise ValueError(f"frames = {self.frames} must rise, such as [32, 64, 128]")
         if self.samples > 1 and not self.temperature:
             raise ValueError(f"samples = {self.samples} greedy answers would be the same: set temperature, such as 1.0")
         return self

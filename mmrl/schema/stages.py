@@ -153,6 +153,21 @@ class ConditionConfig(Section):
         return self
 
 
+class TemporalConfig(Section):
+    """`[stages.temporal]`: pay for answers that need the order of a video's frames (Feng et al., Video-R1, T-GRPO)."""
+
+    bonus: Weight = 0.3
+    """Added to the reward of each right answer to a video, where the prompt is answered better than with its frames shuffled."""
+    ratio: Rate = 0.8
+    """Better: the mean is at least so many times that with shuffled frames."""
+    share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Completions that are sampled with shuffled frames, and not trained on, as a share of the group's."""
+    above: Real = 0.1
+    """An answer is right whose verifier gives more."""
+    verifier: str = ""
+    """Which tells right from wrong; the whole reward when empty."""
+
+
 class RlStage(Training):
     """`[[stages]] kind = "rl"`: sample, score, reinforce."""
 
@@ -243,6 +258,8 @@ class RlStage(Training):
     """Mix supervised learning in."""
     condition: ConditionConfig | None = None
     """Train with the prompt telling whether the completion was good."""
+    temporal: TemporalConfig | None = None
+    """Pay for answers that need the order of a video's frames."""
 
     @model_validator(mode="after")
     def _rules_leave_something(self) -> RlStage:

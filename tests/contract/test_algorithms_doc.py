@@ -158,6 +158,8 @@ def called(function: Any, spec: AlgorithmSpec) -> str:
 
 
 def value(v: Any) -> str:
+    if v == {}:
+        return "{}"
     return f'"{v}"' if isinstance(v, str) else str(v).lower() if isinstance(v, bool) else f"{v:g}"
 
 

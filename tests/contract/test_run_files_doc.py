@@ -33,6 +33,7 @@ SECTIONS: list[tuple[str, type[schema.Section]]] = [
     ("[[stages.parts]]", schema.PartConfig),
     ("[stages.critic]", schema.CriticConfig),
     ("[stages.imitation]", schema.ImitationConfig),
+    ("[stages.temporal]", schema.TemporalConfig),
     ("[stages.condition]", schema.ConditionConfig),
     ("[generate]", schema.GenerateConfig),
     ("[simulate]", schema.SimulateConfig),

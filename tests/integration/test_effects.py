@@ -137,6 +137,8 @@ BASES: dict[str, dict[str, Any]] = {
     },
 }
 FILM = {"tasks": [{"id": "extras/film"}]}
+FILMED = {"tasks": [{"id": "extras/film", "verifiers": {"toy/letters": 1.0, "extras/opposite": 0.5}}]}
+TIMED = FILM | {"stages.0.temporal": {}}
 OWN_CODE, ELSEWHERE = "a checkpoint with code of its own", "a folder that is not there yet"
 TWO = [{"id": "toy/colour", "name": "one"}, {"id": "toy/colour", "name": "two"}]
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
@@ -1007,6 +1009,23 @@ ENTRIES = {
         why="frames are shrunk",
         seen=lambda a, b: prompt_length(b) < prompt_length(a) and learns(a, b),
     ),
+    "stages.rl.temporal": Effect(
+        to={}, also=FILM, why="right answers to videos are paid", seen=lambda a, b: paid(b) > 0 == paid(a)
+    ),
+    "stages.rl.temporal.bonus": Effect(to=0.6, also=TIMED, why="they are paid more", seen=rewards),
+    "stages.rl.temporal.ratio": Effect(
+        to=100.0, also=TIMED, why="no answer is a hundred times better", seen=lambda a, b: paid(a) > 0 == paid(b)
+    ),
+    "stages.rl.temporal.share": Effect(
+        to=0.25, also=TIMED, why="fewer are sampled with shuffled frames", seen=metric("temporal/shuffled")
+    ),
+    "stages.rl.temporal.above": Effect(to=1.0, also=TIMED, why="none is right enough", seen=rewards),
+    "stages.rl.temporal.verifier": Effect(
+        to="extras/opposite",
+        also=FILMED | {S + "temporal": {}},
+        why="another verifier tells right from wrong",
+        seen=metric("temporal/ordered"),
+    ),
     "policy.trust_remote_code": Effect(
         to=True,
         also={"policy.model": OWN_CODE, S + "steps": 1},
@@ -1123,6 +1142,24 @@ ENTRIES = {
         seen=both(lambda r: "blank" in r.figures[0]["extra"], False, True),
         why="the figure on blanked pictures",
     ),
+    "evaluate.shuffled": Effect(
+        to=True,
+        also=EVAL | FILM,
+        seen=both(lambda r: "shuffled" in r.figures[0]["extra"], False, True),
+        why="the figure on shuffled videos",
+    ),
+    "evaluate.frames": Effect(
+        to=[2, 4],
+        also=EVAL | FILM,
+        seen=both(lambda r: r.figures[0]["extra"].get("frames/mean", 0) > 2, False, True),
+        why="answers from few frames and more",
+    ),
+    "evaluate.agree": Effect(
+        to=1,
+        also=EVAL | FILM | {"evaluate.frames": [2, 4]},
+        seen=both(lambda r: r.figures[0]["extra"]["frames/mean"], 4.0, 2.0),
+        why="one answer always agrees with itself",
+    ),
     # the judge
     "verifiers": Effect(
         to={"extras/opposite": {"share": 0.5}},
@@ -1231,8 +1268,13 @@ ENTRIES = {
         },
     ),
 }
-SECTIONS = {"policy", "policy.lora", "stages.rl.critic", "stages.rl.imitation", "stages.rl.condition"}
+SECTIONS = {"policy", "policy.lora", "stages.rl.critic", "stages.rl.imitation", "stages.rl.condition", "stages.rl.temporal"}
 """Sections that may be left out or given: they have an entry of their own besides those of their keys."""
+
+
+def paid(ran):
+    """How much the order of frames has paid."""
+    return sum(row["parts"].get("temporal", 0.0) for row in ran.rollouts)
 
 
 def prompt_length(ran):

@@ -30,6 +30,7 @@ def test_there_is_one_for_each_system_and_a_place_for_each_on_the_page():
         *("rl4vla", "rlinf-vla-ppo", "rlinf-vla-grpo", "simplevla-rl", "vla-rl", "vla-opd", "pi-rl", "llarp", "resfit", "recap"),
         *("vlac-critic", "vlac", "vlm-rm"),
         *("gui-g1", "uishift", "digirl", "webwise", "vsc-rl"),
+        *("temporal-r1", "seed-bench-r1", "video-rts", "videossr", "video-r1", "time-r1"),
     }
     headings = re.findall(r"^### `([^`]+)`", PAGE, re.MULTILINE)
     assert sorted(headings) == sorted(names)
@@ -51,7 +52,7 @@ def test_it_is_named_after_its_file_and_says_so_at_its_top(path):
 
 BROWSER = ("digirl", "webwise", "vsc-rl")
 """Those that are played in a browser."""
-LONG = ("rewardmap", "vla-rl", "vlac", "vlac-critic", *BROWSER)
+LONG = ("rewardmap", "vla-rl", "vlac", "vlac-critic", "videossr", *BROWSER)
 """Those that take more than twenty seconds: they draw large maps, play long episodes token by token, or look at each moment."""
 
 

@@ -14,10 +14,11 @@ from scipy.stats import binomtest
 
 import runs
 from mmrl import plugins
+from mmrl.altered import blanked
 from mmrl.cli import main
 from mmrl.data.seeds import derive
 from mmrl.errors import UserError
-from mmrl.evaluate import Evaluation, Evaluator, Item, _figure, blanked, metric_of, parts_of, pass_at, several
+from mmrl.evaluate import Evaluation, Evaluator, Item, _figure, metric_of, parts_of, pass_at, several
 from mmrl.interfaces import Task
 from mmrl.intervals import mean_interval, student, wilson
 from mmrl.specs import VerifierSpec

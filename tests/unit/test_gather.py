@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from mmrl import Task
+from mmrl.clips import Clip
 from mmrl.errors import UserError
 from mmrl.gather import HINT, Gatherer, collected, outcomes, with_text
 from mmrl.generate.local import Sampling
@@ -41,14 +42,15 @@ def rollout(prompt, inputs, text, logprob=-1.0, reward=0.0):
 
 
 class Collector:
-    """Answers a prompt as the script has it, by the prompt's text; keeps what it was asked."""
+    """Answers a prompt as the script has it, by its text, and `~` where its video is shuffled; keeps what it was asked."""
 
     def __init__(self, script, rewards=()):
         self.script, self.calls, self.rewards = script, [], dict(rewards)
 
     def collect(self, prompts, inputs, size, sampling, version=0):
         self.calls.append(([p.text for p in prompts], size, sampling, version))
-        answers = [(p, i, text) for p, i in zip(prompts, inputs, strict=True) for text in self.script[p.text][:size]]
+        named = [p.text + "~" * any(v.shuffled is not None for v in p.videos) for p in prompts]
+        answers = [(p, i, t) for p, i, n in zip(prompts, inputs, named, strict=True) for t in self.script[n][:size]]
         assert len(answers) == len(prompts) * size
         return [rollout(p, i, text, reward=self.rewards.get(text, 0.0)) for p, i, text in answers]
 
@@ -77,9 +79,21 @@ class Step:
     """A gatherer and what was asked of it, on prompts p0, p1, ... of the task `a`, or of the tasks that are named."""
 
     def __init__(
-        self, script, tasks=(), answer="1", limits=None, sizes=None, weights=None, world=(), task=None, version=0, **stage
+        self,
+        script,
+        tasks=(),
+        answer="1",
+        limits=None,
+        sizes=None,
+        weights=None,
+        world=(),
+        task=None,
+        version=0,
+        films="",
+        **stage,
     ):
-        self.takes, self.tasks, self.answer = [], tasks, answer
+        """films: the tasks whose prompts show a video."""
+        self.takes, self.tasks, self.answer, self.films = [], tasks, answer, films
         limits, sizes = limits or {}, sizes or {}
         self.stage = RlStage(kind="rl", **{"steps": 1, "prompts_per_step": 2, "group_size": 2, **stage})
         self.collector, self.judge = Collector(script, world), Judge()
@@ -100,9 +114,11 @@ class Step:
         first = sum(self.takes)
         self.takes.append(n)
         numbers = range(first, first + n)
+        asked = [(i, self.tasks[i] if self.tasks else "a") for i in numbers]
+        shown = [[Clip(path="film.mp4")] if task in self.films else [] for _, task in asked]
         prompts = [
-            Prompt(id=f"p{i}", task=self.tasks[i] if self.tasks else "a", messages=[user(f"p{i}")], answer=self.answer)
-            for i in numbers
+            Prompt(id=f"p{i}", task=task, messages=[user(f"p{i}", *films)], answer=self.answer)
+            for (i, task), films in zip(asked, shown, strict=True)
         ]
         return [(("place", i), p, encode(p)) for i, p in zip(numbers, prompts, strict=True)]
 
@@ -121,6 +137,56 @@ def names(groups):
 
 def values(group):
     return [s.value for s in group.scores]
+
+
+# -- videos whose order matters -----------------------------------------------------------------------------------------
+
+
+TIMED = {
+    "p0": ["1", "0", "0.05", "1"],  # half of it, and with shuffled frames a tenth
+    "p0~": ["0.1", "0.1"],
+    "p1": ["1", "0", "0", "0"],  # a quarter, and shuffled as well as that over 0.8
+    "p1~": ["0.3125", "0.3125"],
+    "p2": ["1", "0", "0", "0"],  # a quarter, and shuffled more
+    "p2~": ["0", "0.64"],
+    "p3": ["1", "1", "0", "0"],  # no video
+}
+
+
+def test_right_answers_are_paid_where_the_order_of_frames_matters():
+    """By hand, after Video-R1: 0.3 for each answer above 0.1 where the mean is at least 0.8 of that with shuffled frames."""
+    step = Step(TIMED, tasks="aaab", films="a", prompts_per_step=4, group_size=4, temporal={})
+    found = step()
+    assert [values(g) for g in found.groups] == [
+        pytest.approx([1.3, 0, 0.05, 1.3]),
+        pytest.approx([1.3, 0, 0, 0]),
+        pytest.approx([1, 0, 0, 0]),
+        [1, 1, 0, 0],
+    ]
+    bonuses = [[s.parts.get("temporal") for s in g.scores] for g in found.groups]
+    assert bonuses == [[0.3, 0, 0, 0.3], [0.3, 0, 0, 0], [0, 0, 0, 0], [None] * 4]
+    assert [(c[0], c[1]) for c in step.collector.calls] == [(["p0", "p1", "p2", "p3"], 4), (["p0", "p1", "p2"], 2)]
+    assert found.counts == pytest.approx(
+        {"temporal/ordered": (2.05 + 1 + 1) / 12, "temporal/shuffled": (0.2 + 0.625 + 0.64) / 6, "temporal/paid_share": 2 / 3}
+    )
+    assert len(found.rollouts) == 16 and [names(found.spent)] == [["p0", "p1", "p2"]], "shuffled ones are not trained on"
+    assert all(r.prompt.videos[0].shuffled is None for g in found.groups[:3] for r in g.rollouts)
+    mixed = {v.shuffled for g in found.spent for r in g.rollouts for v in r.prompt.videos}
+    assert None not in mixed and len(mixed) == 3, "each prompt has an order of its own"
+
+
+def test_one_verifier_may_tell_what_is_right():
+    answers = {"p0": ["1/0", "0/1"], "p0~": ["0/1"]}
+    weights = {"right": 1.0, "format": 1.0}
+    keys = {"films": "a", "prompts_per_step": 1, "weights": weights}
+    by_reward = Step(answers, temporal={"ratio": 1.0}, **keys)()
+    by_verifier = Step(answers, temporal={"ratio": 1.0, "verifier": "right"}, **keys)()
+    assert values(by_reward.groups[0]) == pytest.approx([1.3, 1.3]) and values(by_verifier.groups[0]) == pytest.approx([1.3, 1.0])
+
+
+def test_scores_that_failed_are_neither_right_nor_wrong():
+    found = Step({"p0": ["1", "x"], "p0~": ["x"]}, films="a", prompts_per_step=1, temporal={})()
+    assert values(found.groups[0]) == [1.0, None] and "temporal/paid_share" not in found.counts
 
 
 # -- groups that are replaced and left out ------------------------------------------------------------------------------
