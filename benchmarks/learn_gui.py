@@ -4,7 +4,7 @@ seeds.
     python benchmarks/learn_gui.py [--task one-click|two-clicks] [--seeds 0 1 2] [--warm N] [--steps N] [--side-by-side 2]
 
 The model is a `tiny:qwen3_vl` of random weights, made as `learn_grounding.py` makes its own, with one token for each instruction
-that the pages give, for `click`, and for each number: an answer is `click COLUMN ROW`, cells of a grid of 20 x 21 pixels, four
+that the pages give, for `click`, and for each number: an answer is `click COLUMN ROW`, cells of a grid of 5 pixels, four
 tokens. It first imitates episodes of an expert that were recorded in the browser (`python -m mmrl_gui.record`) for `--warm`
 steps, stopped early so that there is room; from that checkpoint GRPO goes on in the browser with the page's own verdict as the
 reward, once for each seed. Held-out episodes have seeds of their own. Each run is `mmrl train` in a process of its own, with one
@@ -27,17 +27,17 @@ import learning
 
 from machine import machine
 
-COLUMNS, ROWS = 8, 10
+COLUMNS, ROWS = 32, 42
 SAYS = {
-    "click-test-2": ["Click button ONE.", "Click button TWO."],
-    "click-dialog": ['Close the dialog box by clicking the "x".'],
-    "focus-text-2": [f"Focus into the {n} input textbox." for n in ("1st", "2nd", "3rd")],
-    "click-button-sequence": ["Click button ONE, then click button TWO."],
+    "click-tab": [f"Click on Tab #{n}." for n in (1, 2, 3)],
+    "focus-text": ["Focus into the textbox."],
+    "grid-coordinate": [f"Click on the grid coordinate ({x},{y})." for x in range(-2, 3) for y in range(-2, 3)],
+    "click-collapsible-nodelay": ["Expand the section below and click submit."],
 }
 """Page -> what its instructions say."""
 TASKS: dict[str, dict[str, Any]] = {
-    "one-click": {"pages": ["click-test-2", "click-dialog", "focus-text-2"], "warm": 60, "steps": 150, "turns": 1},
-    "two-clicks": {"pages": ["click-button-sequence"], "warm": 100, "steps": 150, "turns": 2},
+    "one-click": {"pages": ["click-tab", "focus-text", "grid-coordinate"], "warm": 100, "steps": 100, "turns": 1},
+    "two-clicks": {"pages": ["click-collapsible-nodelay"], "warm": 100, "steps": 100, "turns": 3},
 }
 RUN_FILE = """\
 name = "{name}"
@@ -48,14 +48,14 @@ tasks = [
 {tasks}
 ]
 stages = [{stage}]
-generate = {{ max_tokens = 6, max_turns = {turns} }}
+generate = {{ max_tokens = 6, max_turns = {turns}, batch_size = 96 }}
 evaluate = {{ n = {test}, every = {every} }}
 record = {{ rollouts_every = 0, trackers = [] }}
 train = {{ threads = 1 }}
 """
 TASK = """\
-    {{ id = "gui/episodes", name = "{page}", options = {{ pages = ["{page}"], style = "brief", grid = [{columns}, {rows}], \
-prompt = "{{instruction}}", recording = "{recording}/{page}", demos = {demos} }} }},"""
+    {{ id = "gui/episodes", name = "{page}", options = {{ pages = ["{page}"], options = {{ fresh = false }}, style = "brief", \
+grid = [{columns}, {rows}], prompt = "{{instruction}}", recording = "{recording}/{page}", demos = {demos} }} }},"""
 WARM = """{{ kind = "sft", split = "demo", steps = {steps}, batch_size = 64, optimizer = "muon", beta1 = 0.95, \
 learning_rate = 3e-3, warmup_steps = 20 }}"""
 RL = '{{ kind = "rl", split = "train", steps = {steps}, prompts_per_step = {prompts}, group_size = 8, learning_rate = 4e-4 }}'

@@ -3,7 +3,7 @@
 These names are what a plugin imports; nothing heavy is imported with them.
 """
 
-from mmrl.errors import UserError, WorldLost
+from mmrl.errors import NoGold, UserError, WorldLost
 from mmrl.hookspecs import hookimpl
 from mmrl.interfaces import Simulator, Task, Tracker, Verifier, World
 from mmrl.specs import AlgorithmSpec, PolicySpec, SimulatorSpec, TaskSpec, TrackerSpec, VerifierSpec
@@ -17,6 +17,7 @@ __all__ = [
     "Eyes",
     "Frame",
     "Message",
+    "NoGold",
     "PolicySpec",
     "Prompt",
     "Reply",

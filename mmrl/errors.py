@@ -1,4 +1,4 @@
-"""The exception that is meant for people, and the one that costs an episode."""
+"""The exceptions that are meant for people, and the one that costs an episode."""
 
 
 class UserError(Exception):
@@ -7,6 +7,11 @@ class UserError(Exception):
     The command line prints it to stderr and exits with code 2; a library caller may catch it.
     Anything else that escapes is a bug and keeps its traceback.
     """
+
+
+class NoGold(UserError):
+    """A task can't say what would be right, raised by `Task.gold`: nobody knows what to do on a page of one's own. What needs a
+    gold completion (`sft`, hints, `ground_truth`) ends with its message; all else goes on without."""
 
 
 class WorldLost(Exception):

@@ -58,7 +58,42 @@ def _drawn() -> list[TaskSpec]:
 
 def _data() -> list[TaskSpec]:
     """Clips that people bring."""
-    return []
+
+    def task(id: str, target: str, verifiers: dict[str, float], summary: str, **options: Any) -> TaskSpec:
+        metric = options.pop("metric", "")
+        paid = {f"video/{name}": weight for name, weight in verifiers.items()}
+        where = f"mmrl_video.data.{target}"
+        return TaskSpec(id=f"video/{id}", target=where, verifiers=paid, options=options, summary=summary, metric=metric)
+
+    when, ask, both, where = "temporal:TemporalData", "qa:QuestionData", "grounded:GroundedData", "tracking:TrackingData"
+    form, span, letter = {"format": 0.1}, "video/tiou", "video/choice"
+
+    def pays(system: str, *names: str, weight: float = 1.0) -> dict[str, float]:
+        return {f"{name}@{system}": weight for name in names}
+
+    found = [
+        task("temporal-data", when, {"tiou": 1.0} | form, "Charades-STA, ActivityNet, Time-R1's, your own: when it happens"),
+        task("qa-data", ask, {"answer": 1.0} | form, "Video-R1, NExT-QA, SEED-Bench-R1, your own: questions of all kinds"),
+        task("grounded-data", both, {"grounded-choice": 1.0} | form, "NExT-GQA, your own: which option, and when it is seen"),
+        task("tracking-data", where, {"tracking": 1.0} | form, "GOT-10k, your own: where a thing is at some moments"),
+    ]
+    for system, weight in (("temporal-r1", 0.5), ("timezero", 1.0), ("time-r1", 1.0), ("videochat-r1", 1.0)):
+        paid = pays(system, "tiou", "format", weight=weight)
+        found.append(
+            task(f"temporal-data@{system}", when, paid, f"the same, as {system} asks and pays", style=system, metric=span)
+        )
+    r1, rts, seed, chat = "video-r1", "video-rts", "seed-bench-r1", "videochat-r1"
+    gqa, track = pays(chat, "gqa-answer", "gqa-iou", "gqa-format"), pays(chat, "tracking-iou", "tracking-format")
+    return [
+        *found,
+        task(f"qa-data@{r1}", ask, pays(r1, "answer", "format"), "the same, as Video-R1 asks and pays", style=r1),
+        task(
+            f"qa-data@{rts}", ask, pays(rts, "letter", "format"), "options, as Video-RTS asks and pays", style=rts, metric=letter
+        ),
+        task(f"qa-data@{seed}", ask, pays(seed, "letter"), "options, as SEED-Bench-R1 asks and pays", style=seed, metric=letter),
+        task(f"grounded-data@{chat}", both, gqa, "the same, as VideoChat-R1 asks and pays", style=chat),
+        task(f"tracking-data@{chat}", where, track, "the same, as VideoChat-R1 asks and pays", style=chat),
+    ]
 
 
 @hookimpl
@@ -85,6 +120,9 @@ def _verifiers() -> list[VerifierSpec]:
         answer("regression", "number", "the number, by its relative error, as VSI-Bench", graded=True, options={"graded": True}),
         answer("text", "text", "a text that was read: 1 less its word error rate", graded=True),
         answer("open", "open_", "a free answer: the F1 of its words", graded=True),
+        VerifierSpec(
+            id="video/answer", target="mmrl_video.kinds:answer", summary="one of these, by the kind of question", graded=True
+        ),
         spec("format", "form", "the form of answer that the task asks for"),
         spec("length", "length", "a right answer of 320 to 512 tokens, as Video-R1 pays", rollout=True),
     ]

@@ -24,6 +24,7 @@ ROWS = {
     "regression": [(i + 1, str(i + 1)) for i in range(8)],
     "text": [(one, one) for one in SAYINGS],
     "open": [(one, one) for one in SAYINGS],
+    "answer": [(one, one) for one in "DCBA"],
 }
 
 

@@ -16,6 +16,7 @@ from mmrl_video import seen
 from mmrl_video.data.files import Folder, Known, known
 from mmrl_video.data.tables import CLIP_KEYS, Table, first, tables
 from mmrl_video.drawn.task import STYLES
+from mmrl_video.pretext.sources import SUFFIXES
 
 THOUGHT = "I look at the clip."
 OTHER_S, OTHER_SHARE = 2.0, 0.1
@@ -39,8 +40,8 @@ class _Joined(Rows):
 class ClipData(Task):
     """A task on rows about clips. A subclass asks about a row.
 
-    Nothing of a clip is read before its row is asked for. A row that can't be used raises UserError then, which names its file and
-    line, and a run leaves it out and counts it.
+    Nothing of a clip is read before its row is asked for. A row that can't be used raises UserError then, which names its file
+    and line, and a run leaves it out and counts it.
     """
 
     path: str
@@ -54,7 +55,7 @@ class ClipData(Task):
     seed: int = 0
     """Draws the splits. The run's own seed does not, so that nothing of the test is ever trained on."""
     style: str = "short"
-    """How the answer is asked for: short, the answer alone; tags, a thought and the answer, each in its tag; or as a system does."""
+    """How the answer is asked for: short, the answer alone; tags, a thought and the answer in their tags; or as a system does."""
     prompt: str | None = None
     """What follows the question, in place of the sentence that says how to answer; not in a system's style."""
     fps: float | None = None
@@ -160,14 +161,18 @@ def length_of(path: str, row: Mapping[str, Any]) -> Known:
     return found
 
 
-
 def _key(rows: Rows, row: int) -> str:
-    """The clip of a row as it names it; its place for one that can't be read, which is told when it is asked for."""
+    """The clip of a row by its name without folder and suffix, so that it is the same in all tables; a row's place for one that
+    can't be read, which is told when it is asked for."""
     try:
         clip = first(rows[row], CLIP_KEYS)
     except UserError:
         clip = None
-    return str(clip) if isinstance(clip, str | int) else f"{rows.name} {row}"
+    if not isinstance(clip, str | int):
+        return f"{rows.name} {row}"
+    name = str(clip).rstrip("/").rpartition("/")[2]
+    stem, dot, suffix = name.rpartition(".")
+    return stem if dot and f".{suffix.lower()}" in SUFFIXES else name
 
 
 def _shares(given: Any, tested_apart: bool) -> dict[str, float]:

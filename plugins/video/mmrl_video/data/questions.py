@@ -1,0 +1,170 @@
+"""Questions about clips, as rows have them: Video-R1's, NExT-QA's, SEED-Bench-R1's, Video-RTS's, tables of one's own.
+
+Every form is read as one, so that the tasks know no formats.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mmrl.parse import first as in_tag
+from mmrl.pictures import chance
+from mmrl_video import reading
+from mmrl_video.data.tables import CLIP_KEYS, first, parsed, text_of
+
+KINDS = ("multiple choice", "numerical", "OCR", "free-form", "regression")
+"""Video-R1's types of problem."""
+_ALSO = {
+    **{kind.lower(): kind for kind in KINDS},
+    **{"multiple-choice": KINDS[0], "choice": KINDS[0], "number": KINDS[1], "text": KINDS[2], "open": KINDS[3]},
+}
+QUESTION_KEYS = ("question", "problem")
+ANSWER_KEYS = ("solution", "answer")
+OPTION_KEYS = ("options", "choices", "candidates")
+TYPE_KEYS = ("type", "level", "question_type", "task_type", "category", "domain")
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_OPTION = re.compile(r"\(?([A-Z])[.):]\s+(.*\S)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a row asks."""
+
+    text: str
+    kind: str
+    """Of `KINDS`."""
+    answer: str
+    """The letter of the right option, or what the answer says."""
+    options: tuple[str, ...] = ()
+    """Without their letters."""
+    clip: Any = None
+    """As the row names it."""
+    picture: Any = None
+    """A picture that is shown besides, or in a clip's place."""
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """Figures are given by its `type`."""
+
+    @property
+    def listed(self) -> list[str]:
+        """`A. a dog`, ..."""
+        return [f"{letter}. {option}" for letter, option in zip(LETTERS, self.options, strict=False)]
+
+
+def question(row: Mapping[str, Any], id: str, seed: int) -> Question:
+    """A row's question. seed and id draw the order of options, where the row has a right answer and wrong ones.
+
+    Raises ValueError for a row that won't do.
+    """
+    text = text_of(row, QUESTION_KEYS) if not _has_lines(row) else str(first(row, QUESTION_KEYS)).strip()
+    if not text:
+        raise ValueError(f"it has no question under any of {', '.join(QUESTION_KEYS)}")
+    given = first(row, ANSWER_KEYS)
+    if given is None or isinstance(given, list | dict | bool):
+        raise ValueError(f"its answer is {given!r:.60}: it must be a text or a number, under {' or '.join(ANSWER_KEYS)}")
+    said = str(given)
+    tagged = in_tag(said)
+    answer = (said if tagged is None else tagged).strip()
+    options, index = _options(row, answer, id, seed)
+    if not options:
+        text, options = _inside(text)
+    kind = _kind(row, answer, options)
+    if kind == KINDS[0]:
+        answer = _letter(answer, options, index)
+    elif kind in ("numerical", "regression") and reading.value(answer) is None:
+        raise ValueError(f"its answer {answer!r:.60} is not one number")
+    elif not answer:
+        raise ValueError("its answer is empty")
+    clip, picture = _media(row)
+    more = {"type": str(first(row, TYPE_KEYS) or "")[:40]}
+    return Question(
+        text=text,
+        kind=kind,
+        answer=answer,
+        options=tuple(options) if kind == KINDS[0] else (),
+        clip=clip,
+        picture=picture,
+        more=more,
+    )
+
+
+def _has_lines(row: Mapping[str, Any]) -> bool:
+    text = first(row, QUESTION_KEYS)
+    return isinstance(text, str) and "\n" in text.strip()
+
+
+def _options(row: Mapping[str, Any], answer: str, id: str, seed: int) -> tuple[list[str], int | None]:
+    """(the options without their letters, the number of the right one where the row's form says it by number)."""
+    if row.get("a0") not in (None, ""):  # NExT-QA
+        listed = [str(row[f"a{i}"]) for i in range(26) if row.get(f"a{i}") not in (None, "")]
+        return listed, int(answer) if answer.isdecimal() and len(answer) < 3 else None
+    if row.get("negative_answers") is not None and row.get("golden_choice_idx") is None:  # SEED-Bench-R1's training rows
+        draw = chance(seed, "options", id)
+        wrong = [str(one) for one in parsed(row["negative_answers"])]
+        return draw.sample([answer, *(shown := draw.sample(wrong, min(3, len(wrong))))], len(shown) + 1), None
+    if row.get("choice_a") not in (None, ""):  # and its others
+        return [str(row[f"choice_{c}"]) for c in "abcdefgh" if row.get(f"choice_{c}") not in (None, "")], None
+    listed = parsed(first(row, OPTION_KEYS))
+    if listed in (None, []):
+        return [], None
+    if isinstance(listed, Mapping):
+        listed = [f"{letter}. {text}" for letter, text in listed.items()]
+    if not isinstance(listed, list) or not all(isinstance(one, str | int | float) and str(one).strip() for one in listed):
+        raise ValueError(f"its options are {listed!r:.60} and not a list of texts")
+    return _bare([str(one).strip() for one in listed]), None
+
+
+def _bare(options: Sequence[str]) -> list[str]:
+    """Options without their letters, where all have their own."""
+    found = [_OPTION.fullmatch(one) for one in options]
+    if all(match and match[1] == letter for match, letter in zip(found, LETTERS, strict=False)):
+        return [match[2] for match in found if match]
+    return list(options)
+
+
+def _inside(text: str) -> tuple[str, list[str]]:
+    """(a question, the options that stand in the lines behind it), as Video-RTS writes them."""
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    for at in range(1, len(lines) - 1):
+        found = [_OPTION.fullmatch(line) for line in lines[at:]]
+        if all(match and match[1] == letter for match, letter in zip(found, LETTERS, strict=False)):
+            return "\n".join(lines[:at]), [match[2] for match in found if match]
+    return text, []
+
+
+def _kind(row: Mapping[str, Any], answer: str, options: Sequence[str]) -> str:
+    said = str(row.get("problem_type") or "").strip().lower()
+    if said:
+        if said not in _ALSO:
+            raise ValueError(f"its problem_type is {said!r:.40}: known are {', '.join(KINDS)}")
+        return _ALSO[said]
+    if options:
+        return KINDS[0]
+    return KINDS[1] if reading.value(answer) is not None and len(answer.split()) == 1 else KINDS[3]
+
+
+def _letter(answer: str, options: Sequence[str], index: int | None) -> str:
+    if not 2 <= len(options) <= len(LETTERS):
+        raise ValueError(f"it is a question with options and has {len(options)}: give 2 to {len(LETTERS)}")
+    if len({one.casefold() for one in options}) < len(options):
+        raise ValueError("two of its options are the same")
+    places = [index] if index is not None else [i for i, option in enumerate(options) if option.strip() == answer]
+    if not places:
+        letter = reading.letter(answer, options)
+        places = [LETTERS.index(letter)] if letter else []
+    if len(places) != 1 or not 0 <= places[0] < len(options):
+        raise ValueError(f"its answer {answer!r:.60} is none of its {len(options)} options, nor the letter of one")
+    return LETTERS[places[0]]
+
+
+def _media(row: Mapping[str, Any]) -> tuple[Any, Any]:
+    """(the clip, the picture) that a row names."""
+    if row.get("current_observation_basename"):  # SEED-Bench-R1: what was done so far, and what is seen now
+        source = row.get("video_source")
+        steps = parsed(row.get("task_progress_metadata"))
+        clip = f"videos/{source}/{row['video_basename']}" if steps and row.get("video_basename") else None
+        return clip, f"images/{source}/{row['current_observation_basename']}"
+    named = first(row, CLIP_KEYS)
+    return (None, named) if row.get("data_type") == "image" else (named, row.get("image"))

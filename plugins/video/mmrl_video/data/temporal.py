@@ -1,0 +1,96 @@
+"""`video/temporal-data`: when something happens in clips that people bring."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mmrl import Prompt, user
+from mmrl.tasks import one_of
+from mmrl_video.data import published, times
+from mmrl_video.data.files import Folder
+from mmrl_video.data.tables import CLIP_KEYS, first, text_of
+from mmrl_video.data.task import ClipData, length_of
+from mmrl_video.drawn.task import STYLES, asked, means
+from mmrl_video.metrics import grounding_figures
+
+SENTENCE_KEYS = ("sentence", "query", "caption", "description", "question", "problem")
+TIME_KEYS = ("timestamp", "timestamps", "span", "spans", "segments", "interval", "relevant_windows", "solution", "answer")
+TYPE_KEYS = ("type", "source", "dataset_name", "dataset")
+KEYS = 'Give the seconds as {"start_time": "START", "end_time": "END"}.'
+"""What Temporal-R1 reads, for rows without a `problem` of their own."""
+WHAT = {
+    "span": "its start and its end in seconds, as START to END",
+    "spans": "the start and the end of each time that it does, in seconds, as START to END, START to END",
+}
+
+
+@dataclass(kw_only=True, eq=False)
+class TemporalData(ClipData):
+    """A sentence, and the time in which it is true: Charades-STA, ActivityNet Captions, Time-R1's and TimeZero's, your own."""
+
+    times: str = "seconds"
+    """How the table gives times: seconds, or parts of the clip."""
+
+    styles = (*STYLES, "temporal-r1", "timezero", "time-r1", "videochat-r1")
+
+    def __post_init__(self) -> None:
+        one_of("times", self.times, ("seconds", "parts"))
+        super().__post_init__()
+
+    def pose(self, row: dict[str, Any], id: str, folder: Folder) -> Prompt:
+        sentence = text_of(row, SENTENCE_KEYS)
+        if not sentence:
+            raise ValueError(f"it has no sentence under any of {', '.join(SENTENCE_KEYS)}")
+        given = times.spans_in(row, TIME_KEYS)
+        path = folder.find(first(row, CLIP_KEYS))
+        duration = length_of(path, row).duration_s
+        spans = times.checked(given, duration, duration if self.times == "parts" else 1.0)
+        if len(spans) > 1 and self.style not in STYLES:
+            raise ValueError(f"it has {len(spans)} spans, and {self.style} knows one")
+        meta = {
+            "style": "short" if self.style == "short" else "tags",
+            "asks": "span" if len(spans) == 1 else "spans",
+            "spans": spans,
+            "unit_s": 1.0,
+            "duration": round(duration, 3),
+            "said": _said(self.style, spans),
+            "sentence": sentence,
+            "type": str(first(row, TYPE_KEYS) or "")[:40],
+            **_difficulty(row),
+        }
+        answer: Any = list(spans[0]) if len(spans) == 1 else [list(s) for s in spans]
+        return Prompt(id=id, messages=self._messages(row, sentence, meta["asks"], self.clip(path)), answer=answer, meta=meta)
+
+    def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
+        """Mean IoU, the share with an IoU of at least 0.3, 0.5 and 0.7 (R1@m), and the mean of each type of row, where rows
+        have one."""
+        return {**grounding_figures([score for _, score in results]), **means(results, "type")}
+
+    def _messages(self, row: Mapping[str, Any], sentence: str, asks: str, clip: Any) -> list[Any]:
+        if self.style in published.EVENTS:
+            return [published.text_first(published.EVENTS[self.style].format(published.event(sentence)), clip)]
+        if self.style == "temporal-r1":
+            own = row.get("problem")
+            text = own.strip() if isinstance(own, str) and own.strip() else f"{_question(sentence)} {KEYS}"
+            return [{"role": "system", "content": published.TEMPORAL_R1_SYSTEM}, user(text, clip)]
+        return [user(asked(_question(sentence), WHAT[asks], self.style, self.prompt), clip)]
+
+
+def _question(sentence: str) -> str:
+    return sentence if sentence.endswith("?") else f"When does this happen: {sentence.removesuffix('.')}?"
+
+
+def _said(style: str, spans: list[times.Span]) -> str:
+    if style == "temporal-r1":
+        start, end = (f"{v:.12g}" for v in spans[0])
+        return json.dumps({"start_time": start, "end_time": end})
+    return times.written(spans)
+
+
+def _difficulty(row: Mapping[str, Any]) -> dict[str, float]:
+    """Time-R1's rows say how hard they are."""
+    value = row.get("difficulty")
+    return {"difficulty": float(value)} if isinstance(value, int | float) and not isinstance(value, bool) else {}

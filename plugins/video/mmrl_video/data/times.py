@@ -1,0 +1,63 @@
+"""When, as rows say it: spans of seconds, checked against the clip."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mmrl_video import reading
+from mmrl_video.data.tables import first, parsed
+from mmrl_video.spans import Span
+
+SLACK_S = 1.0
+"""Seconds that a span may end after its clip, as many of Charades-STA do: it is cut there."""
+START_KEYS, END_KEYS = ("start", "start_time"), ("end", "end_time")
+
+
+def spans_in(row: Mapping[str, Any], keys: tuple[str, ...]) -> list[Any]:
+    """The spans of a row, unchecked: `[1, 2.5]`, several of them, `1-2.5`, or under `start` and `end`."""
+    value = parsed(first(row, keys))
+    if value is None:
+        start, end = first(row, START_KEYS), first(row, END_KEYS)
+        if start is None or end is None:
+            raise ValueError(f"it has no times under any of {', '.join(keys)}, nor `start` and `end`")
+        return [[start, end]]
+    if isinstance(value, str):
+        found = reading.spans(value)
+        if found is None:
+            raise ValueError(f"its times are {value!r:.60} and not such as '1-2.5'")
+        return list(found)
+    if isinstance(value, list | tuple) and value and isinstance(value[0], list | tuple):
+        return list(value)
+    return [value]
+
+
+def checked(spans: Sequence[Any], duration_s: float, scale: float = 1.0) -> list[Span]:
+    """Spans of a clip in seconds, to a thousandth; what ends a little after it is cut at its end. scale: seconds of one of the
+    row's units.
+
+    Raises ValueError for a span that is none, reversed, empty, negative, or beyond the clip.
+    """
+    found = []
+    for span in spans:
+        values = [reading.seconds(v) for v in span] if isinstance(span, list | tuple) and len(span) == 2 else []
+        if len(values) != 2 or values[0] is None or values[1] is None:
+            raise ValueError(f"its span {span!r:.60} is not two times in seconds")
+        start, end = (v * scale for v in values if v is not None)
+        told = f"its span from {start:g} to {end:g} s"
+        if start < 0 or end < 0:
+            raise ValueError(f"{told} is negative")
+        if start >= end:
+            raise ValueError(f"{told} is {'empty' if start == end else 'reversed'}")
+        if start >= duration_s or end > duration_s + SLACK_S:
+            raise ValueError(f"{told} is beyond the clip, which has {duration_s:.2f} s")
+        cut = round(start, 3), round(min(end, duration_s), 3)
+        if cut[0] >= cut[1]:
+            raise ValueError(f"{told} is shorter than a thousandth of a second")
+        found.append(cut)
+    return found
+
+
+def written(spans: Sequence[Span]) -> str:
+    """`1 to 2.5`, several behind each other."""
+    return ", ".join(f"{start:.12g} to {end:.12g}" for start, end in spans)

@@ -1,0 +1,29 @@
+"""An answer by the kind of its question, for tables that hold several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mmrl import Case, Score
+from mmrl.tasks import one_of
+from mmrl_video import answers
+
+BY_KIND: dict[str, Callable[[Case], Score]] = {
+    "multiple choice": answers.choice,
+    "numerical": answers.number,
+    "OCR": answers.text,
+    "free-form": answers.open_,
+    "regression": lambda case: answers.number(case, graded=True),
+}
+"""Video-R1's type of problem -> which of our verifiers pays."""
+
+
+def answer(case: Case) -> Score:
+    """What the verifier of the question's kind pays: `meta["problem_type"]`, one of multiple choice (`video/choice`), numerical
+    (`video/number`), OCR (`video/text`), free-form (`video/open`), regression (`video/regression`).
+
+    Known exploits: theirs.
+    """
+    kind = case.meta.get("problem_type", "multiple choice")
+    one_of("problem_type", kind, BY_KIND)
+    return BY_KIND[kind](case)

@@ -1,0 +1,95 @@
+"""What people see of an answer about a clip: a strip of it, with what is true in green and what was said in orange."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from mmrl import Case, Prompt
+from mmrl.clips import Footage, glimpse
+from mmrl.parse import first
+from mmrl.strips import SAID, TRUE, Span, strip
+from mmrl_video import reading, tracks
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+def shown(prompt: Prompt, completion: str) -> Image | None:
+    """The prompt's first clip as a strip: with its times, `meta["spans"]`, under it, or its boxes, `prompt.answer`, on it, each
+    beside what a completion says. None where it says none, and for a prompt without a clip, times or boxes."""
+    if not prompt.videos:
+        return None
+    if prompt.meta.get("asks") == "boxes":
+        return _boxes(prompt, completion)
+    if not (true := prompt.meta.get("spans")):
+        return None
+    unit = float(prompt.meta.get("unit_s", 1.0))
+    said = times_said(completion, prompt.meta)
+    if not said:
+        return None
+    spans = [Span(name="true", start_s=start, end_s=end, colour=TRUE) for start, end in true]
+    spans += [Span(name="said", start_s=start * unit, end_s=end * unit, colour=SAID) for start, end in said]
+    return strip(glimpse(prompt.videos[0]), spans)
+
+
+def times_said(completion: str, meta: Mapping[str, Any]) -> list[tuple[float, float]]:
+    """The spans that a completion names, in its `<glue>` or its answer, behind the letter of an option; empty without any."""
+    glue = first(completion, "glue")
+    text = glue if glue is not None else reading.said(Case(completion=completion, meta=meta))[0]
+    if text is None or len(text) > reading.LONGEST:
+        return []
+    digit = next((i for i, sign in enumerate(text) if sign.isdigit()), 0)
+    return reading.spans(text) or reading.spans(text[digit:]) or []
+
+
+def _boxes(prompt: Prompt, completion: str) -> Image | None:
+    """The moments that are asked about, with the true box and the one that is said."""
+    from PIL import Image, ImageDraw
+
+    case = Case(completion=completion, meta=prompt.meta)
+    answer = reading.said(case)[0]
+    said = tracks.placed(answer) if answer is not None else None
+    if not said:
+        return None
+    footage, times = glimpse(prompt.videos[0]), prompt.meta["times"]
+    at = [min(range(len(footage.times_s)), key=lambda i, t=t: abs(footage.times_s[i] - t)) for t in times]  # type: ignore[misc]
+    height, width = footage.frames_THWC.shape[1:3]
+    true = [tracks.written(box, Case(completion="", meta=prompt.meta)) for box in _corners(prompt.answer)]
+    scale = _scale(prompt.meta, width, height)
+    frames = []
+    for place, number in enumerate(at):
+        picture = Image.fromarray(footage.frames_THWC[number]).resize((width * 4, height * 4) if width < 160 else (width, height))
+        draw, by = ImageDraw.Draw(picture), picture.width / width
+        found = said[place].box if place < len(said) else None
+        for box, colour, thick in ((true[place], TRUE, 3), (found, SAID, 1)):  # equal ones are both seen
+            if box is not None:
+                x1, x2, y1, y2 = box[0] * scale[0], box[2] * scale[0], box[1] * scale[1], box[3] * scale[1]
+                draw.rectangle((x1 * by, y1 * by, x2 * by, y2 * by), outline=colour, width=thick * max(2, picture.width // 200))
+        frames.append(picture)
+    return strip(_footage(frames, times, footage.duration_s), most=len(frames))
+
+
+def _corners(answer: Sequence[Any]) -> list[tracks.Box]:
+    found = [next((one[key] for key in tracks.KEYS if key in one), None) if isinstance(one, Mapping) else one for one in answer]
+    return [(float(a), float(b), float(c), float(d)) for a, b, c, d in found]  # type: ignore[misc]
+
+
+def _scale(meta: Mapping[str, Any], width: int, height: int) -> tuple[float, float]:
+    """Pixels of what is shown for each of an answer's numbers."""
+    frame = meta.get("answer_frame", "pixels")
+    if frame in ("unit", "thousandths"):
+        most = 1.0 if frame == "unit" else 1000.0
+        return width / most, height / most
+    size = meta.get("size", (width, height))
+    return width / size[0], height / size[1]
+
+
+def _footage(frames: Sequence[Image], times: Sequence[float], duration_s: float) -> Footage:
+    import numpy as np
+
+    stacked = np.stack([np.asarray(one) for one in frames])
+    return replace(
+        Footage(frames_THWC=stacked, times_s=tuple(times), duration_s=max(duration_s, times[-1])), name="what was said"
+    )
