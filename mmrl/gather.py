@@ -22,6 +22,7 @@ from mmrl.judge import Judge, cases_of
 from mmrl.policies.reading import PromptInputs
 from mmrl.schema import RlStage, TemporalConfig
 from mmrl.targets import PluginError, calling
+from mmrl.temporal import Timed, figures
 from mmrl.types import Prompt, Rollout, Score, replace
 
 Taken = tuple[Place, Prompt, PromptInputs]
@@ -115,7 +116,7 @@ class Gatherer:
     def __call__(self, clock: Callable[[str], Any]) -> Gathered:
         """The groups of one step. clock: context managers that time `generate` and `judge`."""
         stage, self.calls, self.spent, self.clock = self.stage, 0, [], clock
-        self.timed: list[tuple[list[float], list[float], bool]] = []
+        self.timed: list[Timed] = []
         of_prompt = 2 if stage.labels == "co-reward" else 1  # the rephrased prompts come on top of prompts_per_step
         wanted = stage.prompts_per_step * of_prompt
         sampled: list[Group] = []
@@ -149,7 +150,7 @@ class Gatherer:
         if stage.ground_truth != "never":
             counts["sampling/ground_truth"] = float(shown)
         if stage.temporal:
-            counts |= _timing(self.timed)
+            counts |= figures(self.timed)
         return Gathered(groups=kept, sampled=sampled, spent=self.spent, counts=counts, idle=idle)
 
     @property
@@ -205,12 +206,7 @@ class Gatherer:
             group.scores = [next(scores) for _ in group.rollouts]
 
     def _time(self, groups: Sequence[Group], rule: TemporalConfig) -> None:
-        """A bonus for right answers where a video's order matters: T-GRPO (Feng et al., Video-R1, section 3.2). A second group
-        answers the same prompt with its frames shuffled, and is not trained on."""
-
-        def right(score: Score) -> float | None:
-            return score.parts.get(rule.verifier) if rule.verifier and not score.failed else score.value
-
+        """Answer videos again with their frames shuffled, and pay as `mmrl.temporal` says."""
         ordered = [g for g in groups if g.prompt.videos]
         prompts = [shuffled(g.prompt, self.sampling(g.prompt.task, self.calls).seed) for g in ordered]
         taken = [(g.place, prompt, self.encode(prompt)) for g, prompt in zip(ordered, prompts, strict=True)]
@@ -218,11 +214,10 @@ class Gatherer:
         self._score(others)
         self.spent += others
         for group, other in zip(ordered, others, strict=True):
-            straight, mixed = ([v for s in g.scores if (v := right(s)) is not None] for g in (group, other))
-            better = bool(straight and mixed) and statistics.fmean(straight) >= rule.ratio * statistics.fmean(mixed)
-            paid = [better and (right(s) or 0.0) > rule.above for s in group.scores]
-            group.scores = [adjusted(s, "temporal", rule.bonus if p else 0.0) for s, p in zip(group.scores, paid, strict=True)]
-            self.timed.append((straight, mixed, better))
+            timed = Timed.of(group.scores, other.scores, rule)
+            bonuses = timed.bonuses(group.scores, rule)
+            group.scores = [adjusted(s, "temporal", b) for s, b in zip(group.scores, bonuses, strict=True)]
+            self.timed.append(timed)
 
     def _shorten(self, groups: Sequence[Group]) -> None:
         """Take the soft penalty off rewards of completions near their limit."""
@@ -372,18 +367,6 @@ def collected(
         for k, i in enumerate(chosen):
             found[i] = [replace(r, group=i) for r in rollouts[k * n : (k + 1) * n]]
     return [found[i] for i in range(len(taken))]
-
-
-def _timing(timed: Sequence[tuple[list[float], list[float], bool]]) -> dict[str, float]:
-    """How right answers were with frames in order and shuffled, and the share of prompts whose order mattered."""
-    straight, mixed = [v for row in timed for v in row[0]], [v for row in timed for v in row[1]]
-    if not straight or not mixed:
-        return {}
-    return {
-        "temporal/ordered": statistics.fmean(straight),
-        "temporal/shuffled": statistics.fmean(mixed),
-        "temporal/paid_share": statistics.fmean(better for *_, better in timed),
-    }
 
 
 def _check(found: Any, kind: type, what: str) -> None:

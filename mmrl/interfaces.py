@@ -46,7 +46,8 @@ class Task:
         raise NotImplementedError(f"{type(self).__name__} must define prompts(split, seed)")
 
     def gold(self, prompt: Prompt) -> str:
-        """A completion that deserves the highest score: what SFT imitates and `mmrl check` scores. By default the answer."""
+        """A completion that deserves the highest score: what SFT imitates and `mmrl check` scores. By default the answer. A task
+        that can't say what would be right raises `mmrl.NoGold`: it can be trained by its rewards all the same."""
         return str(prompt.answer)
 
     def answer_of(self, completion: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from mmrl import plugins
 from mmrl.collect.collector import Collector
 from mmrl.data.source import Indexable, gold_of, prompt_at
-from mmrl.errors import UserError
+from mmrl.errors import NoGold, UserError
 from mmrl.interfaces import Task
 from mmrl.judge import Judge, cases_of
 from mmrl.schema import TaskConfig
@@ -39,7 +39,9 @@ def doubts(
         if tasks[task].simulation is not None:  # nobody writes a completion
             continue
         rollouts = list(_gold(tasks[task], task, items, collector, entries[task].prompt))
-        shortest = min((r.length for r in rollouts), default=0)
+        if not rollouts:  # nobody can say what would be right
+            continue
+        shortest = min(r.length for r in rollouts)
         if shortest > max_tokens[task] and not smoke:
             key = f"tasks {task!r} max_tokens" if entries[task].max_tokens else "generate.max_tokens"
             yield f"{task}: {key} = {max_tokens[task]} cuts off even gold completions, of {shortest} tokens: raise it"
@@ -69,7 +71,8 @@ def _apart(a: float, b: float) -> tuple[str, str]:
 
 
 def _gold(task: Task, name: str, items: Indexable, collector: Collector, template: str) -> Iterator[Rollout]:
-    """The gold completions of a few prompts as finished episodes; broken pictures are the run's business."""
+    """The gold completions of a few prompts, of those that have one, as finished episodes; broken pictures are the run's
+    business."""
     for i in range(0, len(items), -(-len(items) // PROMPTS)):
         try:
             prompt = prompt_at(items, i, name, template)
@@ -78,4 +81,8 @@ def _gold(task: Task, name: str, items: Indexable, collector: Collector, templat
             raise
         except UserError:
             continue
-        yield from collector.demonstrate([prompt], inputs, [gold_of(task, prompt)])
+        try:
+            gold = gold_of(task, prompt)
+        except NoGold:
+            continue
+        yield from collector.demonstrate([prompt], inputs, [gold])

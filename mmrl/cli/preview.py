@@ -11,7 +11,7 @@ import click
 
 from mmrl.cli.complete import ids
 from mmrl.cli.settings import key_values
-from mmrl.errors import UserError
+from mmrl.errors import NoGold, UserError
 
 if TYPE_CHECKING:
     from mmrl.interfaces import Task
@@ -79,12 +79,15 @@ def command(task: str, count: int, split: str, seed: int, settings: tuple[str, .
 
 def _with_gold(task: Task, prompt: Prompt) -> Prompt:
     """The prompt with what the model is to write for its answer, and the picture that this draws, if it draws one, behind its
-    own."""
+    own; without an answer where the task has no gold completion."""
     from mmrl.types import replace
 
     if task.simulation is not None:  # it is to act, and not to write
         return prompt
-    gold = task.gold(prompt)
+    try:
+        gold = task.gold(prompt)
+    except NoGold:
+        return replace(prompt, answer=None)
     drawn = task.shows(prompt, gold)
     prompt = replace(prompt, answer=gold)
     if drawn is None:

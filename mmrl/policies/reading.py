@@ -163,6 +163,7 @@ class Reader:
             options["videos_kwargs"] = {
                 "do_sample_frames": False,
                 "do_resize": False,
+                "cap_pixels_per_frame": False,
                 "video_metadata": [[_metadata(v) for v in videos]],
             }
         try:

@@ -18,6 +18,7 @@ from mmrl.errors import UserError
 from mmrl.interfaces import Task
 from mmrl.specs import TaskSpec
 from mmrl.testing.checks import Fault, Report, run_checks
+from mmrl.testing.gold import known, with_gold
 from mmrl.testing.sample import fingerprint, other_random_states, random_states, shown, take
 from mmrl.testing.verifiers import check_frames, check_gold
 from mmrl.types import Prompt
@@ -281,15 +282,23 @@ def prompts_pickle(subject: TaskSubject) -> None:
             raise Fault(f"{where} is another one after pickling: keep plain data in meta and answer")
 
 
-def gold_is_text(subject: TaskSubject) -> None:
-    """`gold` gives a completion for every row."""
-    task = subject.make()
+def gold_is_text(subject: TaskSubject) -> str | None:
+    """`gold` gives a completion for every row that has one."""
+    task, without = subject.make(), 0
     for split, row in subject.all_rows():
-        gold = task.gold(row)
-        if not isinstance(gold, str) or not gold.strip():
+        gold = known(task, row)
+        if gold is None:
+            without += 1
+        elif not isinstance(gold, str) or not gold.strip():
             raise Fault(
                 f"gold of row {row.id!r} of {split!r} is {gold!r:.60}: define gold(prompt) to return the text that scores highest"
             )
+    return _ungilded(without, len(subject.all_rows()))
+
+
+def _ungilded(without: int, total: int) -> str | None:
+    """What is said of rows for which the task has no gold completion."""
+    return f"{without} of {total} rows have no gold completion: gold() raises NoGold" if without else None
 
 
 def answer_is_not_shown(subject: TaskSubject) -> str | None:
@@ -298,7 +307,7 @@ def answer_is_not_shown(subject: TaskSubject) -> str | None:
     answers = {_words(str(p.answer)) for _, p in subject.all_rows()} - {""}
     shown_in = []
     for split, p in subject.all_rows():
-        gold = task.gold(p)
+        gold = known(task, p) or ""
         if _gives_away(p, _words(str(p.answer)), answers) or (len(gold) > 20 and _words(gold) in _words(p.text)):
             shown_in.append((split, p))
     if not shown_in:
@@ -349,15 +358,17 @@ def verifiers_score_gold_highest(subject: TaskSubject) -> str | None:
     if not subject.spec.verifiers:
         return "the spec names no verifiers: a run file must"
     named = dict.fromkeys((*subject.spec.verifiers, subject.spec.metric))
+    every = [(subject.make(), p) for _, p in subject.all_rows()]
+    rows = with_gold(every)
     for verifier in named:
         try:
             spec, verify = plugins.registry().get("verifiers", verifier), plugins.registry().make_verifier(verifier)
         except UserError as error:
             raise Fault(str(error)) from error
-        check_gold(spec, verify, [(subject.make(), p) for _, p in subject.all_rows()])
+        check_gold(spec, verify, rows)
         if found := check_frames(spec, verify, subject.make()):
             return found
-    return None
+    return _ungilded(len(every) - len(rows), len(every))
 
 
 def summary_is_numbers(subject: TaskSubject) -> None:

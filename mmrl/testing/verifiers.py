@@ -18,7 +18,8 @@ from typing import Any
 from mmrl.errors import UserError
 from mmrl.interfaces import Task
 from mmrl.specs import VerifierSpec
-from mmrl.testing.checks import Fault, Report, run_checks
+from mmrl.testing.checks import CheckResult, Fault, Report, run_checks
+from mmrl.testing.gold import finished, known, with_gold
 from mmrl.testing.sample import TimeIsUp, canonical, other_random_states, random_states, take, time_limit
 from mmrl.types import Case, Eyes, Frame, Prompt, Rollout, Score, Status, Turn, replace
 
@@ -59,7 +60,10 @@ def check_verifier(
     if not rows:
         raise UserError(f"no rows to check verifier {spec.id!r} on: name a task that uses it")
     function = verify or plugins.registry().make_verifier(spec.id)
-    if any(task.simulation is not None for task, _ in rows):
+    if not (rows := with_gold(rows)):
+        note = "nothing was checked: no row that was looked at has a gold completion"
+        return Report(spec.id, "verifier", (CheckResult("gold_is_known", True, note=note),))
+    if any(task.simulation is not None for task, _ in rows) or _about_outcomes(function, rows):
         from mmrl.testing.acting import check_outcome_verifier
 
         return check_outcome_verifier(spec, function, rows)
@@ -67,11 +71,23 @@ def check_verifier(
     return Report(spec.id, "verifier", run_checks(subject, [gold_scores_highest], CHECKS))
 
 
+def _about_outcomes(verify: Verify, rows: Sequence[tuple[Task, Prompt]]) -> bool:
+    """Whether it scores what came of episodes in worlds, whatever was said in them."""
+    if any(type(task).world is Task.world for task, _ in rows):
+        return False
+    try:
+        found = [verify(Case(completion="", outcome={"success": success})) for success in (0.0, 1.0)]
+    except Exception:  # noqa: BLE001  one that reads anything else fails here, and is checked as such
+        return False
+    return found[0] != found[1]
+
+
 def check_gold(spec: VerifierSpec, verify: Verify, rows: Sequence[tuple[Task, Prompt]]) -> list[tuple[Case, str]]:
     """Gold gets `spec.high` on every row, or Fault. Returns (case, gold) per row."""
     cases = []
     for task, prompt in rows:
-        case, gold = case_of(spec, prompt), task.gold(prompt)
+        gold, outcome = finished(task, prompt, task.gold(prompt))
+        case = replace(case_of(spec, prompt), outcome=outcome)
         value = _score(spec, verify, case, gold, f"the gold completion of row {prompt.id!r}")
         if not math.isclose(value, spec.high, rel_tol=1e-6, abs_tol=1e-9):
             raise Fault(
@@ -106,14 +122,21 @@ def check_frames(spec: VerifierSpec, verify: Verify, task: Task) -> str | None:
         for eyes in (before, *(Eyes(frame, _half) for frame in Frame)):
             task.eyes = eyes
             prompts = take(task, task.splits[0], FRAME_ROWS, broken=[])
-            seen[eyes] = [(prompt, task.gold(prompt)) for prompt in prompts]
+            seen[eyes] = [(prompt, gold) for prompt in prompts if (gold := known(task, prompt)) is not None]
+        if len({tuple(gold for _, gold in rows) for rows in seen.values()}) < 2:
+            return None
+        return _frames(spec, verify, task, seen)
     finally:
         task.eyes = before
-    golds = {tuple(gold for _, gold in rows) for rows in seen.values()}
-    for eyes, rows in seen.items() if len(golds) > 1 else ():
-        for prompt, gold in rows:
+
+
+def _frames(spec: VerifierSpec, verify: Verify, task: Task, seen: Mapping[Eyes, Sequence[tuple[Prompt, str]]]) -> str | None:
+    for eyes, rows in seen.items():
+        task.eyes = eyes
+        for prompt, first in rows:
+            gold, outcome = finished(task, prompt, first)
             sizes = (case := case_of(spec, prompt)).image_sizes
-            case = replace(case, frame=eyes.frame, model_sizes=tuple(map(eyes.size, sizes)))
+            case = replace(case, frame=eyes.frame, model_sizes=tuple(map(eyes.size, sizes)), outcome=outcome)
             value = _score(spec, verify, case, gold, f"the gold completion of row {prompt.id!r} in {eyes.frame}")
             if math.isclose(value, spec.high, rel_tol=1e-6, abs_tol=1e-9):
                 continue

@@ -101,6 +101,7 @@ def test_the_import_contracts_forget_no_plugin_and_no_part_of_the_engine():
         *(
             "asked",
             "clips",
+            "decoding",
             "errors",
             "experts",
             "hookspecs",

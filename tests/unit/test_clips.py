@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmrl import UserError, clips
-from mmrl.clips import Clip, Facts, Footage, Limits, chosen, frames_of, probe
+from mmrl.clips import Clip, Footage, Limits, frames_of
+from mmrl.decoding import Facts, chosen, probe
 from mmrl.types import replace
 
 COUNT, RATE = 50, 25

@@ -20,7 +20,8 @@ from mmrl_video.drawn.temporal import Grounding
 from mmrl_video.drawn.tracking import Tracking
 
 from mmrl import Case, Eyes, Frame, UserError, plugins
-from mmrl.clips import frames_of, probe
+from mmrl.clips import frames_of
+from mmrl.decoding import probe
 from mmrl.testing import check_task
 
 IDS = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mmrl.clips import probe
+from mmrl.decoding import probe
 from mmrl.rows import beside, brief
 from mmrl_video.pretext.sources import SUFFIXES
 

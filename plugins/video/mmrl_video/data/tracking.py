@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from mmrl import Case, Prompt, user
-from mmrl.clips import Clip, Footage, frames_of, probe
+from mmrl.clips import Clip, Footage, frames_of
+from mmrl.decoding import probe
 from mmrl.media import load_image
 from mmrl.pictures import SUFFIXES
 from mmrl.tasks import one_of

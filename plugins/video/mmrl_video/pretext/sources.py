@@ -132,7 +132,8 @@ def sampled(path: str, count: int, most_pixels: int) -> tuple[np.ndarray, float]
 
     Raises UserError for a clip that can't be decoded or has too few frames.
     """
-    from mmrl.clips import Clip, Limits, frames_of, probe
+    from mmrl.clips import Clip, Limits, frames_of
+    from mmrl.decoding import probe
 
     facts = probe(path)
     margin = facts.duration_s * (1 - CENTRAL) / 2
