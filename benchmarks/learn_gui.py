@@ -4,11 +4,11 @@ seeds.
     python benchmarks/learn_gui.py [--task one-click|two-clicks] [--seeds 0 1 2] [--warm N] [--steps N] [--side-by-side 2]
 
 The model is a `tiny:qwen3_vl` of random weights, made as `learn_grounding.py` makes its own, with one token for each instruction
-that the pages give, for `click`, and for each number: an answer is `click COLUMN ROW`, cells of a grid of 5 pixels, four
-tokens. It first imitates episodes of an expert that were recorded in the browser (`python -m mmrl_gui.record`) for `--warm`
-steps, stopped early so that there is room; from that checkpoint GRPO goes on in the browser with the page's own verdict as the
-reward, once for each seed. Held-out episodes have seeds of their own. Each run is `mmrl train` in a process of its own, with one
-thread for the model; the browser takes what is left. Prints one JSON object.
+that the pages give, for `click`, and for each number: an answer is `click COLUMN ROW`, cells of a grid of 16 pixels, four tokens.
+It first imitates episodes of an expert that were recorded in the browser (`python -m mmrl_gui.record`) for `--warm` steps,
+stopped while it begins to see where things are, so that there is room; from that checkpoint GRPO goes on in the browser with the
+page's own verdict as the reward, once for each seed. Held-out episodes have seeds of their own. Each run is `mmrl train` in a
+process of its own, with one thread for the model (imitation has two); the browser takes what is left. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ import learning
 
 from machine import machine
 
-COLUMNS, ROWS = 32, 42
+COLUMNS, ROWS = 10, 13
 SAYS = {
-    "click-tab": [f"Click on Tab #{n}." for n in (1, 2, 3)],
-    "focus-text": ["Focus into the textbox."],
-    "grid-coordinate": [f"Click on the grid coordinate ({x},{y})." for x in range(-2, 3) for y in range(-2, 3)],
-    "click-collapsible-nodelay": ["Expand the section below and click submit."],
+    "click-test": "Click the button.",
+    "click-dialog": 'Close the dialog box by clicking the "x".',
+    "focus-text": "Focus into the textbox.",
+    "click-collapsible-nodelay": "Expand the section below and click submit.",
 }
-"""Page -> what its instructions say."""
+"""Page -> what its instruction says."""
 TASKS: dict[str, dict[str, Any]] = {
-    "one-click": {"pages": ["click-tab", "focus-text", "grid-coordinate"], "warm": 100, "steps": 100, "turns": 1},
-    "two-clicks": {"pages": ["click-collapsible-nodelay"], "warm": 100, "steps": 100, "turns": 3},
+    "one-click": {"pages": ["click-test", "click-dialog", "focus-text"], "warm": 250, "steps": 120, "turns": 1},
+    "two-clicks": {"pages": ["click-collapsible-nodelay"], "warm": 30, "steps": 60, "turns": 3},
 }
+"""What is learned: pages, steps of imitation and of GRPO, turns of an episode."""
 RUN_FILE = """\
 name = "{name}"
 runs = "{runs}"
@@ -51,25 +52,27 @@ stages = [{stage}]
 generate = {{ max_tokens = 6, max_turns = {turns}, batch_size = 96 }}
 evaluate = {{ n = {test}, every = {every} }}
 record = {{ rollouts_every = 0, trackers = [] }}
-train = {{ threads = 1 }}
+train = {{ threads = {threads} }}
 """
 TASK = """\
     {{ id = "gui/episodes", name = "{page}", options = {{ pages = ["{page}"], options = {{ fresh = false }}, style = "brief", \
 grid = [{columns}, {rows}], prompt = "{{instruction}}", recording = "{recording}/{page}", demos = {demos} }} }},"""
 WARM = """{{ kind = "sft", split = "demo", steps = {steps}, batch_size = 64, optimizer = "muon", beta1 = 0.95, \
 learning_rate = 3e-3, warmup_steps = 20 }}"""
-RL = '{{ kind = "rl", split = "train", steps = {steps}, prompts_per_step = {prompts}, group_size = 8, learning_rate = 4e-4 }}'
+RL = """{{ kind = "rl", split = "train", steps = {steps}, prompts_per_step = {prompts}, group_size = 4, optimizer = "muon", \
+beta1 = 0.95, learning_rate = 2e-3, schedule = "linear" }}"""
 
 
 def write_start(folder: Path, pages: list[str]) -> int:
     """The random checkpoint that the warm start begins with. -> Its number of weights."""
-    words = [*(text for page in pages for text in SAYS[page]), "click", *(f" {n}" for n in range(max(COLUMNS, ROWS)))]
+    words = [*(SAYS[page] for page in pages), "click", *(f" {n}" for n in range(max(COLUMNS, ROWS)))]
     return learning.write_start(folder, words)
 
 
 def record(folder: Path, page: str, demos: int) -> None:
     """An expert's episodes of a page."""
     command = [sys.executable, "-m", "mmrl_gui.record", "--screens", "browser/miniwob", "--pages", page, "--policy", "expert"]
+    command += ["--options", "fresh=false"]
     done = subprocess.run(
         [*command, "--episodes", str(demos), "--out", str(folder / page)], capture_output=True, text=True, check=False
     )
@@ -83,10 +86,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--warm", type=int, default=None, help="steps of imitation")
     parser.add_argument("--steps", type=int, default=None, help="steps of GRPO")
-    parser.add_argument("--demos", type=int, default=400, help="recorded episodes of each page")
-    parser.add_argument("--prompts", type=int, default=12, help="episodes' starts in a step of GRPO, eight episodes from each")
+    parser.add_argument("--demos", type=int, default=1300, help="recorded episodes of each page")
+    parser.add_argument("--prompts", type=int, default=48, help="episodes' starts in a step of GRPO, four episodes from each")
     parser.add_argument("--test", type=int, default=200, help="held-out episodes of each page")
-    parser.add_argument("--every", type=int, default=50, help="steps between evaluations")
+    parser.add_argument("--every", type=int, default=40, help="steps between evaluations")
     parser.add_argument("--side-by-side", type=int, default=2)
     parser.add_argument(
         "--runs", type=Path, default=None, help="where to keep the runs; recordings that are there are used again"
@@ -109,11 +112,12 @@ def main() -> None:
         "every": args.every,
     }
 
-    def run(name: str, seed: int, model: Path, stage: str) -> learning.Run:
-        return learning.train(runs, name, RUN_FILE.format(name=name, seed=seed, model=model, stage=stage, **settings))
+    def run(name: str, seed: int, model: Path, stage: str, threads: int = 1) -> learning.Run:
+        own = {"name": name, "seed": seed, "model": model, "stage": stage, "threads": threads}
+        return learning.train(runs, name, RUN_FILE.format(**own, **settings))
 
     warm_steps, steps = args.warm or task["warm"], args.steps or task["steps"]
-    warm = run("warm", 0, runs / "start", WARM.format(steps=warm_steps))
+    warm = run("warm", 0, runs / "start", WARM.format(steps=warm_steps), threads=2)
     model, stage = learning.checkpoint(runs, "warm"), RL.format(steps=steps, prompts=args.prompts)
     with ThreadPoolExecutor(args.side_by_side) as pool:
         after = list(pool.map(lambda seed: run(f"seed-{seed}", seed, model, stage), args.seeds))

@@ -32,7 +32,7 @@ class Clip:
     path: str
     """Of the file."""
     fps: float | None = None
-    """Frames a second that are shown."""
+    """Frames a second that are shown, from the beginning on; where the policy sees fewer, as many as it sees, evenly."""
     count: int | None = None
     """Or so many, evenly from the first to the last; all, where there are fewer."""
     indices: tuple[int, ...] = ()

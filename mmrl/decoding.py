@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -160,10 +161,15 @@ def chosen(clip: Clip, facts: Facts, limits: Limits) -> tuple[int, ...]:
         raise UserError(f"video {clip.path} has {facts.duration_s:.2f} s: there is no part from {clip.start_s:g} to {end:g} s")
     first = max(0, bisect.bisect_right(facts.times_s, clip.start_s + 1e-6) - 1)
     last = max(first, bisect.bisect_left(facts.times_s, end - 1e-6) - 1)
-    rate = clip.fps or limits.fps
-    wanted = clip.count or max(1, round((min(end, facts.duration_s) - clip.start_s) * rate))
-    wanted = min(wanted, limits.max_frames, last - first + 1)
-    return tuple(_nearest(facts.times_s, t) for t in evenly(facts.times_s[first], facts.times_s[last], wanted))
+    most = min(limits.max_frames, last - first + 1)
+    if clip.count is None:  # by rate: at the beginning, and every 1 / rate after it
+        rate = clip.fps or limits.fps
+        wanted = max(1, math.ceil((min(end, facts.duration_s) - clip.start_s) * rate - 1e-6))
+        if wanted <= most:
+            return tuple(_nearest(facts.times_s, clip.start_s + k / rate) for k in range(wanted))
+    return tuple(
+        _nearest(facts.times_s, t) for t in evenly(facts.times_s[first], facts.times_s[last], min(clip.count or most, most))
+    )
 
 
 def _nearest(times: Sequence[float], t: float) -> int:

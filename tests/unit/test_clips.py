@@ -62,15 +62,14 @@ def test_the_frames_that_were_asked_for_are_shown(folder, name):
     again = frames_of(Clip(path=str(path), indices=(40, 3, 3, 41)))
     assert numbers(again) == [40, 3, 3, 41]
     part = frames_of(Clip(path=str(path), fps=5, start_s=1.0, end_s=1.6))
-    assert numbers(part) == list(part.indices) and len(part.indices) == 3
-    assert part.indices[0] >= 25 and part.indices[-1] < 40 and part.duration_s == pytest.approx(0.6)
+    assert numbers(part) == list(part.indices) == [25, 30, 35] and part.duration_s == pytest.approx(0.6)
     assert part.times_s[0] == pytest.approx(0.0, abs=0.01), "counted from where the part begins"
 
 
 def test_all_of_it_where_more_is_asked_for(good):
     assert frames_of(Clip(path=str(good), count=500)).indices == tuple(range(COUNT))
     assert len(frames_of(Clip(path=str(good), fps=1000), Limits(max_frames=7)).indices) == 7
-    assert frames_of(Clip(path=str(good))).indices == (0, 16, 33, 49), "two a second unless somebody says otherwise"
+    assert frames_of(Clip(path=str(good))).indices == (0, 12, 25, 37), "two a second unless somebody says otherwise"
 
 
 def test_the_order_may_be_changed_and_the_times_stay(good):
@@ -87,7 +86,7 @@ def test_variable_rates_are_sampled_by_time(folder):
     assert facts.times_s == pytest.approx(times, abs=0.002)
     found = frames_of(Clip(path=str(path), count=3))
     assert numbers(found) == [0, 11, 12] and found.times_s == pytest.approx([0, 6, 10], abs=0.002)
-    assert frames_of(Clip(path=str(path), fps=1, end_s=1.0)).indices == (4,)
+    assert frames_of(Clip(path=str(path), fps=2, end_s=2.0)).indices == (0, 5, 10, 10)
 
 
 def test_turned_clips_stand_upright(good):

@@ -383,3 +383,14 @@ def test_drawn_clips_keep_the_rules_of_tasks():
     for id in ("video/temporal", "video/anomaly"):
         report = check_task(plugins.registry().get("tasks", id), n=4, options={"warm": 8, "train": 8, "test": 8})
         assert report.ok, str(report)
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("temporal", "0 to 1"), ("grounded", "A 0 to 1"), ("tracking", None)])
+def test_an_answer_is_shown_on_a_strip(name, wrong):
+    """Other answers look otherwise, and what says nothing shows nothing."""
+    task = plugins.registry().make_task(f"video/{name}", {"train": 4})
+    prompt = task.prompts("train", 0)[2]
+    right = task.shows(prompt, task.gold(prompt))
+    other = task.shows(prompt, wrong or task.gold(task.prompts("train", 0)[3]))
+    assert right.size == other.size and right.tobytes() != other.tobytes()
+    assert task.shows(prompt, "hm") is None

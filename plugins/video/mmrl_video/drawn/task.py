@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from mmrl import Prompt, Task, UserError, user
 from mmrl.pictures import chance, rank
 from mmrl.tasks import Prompts, known_split, of_kind, one_of, whole
+from mmrl_video import seen
 from mmrl_video.drawn import films
 from mmrl_video.drawn.moves import BEAT_S
 from mmrl_video.drawn.plots import SIZES, Plot, Stage
@@ -121,6 +122,10 @@ class DrawnClips(Task):
     def gold(self, prompt: Prompt) -> str:
         said = str(prompt.meta["said"])
         return f"<think>{prompt.meta['thought']}</think>\n<answer>{said}</answer>" if self.style == "tags" else said
+
+    def shows(self, prompt: Prompt, completion: str) -> Any:
+        """The clip as a strip, with what is true in green and what is said in orange; None where no times or boxes are said."""
+        return seen.shown(prompt, completion)
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """The mean of each kind of question, where there are several."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mmrl import Prompt, Task, UserError
 from mmrl.pictures import SHARES, chance
 from mmrl.tasks import Prompts, known_split, of_kind, one_of, whole
+from mmrl_video import seen
 from mmrl_video.drawn.plots import SIZES, Stage
 from mmrl_video.drawn.shapes import BACKGROUNDS, SHAPES
 from mmrl_video.drawn.task import STYLES, Posed, asked, means, pair, some
@@ -118,6 +119,10 @@ class Pretext(Task):
     def gold(self, prompt: Prompt) -> str:
         said = str(prompt.meta["said"])
         return f"<think>{prompt.meta['thought']}</think>\n<answer>{said}</answer>" if self.style == "tags" else said
+
+    def shows(self, prompt: Prompt, completion: str) -> Any:
+        """The clip as a strip, with what is true in green and what is said in orange; None where no times or boxes are said."""
+        return seen.shown(prompt, completion)
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """The mean of each kind of item, where there are several."""
