@@ -20,7 +20,7 @@ from mmrl.errors import UserError
 from mmrl.generate.local import Sampling
 from mmrl.interfaces import Task
 from mmrl.intervals import Z, wilson
-from mmrl.judge import Judge, cases_of
+from mmrl.judge import Judge, cases_of, lost
 from mmrl.schema import RunConfig, TaskConfig
 from mmrl.specs import VerifierSpec
 from mmrl.targets import PluginError, calling
@@ -195,7 +195,8 @@ class Evaluator:
 
     def _check_failures(self, scores: Sequence[Score], where: str) -> None:
         failed = [s for s in scores if s.failed]
-        if len(failed) > self.config.judge.failure_limit * len(scores) or len(failed) == len(scores):
+        gone = sum(map(lost, failed))  # which says nothing of verifiers
+        if len(failed) - gone > self.config.judge.failure_limit * (len(scores) - gone) or len(failed) == len(scores):
             raise UserError(
                 f"{where}: {len(failed)} of {len(scores)} scores failed, more than judge.failure_limit = "
                 f"{self.config.judge.failure_limit} allows; the first: {failed[0].detail}"

@@ -21,7 +21,7 @@ from mmrl.evaluate import Evaluation, Evaluator, metric_of
 from mmrl.gather import Group
 from mmrl.generate.local import Sampling
 from mmrl.interfaces import Task
-from mmrl.judge import Judge
+from mmrl.judge import Judge, lost
 from mmrl.packer import packer_of
 from mmrl.policies.policy import Policy
 from mmrl.record import RunFolder
@@ -31,6 +31,9 @@ from mmrl.steps import Steps, steps_of
 from mmrl.trackers import Trackers
 from mmrl.types import Prompt
 from mmrl.watch import Watch
+
+LOST_STEPS = 3
+"""In a row without an episode that was left: then something is wrong with the worlds themselves."""
 
 
 class Progress(Protocol):
@@ -99,6 +102,8 @@ class Run:
         self.consistent = True
         """The weights are those after `at.step` steps; not so in the middle of an update."""
         self._timed: dict[str, float] = {}
+        self._lost_steps = 0
+        """In a row, in which no episode was left."""
 
     # -- what steps ask for -----------------------------------------------------------------------------------------------
 
@@ -120,10 +125,17 @@ class Run:
         failed = [(s, p) for s, p in scored if s.failed]
         for score, prompt in failed[:8]:
             self.folder.error(self.at.step + 1, f"{prompt.task} {prompt.id}", score.detail)
-        if len(failed) > self.config.judge.failure_limit * len(scored):
+        gone = sum(lost(s) for s, _ in failed)
+        self._lost_steps = self._lost_steps + 1 if gone and gone == len(scored) else 0
+        if self._lost_steps >= LOST_STEPS:
+            raise UserError(
+                f"every episode of {LOST_STEPS} steps in a row was lost, up to step {self.at.step + 1}: see {self.folder.path}/"
+                "errors.jsonl for what the worlds said"
+            )
+        if len(failed) - gone > self.config.judge.failure_limit * (len(scored) - gone):
             raise UserError(
                 f"{len(failed)} of {len(scored)} scores of step {self.at.step + 1} failed, more than judge.failure_limit = "
-                f"{self.config.judge.failure_limit} allows; the first: {failed[0][0].detail}"
+                f"{self.config.judge.failure_limit} allows; the first: {next(s.detail for s, _ in failed if not lost(s))}"
             )
 
     def warn(self, where: str, what: str, step: int | None = None) -> None:

@@ -19,8 +19,13 @@ from mmrl.judge.pool import Crew, Pool, Request
 from mmrl.judge.process import Worker
 from mmrl.types import Case, Frame, Rollout, Score, Status
 
-BROKE = Score(None, {}, "its simulator broke, each time that it was begun")
+BROKE = Score(None, {}, "its world or simulator was lost")
 """Of an episode that says nothing of the policy."""
+
+
+def lost(score: Score) -> bool:
+    """Whether it is that of an episode whose world was lost, and not of an answer that couldn't be scored."""
+    return score.failed and score.detail == BROKE.detail
 
 
 class Judge:

@@ -238,7 +238,7 @@ def test_a_simulator_that_breaks_costs_its_episode_and_no_more(tmp_path):
     rows = [r["metrics"] for r in runs.rows(folder) if "metrics" in r]
     assert all(m["simulator/lost"] > 0 and 0 < m["judge/failed_share"] <= 1 / 8 for m in rows)
     errors = (folder.path / "errors.jsonl").read_text()
-    assert "its simulator broke" in errors and "train-3" in errors
+    assert "its world or simulator was lost" in errors and "train-3" in errors
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,12 @@
 """Several turns in a real browser, from its pages to the gradient: each turn's screen is read where it was seen, what the policy
 said is trained and nothing else, and each turn is credited with what came after it."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
+
 import pytest
 import torch
 from browsers import no_browser
@@ -181,3 +187,34 @@ def test_each_turn_is_credited_with_what_came_after_it(played, by_turn):
         said = [turn for turn in rollout.turns if turn.token_ids]
         flat = [credit for turn, credit in zip(said, wanted[n % GROUP], strict=True) for _ in turn.token_ids]
         assert found[n, : rollout.length].tolist() == pytest.approx(flat), "one credit for all tokens of a turn"
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_terminal_ends_a_run_in_order(tmp_path):
+    """It reaches the run and all that it has started; the browser is the run's to end."""
+    if why := no_browser():
+        pytest.skip(why)
+    text = RUN.format(runs=tmp_path)
+    (tmp_path / "run.toml").write_text(text)
+    command = [sys.executable, "-m", "mmrl", "train", str(tmp_path / "run.toml")]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    metrics = tmp_path / "stopped" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not (metrics.is_file() and '"rl"' in metrics.read_text()) and time.monotonic() < deadline and run.poll() is None:
+        time.sleep(0.2)
+    os.killpg(run.pid, signal.SIGINT)
+    out, err = run.communicate(timeout=60)
+    assert run.returncode == 130, err
+    assert "Traceback" not in err and "never retrieved" not in err and "--resume" in out + err
+
+
+RUN = """
+name = "stopped"
+runs = "{runs}"
+policy = {{ model = "tiny:qwen2_5_vl:hidden=32,layers=1" }}
+tasks = [{{ id = "gui/episodes", options = {{ pages = ["click-test"], style = "brief", grid = [10, 13] }} }}]
+stages = [{{ kind = "rl", steps = 1000, prompts_per_step = 2, group_size = 4 }}]
+generate = {{ max_tokens = 6, max_turns = 2 }}
+evaluate = {{ n = 0 }}
+record = {{ rollouts_every = 0, trackers = [] }}
+"""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import runs
+from mmrl import UserError
 
 GUIDE = Path(__file__).parents[2] / "docs" / "plugins.md"
 SPECS = """
@@ -70,3 +71,69 @@ def test_a_resumed_run_has_the_same_episodes(guess):
     with pytest.raises(KeyboardInterrupt):
         runs.run(guess("cut"), progress=runs.Silent(5))
     assert runs.trajectory(runs.run(guess("cut"), resume=True)) == runs.trajectory(whole)
+
+
+LOSING = '''
+import itertools
+from mmrl import Prompt, Reply, Task, TaskSpec, VerifierSpec, WorldLost, hookimpl, user
+
+@hookimpl
+def mmrl_tasks():
+    return [TaskSpec(id="losing/talk", target="losing:Talk", verifiers={"losing/any": 1.0})]
+
+@hookimpl
+def mmrl_verifiers():
+    return [VerifierSpec(id="losing/any", target="losing:any_")]
+
+def any_(case):
+    return float(len(case.completion) % 2)
+
+class Talk(Task):
+    """Every world whose number the option names is lost."""
+    def __init__(self, lost: str = ""):
+        self.lost, self.numbers = eval(f"lambda n: {lost or False}"), itertools.count()
+    def prompts(self, split, seed):
+        return [Prompt(id=f"{split}-{i}", messages=[user(f"{i}?")]) for i in range(40)]
+    def world(self, prompt):
+        return World(self.lost(next(self.numbers)))
+
+class World:
+    def __init__(self, lost):
+        self.lost = lost
+    def step(self, completion):
+        if self.lost:
+            raise WorldLost("the wire is cut")
+        return Reply(terminated=True)
+    def close(self):
+        pass
+'''
+
+
+@pytest.fixture
+def losing(tmp_path, monkeypatch):
+    """Makes a configuration whose worlds are lost: by number, from 0."""
+    (tmp_path / "losing.py").write_text(LOSING)
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", str(tmp_path / "losing.py"))
+    stage = {"kind": "rl", "steps": 6, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-3}
+    yield lambda lost: runs.toy_config(
+        tmp_path / "runs",
+        tasks=[{"id": "losing/talk", "options": {"lost": lost}}],
+        stages=[stage],
+        evaluate={"n": 0},
+        generate={"max_tokens": 3, "max_turns": 2},
+    )
+    sys.modules.pop("losing", None)
+
+
+def test_a_browser_that_dies_in_a_step_doesn_t_end_the_run(losing):
+    """Whatever share of a step's episodes is lost: it says nothing of the verifiers."""
+    folder = runs.run(losing("14 <= n < 34"))  # a few are opened before the first step
+    metrics = [row["metrics"] for row in runs.rows(folder) if "metrics" in row]
+    shares = [m["judge/failed_share"] for m in metrics]
+    assert [m["world/lost"] / 8 for m in metrics] == shares and len(shares) == 6
+    assert 1 <= shares.count(1.0) <= 2 and shares[0] == shares[-1] == 0
+
+
+def test_worlds_that_are_always_lost_end_it(losing):
+    with pytest.raises(UserError, match=r"every episode of 3 steps in a row was lost, up to step 5: see .*errors\.jsonl"):
+        runs.run(losing("n >= 16"))

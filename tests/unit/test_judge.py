@@ -288,7 +288,7 @@ def test_an_episode_whose_world_broke_has_failed_whatever_a_verifier_says():
     with Judge({"faulty/equal": {}}) as judge:
         first, second, third = judge.run("faulty/equal", [GOOD, lost, GOOD])
         (weighed,) = judge.score([lost], [{"faulty/equal": 1.0}])
-    assert first.value == third.value == 1.0 and second == weighed and weighed.value is None and "broke" in weighed.detail
+    assert first.value == third.value == 1.0 and second == weighed and weighed.value is None and "lost" in weighed.detail
 
 
 def test_processes_work_side_by_side(tmp_path):

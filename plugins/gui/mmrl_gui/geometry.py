@@ -68,4 +68,8 @@ def sound(box: Any, size: Sequence[int], name: str = "the box") -> Box:
 
 
 def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """A number that a float holds; an integer may have hundreds of digits."""
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return False

@@ -85,15 +85,15 @@ def on_screen(page: Page, at: Point | None) -> Point:
 def key_of(text: str) -> str:
     """A key as Playwright names it, such as `Control+A`. Raises Refused for what is no key."""
     if len(text) > 40:
-        raise Refused(f"{text[:20]!r}... is no key")
+        raise Refused(f"{text[:20]!a}... is no key")
     *before, last = re.split(r"\s*[+-]\s*", text.strip()) if len(text.strip()) > 1 else [text.strip() or " "]
     held = [MODIFIERS.get(name.lower()) for name in before]
     if None in held:
-        raise Refused(f"{text!r} is no key: before the last one stand Control, Shift, Alt or Meta")
+        raise Refused(f"{text!a} is no key: before the last one stand Control, Shift, Alt or Meta")
     known = {name.lower(): name for name in KEYS}
-    key = OTHERS.get(last.lower()) or known.get(last.lower()) or (last if len(last) == 1 else None)
+    key = OTHERS.get(last.lower()) or known.get(last.lower()) or (last if len(last) == 1 and " " <= last <= "~" else None)
     if key is None:
-        raise Refused(f"{text!r} is no key: such as Enter, Tab, ArrowDown, a, Control+A")
+        raise Refused(f"{text!a} is no key: such as Enter, Tab, ArrowDown, a, Control+A; other signs are typed")
     return "+".join([*(name for name in held if name), key])
 
 

@@ -30,7 +30,9 @@ def arguments(proxy_port: int) -> list[str]:
         *("--disable-quic", "--disable-domain-reliability", "--disable-client-side-phishing-detection", "--no-pings"),
         "--disable-features=DnsOverHttps,Translate,OptimizationHints,MediaRouter,AutofillServerCommunication,HttpsUpgrades,"
         "HttpsFirstBalancedModeAutoEnable",
-        *("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--webrtc-ip-handling-policy=disable_non_proxied_udp"),
+        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+        # WebRTC goes past the proxy; the shells know the one name, the whole browser the other
+        *(f"--{name}webrtc-ip-handling-policy=disable_non_proxied_udp" for name in ("", "force-")),
         *(f"--proxy-server=http://127.0.0.1:{proxy_port}", "--proxy-bypass-list=<-loopback>"),
         *("--font-render-hinting=none", "--force-device-scale-factor=1"),
     ]

@@ -37,6 +37,8 @@
   });
   real.Date.prototype.constructor = window.Date;
 
+  window.close = () => {}; // an episode needs its page
+
   const channel = new MessageChannel();
   const resume = [];
   channel.port1.onmessage = () => resume.shift()();

@@ -12,7 +12,7 @@ import contextlib
 import os
 import threading
 import warnings
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Literal, TypeVar
 
 from mmrl import UserError, WorldLost
@@ -29,6 +29,8 @@ KEPT = 8
 """Pages that stay as they were prepared, in case that is wanted, before one of them is shown something else."""
 SPARE = 2
 """Pages that are being prepared before others wait for them instead of opening new ones."""
+GONE = "Failed to find context"
+"""What the browser says of a context that is closed already, as after a crash: there is nothing left to close."""
 AT_ONCE = 2
 """Pages that do something at the same time, for each core."""
 
@@ -57,7 +59,7 @@ class Driver:
         self._play: Any = None
         self._browser: Any = None
         self._beside: set[asyncio.Task[None]] = set()
-        self._manager = async_playwright()
+        self._manager = async_playwright
         try:
             self.run(self._launched())
         except BaseException:
@@ -105,16 +107,19 @@ class Driver:
             self._discard(page)
         elif then == "prepare":
             self._preparing[page.shape] = self._preparing.get(page.shape, 0) + 1
-            self._aside(self._again(page))
-        else:
-            if then == "keep":
-                page.keep()
+            self._aside(self._again(page, page.prepare))
+        elif then == "keep":
+            page.keep()
             self._idle.setdefault(page.shape, []).append(page)
+        else:
+            self._preparing[page.shape] = self._preparing.get(page.shape, 0) + 1
+            self._aside(self._again(page, page.leave))
 
-    async def _again(self, page: Page) -> None:
+    async def _again(self, page: Page, ready: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Makes a page ready for another episode."""
         try:
             async with self.turn:
-                await page.prepare()
+                await ready()
         except WorldLost:
             self._discard(page)
         else:
@@ -144,7 +149,7 @@ class Driver:
             with contextlib.suppress(Exception):  # it is being given up: whether it says good-bye doesn't matter
                 await asyncio.wait_for(browser.close(), DEADLINE_S)
         except Exception as error:  # noqa: BLE001
-            if browser.is_connected():
+            if browser.is_connected() and GONE not in str(error):
                 warnings.warn(f"a page of the browser could not be closed: {first_line(error)}", stacklevel=1)
 
     async def _launched(self) -> Any:
@@ -152,16 +157,25 @@ class Driver:
         async with self._starting:
             if self._browser is not None and self._browser.is_connected():
                 return self._browser
-            if self._play is None:
-                self._play = await self._manager.start()
-            try:
-                self._browser = await self._play.chromium.launch(
-                    executable_path=self.path, headless=True, args=arguments(self.site.port), timeout=1000 * PATIENCE_S / 2
-                )
-            except Exception as error:
-                raise UserError(
-                    f"{self.path} doesn't start: {first_line(error)}; try `{self.path} --headless --version`"
-                ) from error
+            for again in (False, True):
+                if self._play is None:
+                    with _in_a_session_of_their_own(self._loop):
+                        self._play = await self._manager().start()
+                try:
+                    self._browser = await self._play.chromium.launch(
+                        executable_path=self.path,
+                        headless=True,
+                        args=arguments(self.site.port),
+                        timeout=1000 * PATIENCE_S / 2,
+                        **dict.fromkeys(("handle_sigint", "handle_sigterm", "handle_sighup"), False),
+                    )
+                    break
+                except Exception as error:
+                    if again:
+                        raise UserError(
+                            f"{self.path} doesn't start: {first_line(error)}; try `{self.path} --headless --version`"
+                        ) from error
+                    self._play = None  # what drives it may have died with it: once more with another
             return self._browser
 
     async def processes(self) -> dict[str, list[int]]:
@@ -190,6 +204,22 @@ class Driver:
                 await self._browser.close()
         if self._play is not None:
             await self._play.stop()
+
+
+@contextlib.contextmanager
+def _in_a_session_of_their_own(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Processes that are started by this loop meanwhile: Ctrl-C in a terminal is for the run, which ends the browser itself."""
+    plain = asyncio.create_subprocess_exec
+
+    async def started(*command: Any, **options: Any) -> Any:
+        own = {"start_new_session": True} if asyncio.get_running_loop() is loop else {}
+        return await plain(*command, **{**options, **own})
+
+    asyncio.create_subprocess_exec = started  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        asyncio.create_subprocess_exec = plain
 
 
 def first_line(error: BaseException) -> str:

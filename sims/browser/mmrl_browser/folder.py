@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from mmrl import UserError
+from mmrl import UserError, WorldLost
 from mmrl.tasks import suggest
 from mmrl_browser.acting import ACTIONS
 from mmrl_browser.driver import After, Driver
@@ -27,6 +27,9 @@ TASKS = "tasks.json"
 MOST = 10_000
 """Pages in a folder."""
 KEYS = frozenset(("name", "page", "instruction", "success", "failure"))
+EVALUATED = """async source => {
+  try { return [!!(await (0, eval)(source)), ""]; } catch (error) { return [false, `${error}` || "error"]; }
+}"""
 _numbers = itertools.count()
 
 
@@ -80,25 +83,31 @@ class Files:
         return self._url + quote(path) if there else None
 
     async def begin(self, page: Page, name: str, seed: int) -> State:
-        page.episode = self.goals[name]
-        return await self.state(page)
+        """UserError for an expression that can't be evaluated, or holds already: it is the person's, not the page's."""
+        goal = page.episode = self.goals[name]
+        for expression in filter(None, (goal.success, goal.failure)):
+            holds, error = await self._is(page, expression)
+            if error or holds:
+                why = f"can't be evaluated in {goal.page}: {error}" if error else f"holds in {goal.page} before anything is done"
+                raise UserError(f"{self.root / TASKS}: {expression[:80]!r} {why}")
+        return State(instruction=goal.instruction)
 
     async def state(self, page: Page) -> State:
         goal: Goal = page.episode
-        done = await self._is(page, goal.success)
-        failed = not done and await self._is(page, goal.failure)
+        done, _ = await self._is(page, goal.success)  # an error now is false: the page may be another one
+        failed = not done and (await self._is(page, goal.failure))[0]
         reward = float(done) - float(failed)
         return State(instruction=goal.instruction, reward=reward, raw_reward=reward, terminated=done or failed, success=done)
 
-    async def _is(self, page: Page, expression: str) -> bool:
-        """UserError for an expression that can't be evaluated: it is the person's, not the page's."""
+    async def _is(self, page: Page, expression: str) -> tuple[bool, str]:
+        """(Whether it is true in the page, why it can't be evaluated); a promise is waited for."""
         if not expression:
-            return False
-        code = "source => { try { return [true, !!(0, eval)(source)]; } catch (error) { return [false, String(error)]; } }"
-        known, found = await page.script(code, expression)
-        if not known:
-            raise UserError(f"{self.root / TASKS}: {expression[:80]!r} can't be evaluated in {page.episode.page}: {found[:120]}")
-        return bool(found)
+            return False, ""
+        found = await page.script(EVALUATED, expression)
+        match found:
+            case [bool(holds), str(error)]:
+                return holds, error[:120]
+        raise WorldLost(f"the page answers {found!r:.60} where true or false is expected: it has replaced eval or its like")
 
 
 def _goals(root: Path) -> dict[str, Goal]:

@@ -85,12 +85,14 @@ class Tasks:
         raise WorldLost(f"MiniWoB++'s page {name!r} doesn't get ready")
 
     async def state(self, page: Page) -> State:
-        done, reward, raw = await page.script(STATE)
+        try:
+            done, reward, raw = await page.script(STATE)
+            reward, raw = float(reward), float(raw)
+        except (TypeError, ValueError) as error:  # the page has replaced what the episode counts on
+            raise WorldLost(f"the page doesn't say how its episode stands: {error}") from error
         if not done:
             return State(instruction=page.episode)
-        return State(
-            instruction=page.episode, reward=float(reward), raw_reward=float(raw), terminated=True, success=float(raw) == 1.0
-        )
+        return State(instruction=page.episode, reward=reward, raw_reward=raw, terminated=True, success=raw == 1.0)
 
 
 def home() -> Path:

@@ -29,12 +29,16 @@ EPOCH_MS = 1_767_225_600_000
 """The time in a page when it is shown: the beginning of 2026."""
 FETCHING_S = 2.0
 """Real time for which what a page asks for is waited for."""
+FRAME_S = 1.0
+"""Real time for which a frame within a page is waited for."""
 CLOCK = "__mmrl"
 """What the clock is called in a page."""
 AT_ONCE = 1000.0
 """How much faster transitions are."""
 WORN = 200
 """Episodes after which a page is replaced by a new one in a new context."""
+NOTES = 5
+"""That are told after an action; of more, how many."""
 STORED = "cookies,local_storage,indexeddb,cache_storage,service_workers"
 
 
@@ -140,6 +144,11 @@ class Page:
         """What is shown serves the next episode as it is, if that wants the same page."""
         self.prepared, self._kept = None if self._went else self.before, True
 
+    async def leave(self) -> None:
+        """Nothing is shown, so that what a page does when it is left is done before somebody waits."""
+        await self.within("leaving it", self.page.goto("about:blank"))
+        self.prepared = None
+
     async def prepare(self) -> None:
         """Shows what was shown before, for an episode to come."""
         if self.before is not None:
@@ -179,10 +188,16 @@ class Page:
 
     async def _waited(self, ms: int) -> None:
         for frame in self.page.frames:
+            running = frame.evaluate(f"ms => window.{CLOCK} && window.{CLOCK}.run(ms)", ms)
+            if frame is not self.page.main_frame:  # one that isn't loaded, or may not run scripts, never answers
+                with contextlib.suppress(Exception):
+                    async with asyncio.timeout(FRAME_S):
+                        await running
+                continue
             try:
-                await frame.evaluate(f"ms => window.{CLOCK} && window.{CLOCK}.run(ms)", ms)
+                await running
             except Exception:
-                if not self.leaving and not frame.is_detached():
+                if not self.leaving:
                     raise
         if self.leaving:
             await self._arrived()
@@ -218,7 +233,7 @@ class Page:
 
     def taken_notes(self) -> tuple[str, ...]:
         found, self.notes = tuple(dict.fromkeys(self.notes)), []
-        return found
+        return found if len(found) <= NOTES else (*found[: NOTES - 1], f"and {len(found) - NOTES + 1} more like these")
 
     # -- what a page may not ----------------------------------------------------------------------------------------------
 
@@ -227,19 +242,22 @@ class Page:
 
     async def _dialog(self, dialog: Any) -> None:
         """Nobody answers: it is closed. Leaving a page is never held up."""
-        if dialog.type == "beforeunload":
-            await dialog.accept()
-            return
-        self.notes.append(f"a dialog ({dialog.type}) said {dialog.message[:80]!r} and was closed")
-        await dialog.dismiss()
+        with contextlib.suppress(Exception):  # the page may be gone by now
+            if dialog.type == "beforeunload":
+                await dialog.accept()
+                return
+            self.notes.append(f"a dialog ({dialog.type}) said {dialog.message[:80]!r} and was closed")
+            await dialog.dismiss()
 
     async def _popup(self, page: Any) -> None:
         self.notes.append("a window that the page opened was closed")
-        await page.close()
+        with contextlib.suppress(Exception):
+            await page.close()
 
     async def _download(self, download: Any) -> None:
         self.notes.append(f"a download ({download.suggested_filename[:40]!r}) was refused")
-        await download.cancel()
+        with contextlib.suppress(Exception):
+            await download.cancel()
 
     def _asked(self, request: Any) -> None:
         self._pending.add(request)
@@ -253,7 +271,8 @@ class Page:
 
     async def _led_away(self, event: Any) -> None:
         """To a place that the proxy couldn't refuse without the page being gone."""
-        await self.session.send("Fetch.failRequest", {"requestId": event["requestId"], "errorReason": "Aborted"})
+        with contextlib.suppress(Exception):  # it has gone elsewhere meanwhile
+            await self.session.send("Fetch.failRequest", {"requestId": event["requestId"], "errorReason": "Aborted"})
 
 
 @cache

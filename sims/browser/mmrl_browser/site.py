@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 SUFFIX = ".mmrl.test"
@@ -39,7 +39,7 @@ class Site:
         self.refused: deque[str] = deque(maxlen=1000)
         """What was asked for and refused, newest last."""
         handler = type("Handler", (_Handler,), {"site": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server = _Server(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, name="browser-site", daemon=True).start()
 
@@ -66,6 +66,11 @@ class Site:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Silent: a browser that dies breaks its connections off."""
 
 
 class _Handler(BaseHTTPRequestHandler):

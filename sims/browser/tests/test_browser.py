@@ -299,3 +299,67 @@ def test_a_worn_page_is_replaced(html, monkeypatch):
         contexts.append(screen._page.context)
         screen.close()
     assert len({id(context) for context in contexts}) >= 2 and contexts[-1] is not contexts[0]
+
+
+# -- what pages and models tried -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["é", "ß", "中", "\x00", "\x1b", "\ud800", "Control+é"])
+def test_keys_that_no_keyboard_has_are_refused(shown, key):
+    screen, _ = shown(COUNT)
+    (note,) = screen.act(Action(kind="key", text=key)).notes
+    assert "is no key" in note and note.isascii() and note.isprintable()
+
+
+def test_webrtc_reaches_nobody(shown):
+    """Its packets would go past the proxy."""
+    import socket
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as canary:
+        canary.bind(("127.0.0.1", 0))
+        canary.settimeout(1.0)
+        port = canary.getsockname()[1]
+        screen, _ = shown(
+            f"""<script>const p = new RTCPeerConnection({{iceServers: [{{urls: 'stun:127.0.0.1:{port}'}}]}});
+            p.createDataChannel('x'); p.createOffer().then(o => p.setLocalDescription(o));</script>"""
+        )
+        screen.act(Action(kind="wait"))
+        with pytest.raises(TimeoutError):
+            canary.recv(1000)
+
+
+def test_forms_whose_fields_are_named_like_properties_are_listed(shown):
+    _, page = shown(
+        "<form><input name=children placeholder=Children><input name=getAttribute><select name=tagName><option>x</select>"
+        "<input name=childNodes><button name=contains>Book</button></form>"
+    )
+    assert [e.role for e in page.elements] == ["textbox", "textbox", "combobox", "textbox", "button"]
+
+
+def test_frames_that_never_answer_are_not_waited_for(shown):
+    started = time.monotonic()
+    screen, page = shown(
+        "<button>go</button><div style='height:3000px'></div><iframe loading=lazy src='about:blank?x'></iframe>"
+        "<iframe sandbox srcdoc='<p>x'></iframe>"
+    )
+    assert screen.act(click(named(page, "go"))).picture is not None and time.monotonic() - started < 9
+
+
+def test_a_page_that_won_t_be_left_costs_nobody_else(html):
+    screen = html.open()
+    screen.start("<script>addEventListener('pagehide', () => { while (1); });</script>", 0)
+    screen.close()
+    other = html.open()
+    assert other.start("<p>well", 0).picture is not None
+    other.close()
+
+
+def test_notes_are_few(shown):
+    screen, page = shown("<button onclick='for (let i = 0; i < 50; i++) alert(i)'>go</button>")
+    notes = screen.act(click(named(page, "go"))).notes
+    assert len(notes) == 5 and notes[-1] == "and 46 more like these"
+
+
+def test_a_page_doesn_t_close_itself(shown):
+    screen, page = shown("<button onclick='window.close(); document.title = 1'>close</button>")
+    assert screen.act(click(named(page, "close"))).picture is not None

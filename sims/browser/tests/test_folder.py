@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mmrl import UserError
+from mmrl import UserError, WorldLost
 from mmrl.screens import Action
 
 FIRST = "<title>first</title><a href='second.html'>on</a> <button onclick='document.title = \"lost\"'>fail</button>"
@@ -126,3 +126,25 @@ def test_no_folder_and_no_page(browser, tmp_path, play):
             Folder(str(path))
     with pytest.raises(UserError, match=r"has no page 'firs.html'.*first.html"):
         play("firs.html")
+
+
+def test_a_goal_that_throws_later_is_not_reached(play, root):
+    """What it asks for may be on the first page alone."""
+    goals(root, {**SEND, "success": "document.querySelector('button').onclick && document.title === 'Sent'", "failure": ""})
+    (root / "second.html").write_text("<title>second</title><p>two</p>")
+    _, screen, first = play("send")
+    assert not press(screen, first, "on").terminated
+
+
+@pytest.mark.parametrize("success", ["({})", "true", "Promise.resolve(1)"])
+def test_a_goal_that_is_reached_at_the_start_is_told(play, root, success):
+    goals(root, {**SEND, "success": success})
+    with pytest.raises(UserError, match=r"tasks\.json.*holds in first\.html before anything is done"):
+        play("send")
+
+
+def test_a_page_that_replaces_eval_costs_its_episode(play, root):
+    goals(root, SEND)
+    (root / "first.html").write_text("<script>window.eval = () => ({get then() { return 1; }}); window.String = 1;</script>")
+    with pytest.raises(WorldLost, match="it has replaced eval"):
+        play("send")
