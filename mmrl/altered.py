@@ -47,15 +47,17 @@ def with_frames(prompt: Prompt, count: int) -> Prompt:
     """With so many frames of each video, evenly; all, where there are fewer. Those that a task chose one by one stay."""
 
     def sparse(part: Part) -> Part:
-        video = part.get("video")
-        if part["type"] != "video" or (isinstance(video, Clip) and video.indices):
+        if part["type"] != "video":
+            return part
+        video = clips.as_clip(part["video"])
+        if isinstance(video, Clip) and video.indices:
             return part
         return {**part, "video": replace(video, fps=None, count=count) if isinstance(video, Clip) else _fewer(video, count)}
 
     return _with_parts(prompt, sparse)
 
 
-def _fewer(footage: Footage | Any, count: int) -> Footage:
+def _fewer(footage: Footage, count: int) -> Footage:
     return clips.frames_of(footage, clips.Limits(max_frames=count))
 
 

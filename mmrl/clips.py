@@ -131,6 +131,7 @@ def frames_of(clip: Clip | Footage, limits: Limits = NATIVE) -> Footage:
     Raises UserError, which names the file, where it is missing, broken anywhere before the last frame that is shown, cut off, too
     large, or of a kind that is not opened; and where the clip asks for what isn't there.
     """
+    clip = as_clip(clip)
     if isinstance(clip, Footage):
         return _resized(clip, limits)
     key = (clip, limits, _stamp(clip.path))
@@ -148,8 +149,18 @@ def frames_of(clip: Clip | Footage, limits: Limits = NATIVE) -> Footage:
     return found
 
 
+def as_clip(video: Any) -> Clip | Footage:
+    """What stands for a video in a message: itself, or the whole file that a path names. UserError for anything else."""
+    if isinstance(video, str | os.PathLike):
+        return Clip(path=os.fspath(video))
+    if not isinstance(video, Clip | Footage):
+        raise UserError(f"{video!r:.60} is no video: give a path, mmrl.clips.Clip or Footage")
+    return video
+
+
 def glimpse(clip: Clip | Footage) -> Footage:
     """What is seen of a clip by somebody, for people to look at: as it was decoded last, or small."""
+    clip = as_clip(clip)
     if isinstance(clip, Clip):
         with _LOCK:
             known = [found for (one, _, stamp), found in _KEPT.items() if one == clip and stamp == _stamp(clip.path)]
@@ -160,6 +171,7 @@ def glimpse(clip: Clip | Footage) -> Footage:
 
 def shuffled(clip: Clip | Footage, seed: int) -> Clip | Footage:
     """The same frames in an order that is drawn from the seed; the times stay where they are."""
+    clip = as_clip(clip)
     if isinstance(clip, Clip):
         return replace(clip, order=(), shuffled=seed)
     return replace(clip, frames_THWC=clip.frames_THWC[list(permutation(len(clip.frames_THWC), seed))])

@@ -11,6 +11,8 @@ from mmrl.types import Credit, Message, Rollout, Score, user
 
 VIEW_PIXELS = 512
 """Longest side of the pictures that are kept for viewing; larger ones are scaled down."""
+DRAWN_PIXELS = 1600
+"""Longest side of those that a task draws for people, such as all screens of an episode."""
 
 
 def kept_of(rollouts: Sequence[Rollout], credit: Credit, limit: int) -> list[int]:
@@ -80,8 +82,9 @@ def _conversation(rollout: Rollout) -> list[Message]:
     return found
 
 
-def view_png(image: Any) -> tuple[str, bytes]:
-    """("media/<sha>.png", its bytes) of a PIL image, a uint8 [H, W, 3] array or a path; the name is a hash of the pixels."""
+def view_png(image: Any, most: int = VIEW_PIXELS) -> tuple[str, bytes]:
+    """("media/<sha>.png", its bytes) of a PIL image, a uint8 [H, W, 3] array or a path; the name is a hash of the pixels. most:
+    pixels of its longer side."""
     import io
 
     from PIL import Image
@@ -89,9 +92,9 @@ def view_png(image: Any) -> tuple[str, bytes]:
     from mmrl.media import load_image
 
     image = Image.fromarray(image) if hasattr(image, "__array_interface__") and hasattr(image, "ndim") else load_image(image)
-    if max(image.size) > VIEW_PIXELS:
+    if max(image.size) > most:
         image = image.copy()
-        image.thumbnail((VIEW_PIXELS, VIEW_PIXELS))
+        image.thumbnail((most, most))
     name = _name(f"{image.size}".encode(), image.tobytes())
     image.save(buffer := io.BytesIO(), "PNG")
     return f"media/{name}.png", buffer.getvalue()

@@ -21,7 +21,7 @@ from typing import Any
 from mmrl import episodes, files
 from mmrl.errors import UserError
 from mmrl.files import plain
-from mmrl.kept import view_png, view_webp
+from mmrl.kept import DRAWN_PIXELS, VIEW_PIXELS, view_png, view_webp
 from mmrl.targets import is_finite
 from mmrl.video import of_clip
 
@@ -106,12 +106,13 @@ class RunFolder:
 
     def rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
         """All rollouts of a step that are kept, in one call. Images in `messages` (PIL images, arrays or paths) are stored once
-        each, as PNG of at most `mmrl.kept.VIEW_PIXELS` a side, videos as WebP, and replaced by their path below `rollouts/`."""
+        each, as PNG of at most `mmrl.kept.VIEW_PIXELS` a side (of what is drawn `DRAWN_PIXELS`), videos as WebP, and replaced by
+        their path below `rollouts/`."""
         stored: dict[int, str] = {}  # a group shares its image objects: encode each once; `rows` keeps their ids alive
         lines = []
         for row in (rows := list(rows)):
             messages = [self._plain_message(message, stored) for message in row["messages"]]
-            shows = {"shows": self._picture(row["shows"], stored)} if row.get("shows") is not None else {}
+            shows = {"shows": self._picture(row["shows"], stored, most=DRAWN_PIXELS)} if row.get("shows") is not None else {}
             lines.append(files.line({"step": step, **row, "messages": messages} | shows))
         files.replace(self.path / "rollouts" / f"step-{step:06d}.jsonl", b"".join(lines))
 
@@ -196,10 +197,10 @@ class RunFolder:
             return part
         return {"type": kind, "path": self._picture(part[kind], stored, video=kind == "video")}
 
-    def _picture(self, image: Any, stored: dict[int, str], video: bool = False) -> str:
+    def _picture(self, image: Any, stored: dict[int, str], video: bool = False, most: int = VIEW_PIXELS) -> str:
         """Store a picture or a video once; its path below `rollouts/`."""
         if id(image) not in stored:
-            name, data = view_webp(of_clip(image)) if video else view_png(image)
+            name, data = view_webp(of_clip(image)) if video else view_png(image, most)
             path = self.path / "rollouts" / name
             if not path.exists():
                 files.replace(path, data)

@@ -49,16 +49,18 @@ def doubts(
             spec = plugins.registry().get("verifiers", name)
             slack = 1e-6 * max(1.0, abs(spec.high))  # a sum of parts may miss it by rounding
             scored = zip(judge.run(name, cases_of(rollouts)), rollouts, strict=True)
-            low = [(s.value, r.completion) for s, r in scored if s.value is not None and s.value < spec.high - slack]
+            low = [(s.value, r) for s, r in scored if s.value is not None and s.value < spec.high - slack]
             if low:
-                value, completion = low[0]
+                value, completion = low[0][0], low[0][1].completion
+                grid = low[0][1].prompt.meta.get("grid")
+                coarse = f", and is grid = {list(grid)} fine enough" if grid else ""
                 less, most = _apart(value, spec.high)
                 published = "as published, " if "@" in name else ""
                 cut = completion if len(completion) <= QUOTED else f"{completion[:QUOTED]}..."
                 yield (
                     f"{task}: {published}{name} gives {less}, not {most}, to the gold completion {cut!r} "
                     f"(and to {len(low)} of {len(rollouts)} tried): "
-                    f"does it read what the task asks for, see `mmrl list tasks {entries[task].id}`?"
+                    f"does it read what the task asks for, see `mmrl list tasks {entries[task].id}`{coarse}?"
                 )
 
 

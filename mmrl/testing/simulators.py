@@ -34,10 +34,14 @@ def check_simulator(
     device: str = "cpu",
 ) -> Report:
     """Check a simulator with n environments (2 or more). `make` is for simulators that are not installed; by default the spec's
-    target. It is called as `make(num_envs=, device=, **options)`."""
+    target. It is called as `make(num_envs=, device=, **options)`; one with screens as `make(**options)`."""
     from mmrl import plugins
     from mmrl.targets import check_options
 
+    if spec.screens:
+        from mmrl.testing.screens import check_screens
+
+        return check_screens(spec, make, options)
     wanted = {**spec.options, **(options or {})}
     target = make or plugins.registry().target(spec)
     check_options(f"simulator {spec.id!r}", target, {"num_envs": n, "device": device, **wanted})

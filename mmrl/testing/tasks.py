@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mmrl.errors import UserError
+from mmrl.errors import NoGold, UserError
 from mmrl.interfaces import Task
 from mmrl.specs import TaskSpec
 from mmrl.testing.checks import Fault, Report, run_checks
@@ -286,10 +286,12 @@ def gold_is_text(subject: TaskSubject) -> str | None:
     """`gold` gives a completion for every row that has one."""
     task, without = subject.make(), 0
     for split, row in subject.all_rows():
-        gold = known(task, row)
-        if gold is None:
+        try:
+            gold = task.gold(row)
+        except NoGold:
             without += 1
-        elif not isinstance(gold, str) or not gold.strip():
+            continue
+        if not isinstance(gold, str) or not gold.strip():
             raise Fault(
                 f"gold of row {row.id!r} of {split!r} is {gold!r:.60}: define gold(prompt) to return the text that scores highest"
             )

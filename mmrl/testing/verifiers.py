@@ -60,13 +60,13 @@ def check_verifier(
     if not rows:
         raise UserError(f"no rows to check verifier {spec.id!r} on: name a task that uses it")
     function = verify or plugins.registry().make_verifier(spec.id)
-    if not (rows := with_gold(rows)):
-        note = "nothing was checked: no row that was looked at has a gold completion"
-        return Report(spec.id, "verifier", (CheckResult("gold_is_known", True, note=note),))
     if any(task.simulation is not None for task, _ in rows) or _about_outcomes(function, rows):
         from mmrl.testing.acting import check_outcome_verifier
 
         return check_outcome_verifier(spec, function, rows)
+    if not (rows := with_gold(rows)):
+        note = "nothing was checked: no row that was looked at has a gold completion"
+        return Report(spec.id, "verifier", (CheckResult("gold_is_known", True, note=note),))
     subject = VerifierSubject(spec, function, rows, is_metric)
     return Report(spec.id, "verifier", run_checks(subject, [gold_scores_highest], CHECKS))
 

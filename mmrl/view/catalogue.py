@@ -108,7 +108,23 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 zero=True,
                 hint="Fewer for the same success is a shorter way.",
             ),
-            Chart(title="Return", keys=("episode/return",), hint="What the simulator paid in an episode."),
+            Chart(
+                title="Return",
+                keys=("episode/return", "episode/reward", "episode/raw_reward"),
+                hint="What the simulator or the page paid in an episode; raw: without regard to time.",
+            ),
+            Chart(
+                title="Turns that were refused",
+                keys=("episode/refused",),
+                zero=True,
+                hint="In an episode: an answer that was no action, or an action that made no sense there.",
+            ),
+            Chart(
+                title="Episodes lost",
+                keys=("world/lost",),
+                zero=True,
+                hint="Their world broke; they are left out. Anything but 0 needs a look at the warnings of the run.",
+            ),
             Chart(
                 title="Parts of the task",
                 keys=("episode/*",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import functools
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,10 +30,13 @@ PROMPT_LINES, CHOICE_LINES, ANSWER_LINES = 8, 60, 6
 PAPER, WHITE, EDGE, MAT = "#f2f3f5", "#ffffff", "#d9dce1", "#e6e8ec"
 INK, FAINT, GREEN, LEAF = "#1a1d23", "#6a717c", "#0a6238", "#e2f3e9"
 ELLIPSIS = "..."
-MARKS = ("#e5383b", "#1d6fe0", "#f2a900", "#12a150", "#9b3fd1", "#e8590c")
-"""Colours of boxes and points, in turn."""
-_CHOICE = re.compile(r"^\s*[(\[]?(?:[A-Za-z]|[0-9]{1,2})[.):\]]\s", re.MULTILINE)
-"""The beginning of a line that is one of several choices."""
+MARKS = ("#009e73", "#1d6fe0", "#9b3fd1", "#e5383b", "#f2a900", "#12a150")
+"""Colours of true boxes and points, in turn: one alone is green, as in what answers draw."""
+TAG, AROUND = 20, 3
+"""Pixels: of a picture's name above it, and of a box around what it holds."""
+ORDER = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+_CHOICE = re.compile(r"^\s*(?:[(\[]?(?:[A-Za-z]|[0-9]{1,2})[):\]]|[A-Za-z]\.)\s", re.MULTILINE)
+"""The beginning of a line that is one of several choices; `1. ` is that of one thing after another."""
 OTHER_FONTS = ("NotoSansCJK-Regular.ttc", "NotoSans-Regular.ttf", "DejaVuSans.ttf", "Arial Unicode.ttf", "msyh.ttc")
 """Tried for signs that Pillow's own font has not."""
 
@@ -108,7 +112,8 @@ class _Card:
 def _card(prompt: Prompt, see: See | None) -> _Card:
     originals = [load_image(image) for image in prompt.images]
     seen = [see(image) if see else image for image in originals]
-    sizes = list(dict.fromkeys(f"{image.width} x {image.height}" for image in seen))
+    drawn = _drawn(prompt)
+    sizes = list(dict.fromkeys(f"{i.width} x {i.height}" for i, own in zip(seen, drawn, strict=True) if not own))
     footage = [glimpse(video) for video in prompt.videos]
     sizes += [f"{len(f.times_s)} frames, {f.duration_s:.1f} s" for f in footage]
     answer = str(prompt.answer) or "(empty)"
@@ -128,23 +133,53 @@ def _mount(prompt: Prompt, originals: Sequence[Image], seen: Sequence[Image], fi
     mat = Image.new("RGB", (CARD, PICTURE), MAT)
     if not seen and not films:
         ImageDraw.Draw(mat).text((CARD // 2, PICTURE // 2), "no picture", FAINT, _font(16), anchor="mm")
-    parts = [(message, part["type"]) for message in prompt.messages for part in _parts(message)]
-    drawn = [message["role"] == "assistant" for message, kind in parts if kind == "image"]
-    answers = any(drawn)
-    shown_all = [*films, *seen]
-    across = 1 if len(shown_all) < 2 else 2 if len(shown_all) < 5 else 3 if len(shown_all) < 10 else 5
-    down = -(-len(shown_all) // across)
+        return mat
+    drawn, shown_all = _drawn(prompt), [*films, *seen]
+    names = _names(len(films), drawn) if any(drawn) else []  # what the answer draws stands beside what it is asked about
+    head, edge = (TAG + 2, 8) if names else (0, 8 if len(shown_all) > 1 else 0)
+    across = _columns([image.size for image in shown_all], head, edge)
+    width, height = CARD // across, PICTURE // -(-len(shown_all) // across)
     for i, image in enumerate(shown_all):
-        width, height = CARD // across, PICTURE // max(down, 1)
-        shown = _fit(image, width - (8 if across > 1 else 0), height - (8 if across > 1 else 0))
-        left, top = i % across * width + (width - shown.width) // 2, i // across * height + (height - shown.height) // 2
+        shown = _fit(image, width - edge, height - edge - head)
+        left = i % across * width + (width - shown.width) // 2
+        top = i // across * height + max((height - shown.height) // 2, head)
         if i == len(films) and seen:
             shown = _marked(shown, prompt.meta, originals[0].size)
         mat.paste(shown, (left, top))
-        if answers:  # what the answer draws stands beside what it is asked about
-            own = i >= len(films) and drawn[i - len(films)]
-            _tag(ImageDraw.Draw(mat), left, max(2, top - 22), "answer draws" if own else "shown")
+        if names:
+            _tag(
+                ImageDraw.Draw(mat),
+                min(left, i % across * width + max(0, width - _width(names[i], 12) - 12)),
+                top - TAG,
+                names[i],
+            )
     return mat
+
+
+def _drawn(prompt: Prompt) -> list[bool]:
+    """Of each image, whether the answer draws it."""
+    parts = [(message, part["type"]) for message in prompt.messages for part in _parts(message)]
+    return [message["role"] == "assistant" for message, kind in parts if kind == "image"]
+
+
+def _names(films: int, drawn: Sequence[bool]) -> list[str]:
+    """What the pictures on a mat are called: of several, those of the prompt are numbered."""
+    shown = films + len(drawn) - sum(drawn)
+    numbered = ["shown"] if shown == 1 else [*ORDER[:shown], *(str(n) for n in range(len(ORDER) + 1, shown + 1))]
+    of_prompt = iter(numbered)
+    return ["answer draws" if own else next(of_prompt) for own in [*[False] * films, *drawn]]
+
+
+def _columns(sizes: Sequence[tuple[int, int]], head: int, edge: int) -> int:
+    """How many pictures stand side by side, so that they are as large as can be; as many as rows where that is all the same."""
+
+    def area(across: int) -> float:
+        width, height = CARD // across - edge, PICTURE // -(-len(sizes) // across) - edge - head
+        scales = [min(width / w, height / h) for w, h in sizes]
+        return sum(w * h * (int(scale) if scale >= 1 else scale) ** 2 for (w, h), scale in zip(sizes, scales, strict=True))
+
+    square = math.ceil(math.sqrt(len(sizes)))
+    return max(range(1, len(sizes) + 1), key=lambda across: (round(area(across)), -abs(across - square)))
 
 
 def _parts(message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
@@ -152,7 +187,7 @@ def _parts(message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 
 def _tag(draw: ImageDraw, x: int, y: int, text: str) -> None:
-    draw.rounded_rectangle((x, y, x + _width(text, 12) + 10, y + 18), 4, fill=WHITE, outline=EDGE)
+    draw.rounded_rectangle((x, y, x + _width(text, 12) + 10, y + TAG - 2), 4, fill=WHITE, outline=EDGE)
     draw.text((x + 5, y + 2), text, INK, _font(12))
 
 
@@ -169,7 +204,8 @@ def _fit(image: Image, width: int, height: int) -> Image:
 
 
 def _marked(shown: Image, meta: Mapping[str, Any], size: tuple[int, int]) -> Image:
-    """The shown image with the boxes and points of meta, which are about an original of `size`."""
+    """The shown image with the boxes and points of meta, which are about an original of `size`; what a box holds stays free,
+    but at the image's edges."""
     from PIL import ImageDraw
 
     draw = ImageDraw.Draw(shown)
@@ -181,8 +217,10 @@ def _marked(shown: Image, meta: Mapping[str, Any], size: tuple[int, int]) -> Ima
         label = str(box.get("label", "")) if isinstance(box, Mapping) else ""
         x1, y1, x2, y2 = place(box["bbox_2d"] if isinstance(box, Mapping) else box)
         corners = (min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2))
-        draw.rectangle((corners[0] - 1, corners[1] - 1, corners[2] + 1, corners[3] + 1), outline="white", width=1)
-        draw.rectangle(corners, outline=colour, width=3)
+        for reach, line, thick in ((AROUND + 1, "white", 1), (AROUND, colour, AROUND)):
+            low = (max(0, round(corners[0]) - reach), max(0, round(corners[1]) - reach))
+            high = (min(shown.width - 1, round(corners[2]) + reach), min(shown.height - 1, round(corners[3]) + reach))
+            draw.rectangle((*low, *(max(pair) for pair in zip(low, high, strict=True))), outline=line, width=thick)
         if label:
             line = _clip(label, shown.width - 8, 13)
             left = max(0, min(corners[0], shown.width - _width(line, 13) - 8))

@@ -29,6 +29,10 @@ BUDGET = 7_000_000
 EMBEDDED = 30_000
 """Bytes from which a picture is embedded as JPEG of at most `EMBEDDED_PIXELS` a side; smaller ones stay exact."""
 EMBEDDED_PIXELS = 448
+DRAWN_PIXELS = (1600, 1120, 768)
+"""What a side of a picture that a completion draws may have instead, as large as there is room for: it may be a whole episode."""
+WIDE = {"drawn": 448}
+"""Pixels in which a picture is shown before it is enlarged; others in 224."""
 _PICTURE = re.compile(r"media/[0-9a-zA-Z_-]+\.png")
 _VIDEO = re.compile(r"media/[0-9a-zA-Z_-]+\.webp")
 _VIDEO = re.compile(r"media/[0-9a-zA-Z_-]+\.webp")
@@ -99,7 +103,8 @@ def _group(members: Sequence[Mapping[str, Any]], folder: Path, budget: int) -> s
     asked = _asked(members)
     room = budget // (2 * len(shown))
     lines = [
-        _line(row, times, scale, top, _drawn(row, folder, budget // 2), _turns(row, asked, folder, room)) for row, times in shown
+        _line(row, times, scale, top, _drawn(row, folder, budget // 2, room), _turns(row, asked, folder, room))
+        for row, times in shown
     ]
     if len(kinds) > len(shown):
         lines.insert(ROWS // 2, f'<li class="more">{len(kinds) - len(shown)} others between these</li>')
@@ -175,14 +180,15 @@ def _turns(row: Mapping[str, Any], asked: int, folder: Path, budget: int) -> str
     return f'<details class="turns"><summary>{summary}</summary>{"".join(told)}</details>' if told else ""
 
 
-def _drawn(row: Mapping[str, Any], folder: Path, budget: int) -> str:
-    """The picture that a completion draws, where it draws one, or the video of an episode."""
+def _drawn(row: Mapping[str, Any], folder: Path, budget: int, room: int = 0) -> str:
+    """The picture that a completion draws, where it draws one, or the video of an episode. room: for one that is larger than
+    others are."""
     path, film = row.get("shows"), row.get("film")
     if isinstance(film, str):
         known = _VIDEO.fullmatch(film)
         shown = films.film(folder / film, budget, str(row.get("completion"))) if known else films.MISSING
         return f'<div class="pictures">{shown}</div>'
-    return f'<div class="pictures">{_picture(path, folder, budget, "drawn")}</div>' if isinstance(path, str) else ""
+    return f'<div class="pictures">{_picture(path, folder, budget, "drawn", room)}</div>' if isinstance(path, str) else ""
 
 
 def _line(row: Mapping[str, Any], times: int, scale: float, top: float, drawn: str = "", turns: str = "") -> str:
@@ -274,7 +280,7 @@ def _pictures(message: Mapping[str, Any], folder: Path, budget: int, label: str)
     return f'<div class="pictures">{shown}</div>' if found else ""
 
 
-def _picture(path: str, folder: Path, budget: int, label: str) -> str:
+def _picture(path: str, folder: Path, budget: int, label: str, room: int = 0) -> str:
     """An image of the run folder as a data URI, with a word below it of where it comes from; only names that `record` makes are
     followed."""
     file = folder / path
@@ -285,14 +291,16 @@ def _picture(path: str, folder: Path, budget: int, label: str) -> str:
         return '<span class="no-picture">not a PNG</span>'
     width, height = struct.unpack(">II", data[16:24])
     if len(data) > EMBEDDED:
-        kind, data = min((kind, data), ("jpeg", _jpeg(data)), key=lambda one: len(one[1]))
+        large = (jpeg for side in DRAWN_PIXELS if room and len(jpeg := _jpeg(data, side)) * 4 / 3 <= room)
+        jpeg = next(large, None) or _jpeg(data)
+        kind, data = min((kind, data), ("jpeg", jpeg), key=lambda one: len(one[1]))
     if len(data) * 4 / 3 > budget:
         return f'<span class="no-picture">left out for size: {esc(path)}</span>'
     shown = width * max(1, 112 // max(width, 1))  # digits of 8 pixels are for people, too
     css = ' class="pixels"' if width < 100 else ""
     return (
         f'<button type="button" class="picture" aria-label="enlarge the picture">'
-        f'<img{css} width="{min(shown, 224)}" alt="picture {esc(label)}, {width} by {height} pixels" '
+        f'<img{css} width="{min(shown, WIDE.get(label, 224))}" alt="picture {esc(label)}, {width} by {height} pixels" '
         f'src="data:image/{kind};base64,{base64.b64encode(data).decode()}"><small>{esc(label)}</small></button>'
     )
 
@@ -302,12 +310,12 @@ def _film(path: str, folder: Path, budget: int) -> str:
     return films.film(folder / path, budget, "shown") if _VIDEO.fullmatch(path) else films.MISSING
 
 
-def _jpeg(png: bytes) -> bytes:
+def _jpeg(png: bytes, side: int = EMBEDDED_PIXELS) -> bytes:
     from PIL import Image
 
     with Image.open(io.BytesIO(png)) as image:
         small = image.convert("RGB")
-    small.thumbnail((EMBEDDED_PIXELS, EMBEDDED_PIXELS))
+    small.thumbnail((side, side))
     small.save(out := io.BytesIO(), "JPEG", quality=82)
     return out.getvalue()
 

@@ -8,13 +8,14 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from mmrl import Case, Prompt, Score, Task, TaskSpec, UserError, VerifierSpec, user
+from mmrl import Case, NoGold, Prompt, Reply, Score, Task, TaskSpec, UserError, VerifierSpec, user
 from mmrl.tasks import Prompts
 from mmrl.testing import check_id, check_plugin, check_task, check_verifier
 from mmrl.testing import tasks as task_checks
@@ -231,6 +232,83 @@ def test_a_planted_fault_in_a_task_is_found(fault: str) -> None:
 def test_every_check_of_tasks_has_a_planted_fault() -> None:
     planted = {name for name, _, _ in TASK_FAULTS.values()} | {"same_in_another_process", "verifiers_score_gold_highest"}  # below
     assert planted == {c.__name__ for c in (*task_checks.GATES, *task_checks.CHECKS)}
+
+
+def only_some(of: int) -> type[Task]:
+    """The good task, whose gold is known of one row in so many; of none where it is 0."""
+
+    def gold(self: Task, prompt: Prompt) -> str:
+        if not of or int(prompt.id.rpartition("-")[2]) % of:
+            raise NoGold("nobody knows")
+        return str(prompt.answer)
+
+    return task(gold=gold)
+
+
+def test_rows_without_gold_are_counted_and_are_no_fault() -> None:
+    spec = TaskSpec(id="count/rows", target="-:-", verifiers={"classification/exact": 1.0})
+    for of, left in ((2, 8), (0, 16)):
+        report = check_task(spec, only_some(of))
+        assert report.ok, str(report)
+        notes = {r.name: r.note for r in report.results}
+        said = f"{left} of 16 rows have no gold completion: gold() raises NoGold"
+        assert notes["gold_is_text"] == notes["verifiers_score_gold_highest"] == said
+    wrong = task(gold=lambda self, prompt: "one" if prompt.id.endswith("0") else only_some(0)().gold(prompt))
+    assert check_task(spec, wrong).ok
+    wrong = task(gold=lambda self, prompt: "two" if prompt.id.endswith("0") else only_some(0)().gold(prompt))
+    assert set(failed(check_task(spec, wrong))) == {"verifiers_score_gold_highest"}, "those that have one are scored"
+
+
+def test_a_verifier_is_checked_on_the_rows_that_have_gold() -> None:
+    found = VerifierSpec(id="count/found", target="-:-")
+
+    def verify(case: Case) -> float:
+        return float(case.completion == case.answer)
+
+    some, none = (only_some(of)() for of in (2, 0))
+    report = check_verifier(found, [(some, p) for p in some.prompts("train", 0)], verify)
+    assert report.ok and len(report.results) > 5, str(report)
+    (only,) = check_verifier(found, [(none, p) for p in none.prompts("train", 0)], verify).results
+    assert only.ok and only.note == "nothing was checked: no row that was looked at has a gold completion"
+
+
+class Countdown(Task):
+    """Says one number less each turn, until there is none; what came of it is in the outcome alone."""
+
+    def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
+        return [Prompt(id=f"{split}-{i}", messages=[user(f"From {i} in {split}?")], meta={"from": i}) for i in range(1, 9)]
+
+    def gold(self, prompt: Prompt) -> str:
+        return f"down from {prompt.meta['from']}"
+
+    def world(self, prompt: Prompt) -> Any:
+        left = [prompt.meta["from"]]
+
+        def step(completion: str) -> Reply:
+            right = completion == f"down from {left[0]}"
+            left[0] -= 1
+            return Reply(
+                terminated=not (left[0] and right), messages=[user("on")], outcome={"success": float(right and not left[0])}
+            )
+
+        return SimpleNamespace(step=step, gold_turn=lambda: f"down from {left[0]}", close=lambda: closed.append(left[0]))
+
+
+closed: list[int] = []
+
+
+def test_gold_is_played_to_its_end_where_an_answer_is_not_the_end() -> None:
+    """A verifier of outcomes sees what came of the episode, and is held to that."""
+    spec = VerifierSpec(id="count/won", target="-:-")
+    closed.clear()
+    asked = [(Countdown(), p) for p in Countdown().prompts("train", 0)]
+    cases = verifier_checks.check_gold(spec, lambda case: case.outcome["success"], asked)
+    assert [gold for _, gold in cases] == ["down from 1"] * 8 and closed == [0] * 8
+    report = check_verifier(spec, asked, lambda case: case.outcome["success"])
+    assert report.ok and report.results[0].name == "success_at_once_scores_highest"
+    assert not check_verifier(spec, asked, lambda case: 0.5 * case.outcome["success"]).ok
+    with pytest.raises(verifier_checks.Fault, match="gives 0 to the gold completion 'down from 1'"):
+        verifier_checks.check_gold(spec, lambda case: 1 - case.outcome["success"], asked)
 
 
 def test_broken_rows_are_counted_and_five_are_told() -> None:

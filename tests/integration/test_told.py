@@ -75,7 +75,8 @@ def test_a_gold_score_is_told_with_the_digits_that_matter(monkeypatch, value, hi
     spec = VerifierSpec(id=verifier, target="-:-", high=high)
     monkeypatch.setattr("mmrl.rehearse.plugins.registry", lambda: SimpleNamespace(get=lambda kind, name: spec))
     monkeypatch.setattr("mmrl.rehearse.cases_of", list)
-    rollout = SimpleNamespace(length=30, completion=LONG)
+    meta = {}
+    rollout = SimpleNamespace(length=30, completion=LONG, prompt=SimpleNamespace(meta=meta))
     monkeypatch.setattr("mmrl.rehearse._gold", lambda *_: [rollout] * 4)
     judge = SimpleNamespace(run=lambda name, cases: [Score(value)] * 4)
     entries = {"toy": SimpleNamespace(prompt="", max_tokens=None, id="toy")}
@@ -88,6 +89,17 @@ def test_a_gold_score_is_told_with_the_digits_that_matter(monkeypatch, value, hi
     assert first == "toy: generate.max_tokens = 16 cuts off even gold completions, of 30 tokens: raise it"
     assert said(smoke=True) == others and len(others) == bool(told)
     assert all(line.startswith(f"{told} {LONG[:80] + '...'!r} (and to 4 of 4 tried): ") for line in others)
+    meta["grid"] = [2, 3]
+    assert all("and is grid = [2, 3] fine enough?" in line for line in said(smoke=True)), "a cell may miss what is to be hit"
+    assert not any("grid" in line for line in others)
+
+
+def test_what_has_no_gold_completion_is_trained_without_one(tmp_path):
+    """Where nobody knows what is right nothing is rehearsed; supervised fine-tuning ends with what the task says."""
+    notes, rows = told(tmp_path, stages=[{**RL, "steps": 1}], tasks=[{"id": "toy/unknown"}], generate={"max_tokens": 1})
+    assert (notes, rows) == ([], [])
+    with pytest.raises(UserError, match="nobody knows the colour of train-"):
+        told(tmp_path / "sft", stages=[{"kind": "sft", "steps": 1, "batch_size": 2}], tasks=[{"id": "toy/unknown"}])
 
 
 def test_a_task_with_a_name_and_a_limit_of_its_own_is_told_by_them(tmp_path):
@@ -181,10 +193,14 @@ def test_a_dry_run_says_what_would_be_rewarded_and_loads_nothing(tmp_path):
         assert code == 2 and len(lines) == 1 and message in lines[0]
 
 
-def test_a_part_that_no_model_reads_yet_is_refused_by_name():
+def test_a_part_that_no_model_reads_is_refused_by_name():
     vlm = VLM(runs.toy_config(".").policy)
-    with pytest.raises(UserError, match="a message part of type 'video' can't be shown to a model yet"):
+    with pytest.raises(UserError, match="a message part of type 'audio' can't be shown to a model: use text, image and video"):
+        vlm.encode(Prompt(messages=[{"role": "user", "content": [{"type": "audio", "audio": "a.wav"}]}]))
+    with pytest.raises(UserError, match=r"video a\.mp4 does not exist"):
         vlm.encode(Prompt(messages=[{"role": "user", "content": [{"type": "video", "video": "a.mp4"}]}]))
+    with pytest.raises(UserError, match="5 is no video"):
+        vlm.encode(Prompt(messages=[{"role": "user", "content": [{"type": "video", "video": 5}]}]))
 
 
 def test_a_checkpoint_needs_no_model_of_the_run_file(tmp_path):

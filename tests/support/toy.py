@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from mmrl import Case, Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
+from mmrl import Case, NoGold, Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 180, 60), "blue": (30, 60, 220), "black": (0, 0, 0)}
 
@@ -14,6 +14,7 @@ COLOURS = {"red": (220, 30, 30), "green": (30, 180, 60), "blue": (30, 60, 220), 
 def mmrl_tasks() -> list[TaskSpec]:
     return [
         TaskSpec(id="toy/colour", target="toy:Colour", verifiers={"toy/letters": 1.0}, metric="toy/exact"),
+        TaskSpec(id="toy/unknown", target="toy:Unknown", verifiers={"toy/letters": 1.0}, metric="toy/exact"),
         TaskSpec(id="toy/broken-images", target="toy:Broken", verifiers={"toy/letters": 1.0}, metric="toy/exact"),
     ]
 
@@ -39,6 +40,13 @@ class Colour(Task):
                 yield Prompt(
                     id=f"{split}-{name}-{k}", messages=[user("The colour is", Image.new("RGB", (56, 56), shade))], answer=name
                 )
+
+
+class Unknown(Colour):
+    """The same, of which nobody says what is right."""
+
+    def gold(self, prompt: Prompt) -> str:
+        raise NoGold(f"nobody knows the colour of {prompt.id}")
 
 
 class Broken(Colour):

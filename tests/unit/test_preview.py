@@ -12,6 +12,7 @@ from mmrl.cli import main
 from mmrl.view import contact_sheet as sheets
 from mmrl.view.contact_sheet import CARD, GAP, HEADER, MARGIN, PICTURE, contact_sheet, wrap
 
+TRUE = (0, 158, 115)
 RED, GREEN, BLUE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (0, 0, 0)
 
 
@@ -77,15 +78,53 @@ def test_see_decides_what_is_shown_and_which_size_is_written():
 def test_a_box_is_drawn_where_it_is(meta):
     sheet = contact_sheet([prompt(BLACK, size=(400, 200), **meta)], "t")
     x, y = middle(0)  # 400 x 200 is shown as 340 x 170
-    red = (229, 56, 59)
-    assert [sheet.getpixel((x + dx, y + dy)) for dx, dy in ((-85, 0), (84, 0), (0, -42), (0, 42))] == [red] * 4
-    assert [sheet.getpixel((x + dx, y + dy)) for dx, dy in ((-95, 0), (95, 0), (0, 0), (-75, 0))] == [BLACK] * 4
+    around = [sheet.getpixel((x + dx, y + dy)) for dx, dy in ((-87, 0), (87, 0), (0, -44), (0, 44))]
+    assert around == [TRUE] * 4, "what is true is green"
+    held = [sheet.getpixel((x + dx, y + dy)) for dx, dy in ((-95, 0), (95, 0), (0, 0), (-84, 0), (83, 0), (0, -41), (0, 41))]
+    assert held == [BLACK] * 7, "what the box holds stays to be seen"
 
 
 def test_a_point_is_ringed_and_its_centre_left_free():
     sheet = contact_sheet([prompt(BLACK, size=(340, 170), points=[(85, 85)])], "t")
     x, y = middle(0)
-    assert sheet.getpixel((x - 85, y)) == BLACK and sheet.getpixel((x - 85 - 4, y)) == (229, 56, 59)
+    assert sheet.getpixel((x - 85, y)) == BLACK and sheet.getpixel((x - 85 - 4, y)) == TRUE
+
+
+def test_a_box_at_the_edges_is_still_seen():
+    sheet = contact_sheet([prompt(BLACK, size=(340, 170), boxes=[(0, 0, 340, 170)])], "t")
+    x, y = middle(0)
+    assert [sheet.getpixel((x + dx, y + dy)) for dx, dy in ((-169, 0), (168, 0), (0, -84), (0, 84))] == [TRUE] * 4
+
+
+@pytest.mark.parametrize(
+    "sizes, columns",
+    [([(50, 50)] * 2, 2), ([(50, 50)] * 4, 2), ([(50, 50)] * 9, 3), ([(360, 640)] * 3, 3), ([(1280, 400)] * 2, 1)],
+)
+def test_pictures_stand_so_that_they_are_large(sizes, columns):
+    assert sheets._columns(sizes, 0, 8) == columns
+
+
+def test_names_stand_above_pictures_and_sizes_are_those_that_are_shown():
+    """Nothing of two tall screens, nor of the one that the answer draws, is covered."""
+    screens = [Image.new("RGB", (360, 640), c) for c in (RED, GREEN, BLUE)]
+    drawn = {"role": "assistant", "content": [{"type": "image", "image": screens[2]}]}
+    both = Prompt(messages=[user("?", *screens[:2]), drawn])
+    mat = sheets._mount(both, screens, screens)
+    pixels = [(x, y) for y in range(PICTURE) for x in range(CARD)]
+    areas = [[at for at in pixels if mat.getpixel(at) == colour] for colour in (RED, GREEN, BLUE)]
+    for area in areas:
+        (x1, x2), (y1, y2) = ((min(axis), max(axis)) for axis in zip(*area, strict=True))
+        assert len(area) == (x2 - x1 + 1) * (y2 - y1 + 1) and x2 - x1 > 95 and y1 >= sheets.TAG
+    assert sheets._names(0, [False, False, True]) == ["first", "second", "answer draws"]
+    assert sheets._names(0, [False, True]) == ["shown", "answer draws"] and sheets._names(1, [False])[1] == "second"
+    large = {"role": "assistant", "content": [{"type": "image", "image": Image.new("RGB", (720, 1280), BLUE)}]}
+    assert sheets._card(Prompt(messages=[user("?", *screens[:2]), large]), None).sizes == "360 x 640"
+
+
+def test_one_thing_after_another_is_no_choice():
+    history = "Done so far:\n" + "".join(f"{n}. click {n} 2\n" for n in range(1, 5)) + "word " * 999
+    assert len(sheets._card(prompt(RED, text=history), None).prompt) == sheets.PROMPT_LINES
+    assert len(sheets._CHOICE.findall("A. x\nB) x\n(C) x\n[4] x\n5: x\n6) x")) == 6
 
 
 def test_text_and_answer_are_written():
@@ -155,6 +194,34 @@ def test_the_answer_is_what_the_model_is_to_write(tmp_path, monkeypatch):
     monkeypatch.setattr(sheets, "contact_sheet", lambda prompts, *rest: seen.extend(prompts) or contact_sheet(prompts, *rest))
     assert mmrl("grounding/detect", "-n", 2, "--set", 'style="json"').exit_code == 0
     assert all(p.answer.startswith('[{"bbox_2d": [') or p.answer == "[]" for p in seen) and len(seen) == 2
+
+
+def test_a_prompt_without_gold_is_shown_without_an_answer(tmp_path, monkeypatch):
+    (tmp_path / "unknown.py").write_text(UNKNOWN)
+    seen = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sheets, "contact_sheet", lambda prompts, *rest: seen.extend(prompts) or contact_sheet(prompts, *rest))
+    done = CliRunner().invoke(main, ["--plugin", str(tmp_path / "unknown.py"), "preview", "unknown/rows"])
+    assert done.exit_code == 0, done.stderr
+    assert [p.answer for p in seen] == ["it is 0", None, "it is 2", None]
+
+
+UNKNOWN = """
+from mmrl import NoGold, Prompt, Task, TaskSpec, hookimpl, user
+
+@hookimpl
+def mmrl_tasks():
+    return [TaskSpec(id="unknown/rows", target="unknown:Rows")]
+
+class Rows(Task):
+    def prompts(self, split, seed):
+        return [Prompt(id=f"row {i}", messages=[user("?")], answer=i) for i in range(4)]
+
+    def gold(self, prompt):
+        if prompt.answer % 2:
+            raise NoGold("nobody knows")
+        return f"it is {prompt.answer}"
+"""
 
 
 def test_a_broken_picture_stops_the_sheet(tmp_path):

@@ -257,6 +257,17 @@ def test_each_picture_is_stored_once_and_small(run: RunFolder, tmp_path: Path) -
     assert paths[0] == f"media/{hashlib.sha256(b'(6, 4)' + red.tobytes()).hexdigest()[:16]}.png"
 
 
+def test_what_is_drawn_for_people_is_kept_larger(run: RunFolder) -> None:
+    """All screens of an episode would be unreadable in 512 pixels; without a limit a long one would be too large to keep."""
+    for step, (size, kept) in enumerate((((1340, 1223), (1340, 1223)), ((6400, 3200), (1600, 800))), 1):
+        run.rollouts(step, [{**row("a", Image.new("RGB", (900, 900))), "shows": Image.new("RGB", size)}])
+        (found,) = read_rows(run.path / "rollouts" / f"step-{step:06d}.jsonl")
+        with Image.open(run.path / "rollouts" / found["shows"]) as drawn:
+            assert drawn.size == kept
+        with Image.open(run.path / "rollouts" / found["messages"][0]["content"][0]["path"]) as seen:
+            assert seen.size == (512, 512)
+
+
 @pytest.mark.parametrize(
     ("mode", "color", "seen"),
     [

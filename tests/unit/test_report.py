@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import fnmatch
+import io
 import json
 import math
 import random
@@ -17,7 +20,7 @@ from click.testing import CliRunner
 from mmrl import UserError, files, user
 from mmrl.cli import main
 from mmrl.record import RunFolder
-from mmrl.view import charts, gallery, svg, text
+from mmrl.view import catalogue, charts, gallery, svg, text
 from mmrl.view.report import write_report
 from pages import Page, assert_self_contained, page_of
 from runs import figure
@@ -654,6 +657,41 @@ def test_pictures_outside_of_the_run_are_not_read(run: RunFolder, tmp_path: Path
     assert page.count("img") == 0
     assert page.texts("span").count("picture is missing") == 4
     assert page.texts("span").count("not a PNG") == 1
+
+
+def test_a_drawn_picture_is_as_large_as_there_is_room_for(tmp_path: Path) -> None:
+    """All screens of an episode, which nobody could read in 448 pixels; what would be too much is made smaller, not left out."""
+    from PIL import Image, ImageFilter
+
+    noise = Image.effect_noise((1600, 1200), 90).filter(ImageFilter.GaussianBlur(2)).convert("RGB")
+    (tmp_path / "media").mkdir()
+    noise.save(tmp_path / "media" / "a.png")
+
+    def shown(room: int) -> tuple[int, int]:
+        html = gallery._drawn({"shows": "media/a.png"}, tmp_path, 3_000_000, room)
+        (data,) = re.findall('base64,([^"]+)', html)
+        assert len(data) <= max(room, 100_000) and 'width="448"' in html
+        with Image.open(io.BytesIO(base64.b64decode(data))) as image:
+            return image.size
+
+    assert [shown(room)[0] for room in (2_000_000, 200_000, 0)] == [1600, 1120, 448]
+    assert gallery._drawn({"shows": "media/a.png"}, tmp_path, 1000, 1000).count("left out for size") == 1
+
+
+def test_what_came_of_episodes_has_charts_of_its_own() -> None:
+    names = ("episode/success", "episode/refused", "episode/raw_reward", "episode/reward", "world/lost", "episode/grasped")
+    of = {}
+    for _, listed in catalogue.SECTIONS:
+        for chart in listed:
+            of |= {n: chart.title for n in names if n not in of and any(fnmatch.fnmatchcase(n, key) for key in chart.keys)}
+    assert of == {
+        "episode/success": "Success of episodes",
+        "episode/refused": "Turns that were refused",
+        "episode/raw_reward": "Return",
+        "episode/reward": "Return",
+        "world/lost": "Episodes lost",
+        "episode/grasped": "Parts of the task",
+    }
 
 
 # -- numbers and lines --------------------------------------------------------------------------------------------------

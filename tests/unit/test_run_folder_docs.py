@@ -176,7 +176,7 @@ def test_metrics(run: Path, full: Path, acted: Path) -> None:
     always, _, asked_for = re.split(r"^### Metrics$", PAGE, flags=re.MULTILINE)[1].partition("\nAn `sft` stage has ")
     assert rl == set(re.findall(r"^\| `([^`]+)` \|", always, re.MULTILINE)), "what every such step has"
     assert rl - {"answers/top_share"} < more, "its groups with spread have one answer"
-    assert {"turns/mean", "reward/world"} | rl | played | more | conditioned | distill == documented("Metrics"), (
+    assert {"turns/mean", "reward/world", "world/lost"} | rl | played | more | conditioned | distill == documented("Metrics"), (
         "nothing samples several turns yet"
     )
     times = {key for key in rl if key.startswith("time/")}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from mmrl import Prompt, UserError, user
-from mmrl.rows import Rows
+from mmrl.rows import Rows, brief
 from mmrl.screens import KINDS, Action, Box
 from mmrl.tasks import of_kind, one_of, whole
 from mmrl_gui import asking, published
@@ -29,7 +31,7 @@ class Acts(Data):
     kinds: Sequence[str] = KINDS
     """The kinds of action that are asked about; steps with others are left out."""
     only: str = "all"
-    """Of recorded episodes: all, or success, those alone that did what was to be done."""
+    """Of recorded episodes: all, or success, those alone that did what was to be done. Where a table doesn't say, all did."""
 
     styles: ClassVar[tuple[str, ...]] = STYLES
 
@@ -104,6 +106,7 @@ def _at(action: Action, place: tuple[float, float]) -> Action:
 class NextAction(Acts):
     """The next action on a screen, for a goal and, at the level low, for what this step is to do."""
 
+    only: str = "success"
     level: str = "high"
     """high: only the goal is told; low: what is to be done in this step."""
     history: int = 4
@@ -170,7 +173,11 @@ class Inverse(Acts):
 
     def wanted(self, rows: Rows) -> Sequence[int]:
         assert isinstance(rows, Steps)
-        return [n for n in super().wanted(rows) if self._pairs(rows, n)]
+        pairs = [n for n in super().wanted(rows) if self._pairs(rows, n)]
+        changed = [n for n in pairs if not (self.changed and self._equal(rows, n))]
+        if left := len(pairs) - len(changed):
+            warnings.warn(f"{brief(rows.name)}: {left} of {len(pairs)} pairs of screens are equal, and left out", stacklevel=2)
+        return changed
 
     def _pairs(self, rows: Steps, number: int) -> bool:
         """Whether there is a screen k steps later; a step that can't be read is told when it is asked for."""
@@ -178,6 +185,15 @@ class Inverse(Acts):
             return rows.later(number, self.k) is not None
         except UserError:
             return True
+
+    def _equal(self, rows: Steps, number: int) -> bool:
+        """Whether the files of both screens are equal, as those of a recording are where nothing changed. Equal pictures in
+        different files are told when they are asked for."""
+        try:
+            before, after = (Path(image) for image in (rows[number]["image"], rows.later(number, self.k)))
+            return before.stat().st_size == after.stat().st_size and before.read_bytes() == after.read_bytes()
+        except (UserError, OSError, TypeError):  # a row or a picture that can't be used, or pictures that are no files
+            return False
 
     def pose(self, row: dict[str, Any], number: int, rows: Any) -> Prompt:
         from mmrl.media import load_image

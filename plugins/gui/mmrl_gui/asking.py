@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Literal
 
 from mmrl.screens import KINDS
 from mmrl_gui.frames import Numbers
@@ -18,6 +19,8 @@ _WHAT = {
     ("json", "box"): 'with its box as JSON, {"bbox_2d": [x1, y1, x2, y2]}',
     ("brief", "point"): "with a click on it: click x y",
 }
+_PLACED = ("click", "double-click", "long-press", "drag")
+Elements = bool | Literal["either"]
 _JSON = {
     "click": '{"action": "click", "x": x, "y": y}',
     "double-click": '{"action": "double-click", "x": x, "y": y}',
@@ -48,21 +51,29 @@ _BRIEF = {
 }
 
 
-def language(style: str, kinds: Sequence[str] = KINDS, numbers: Numbers | None = None, elements: bool = False) -> str:
+def language(style: str, kinds: Sequence[str] = KINDS, numbers: Numbers | None = None, elements: Elements = False) -> str:
     """What can be done and how it is said, for a prompt. kinds: of `mmrl.screens.KINDS`, in the order of the answer. elements:
-    places are the numbers of listed elements."""
+    True where places are the numbers of listed elements, so that nothing can be dragged; `either` where they may be instead."""
     forms = dict(_BRIEF if style == "brief" else _JSON)
-    if elements:
-        for kind in ("click", "double-click", "long-press"):
-            forms[kind] = f"{kind} [n]" if style == "brief" else f'{{"action": "{kind}", "element": n}}'
+    pressed = [kind for kind in ("click", "double-click", "long-press") if kind in kinds]
+    if elements is True:
+        kinds = [kind for kind in kinds if kind != "drag"]
+        forms |= {kind: _by_number(kind, style, "n") for kind in pressed}
     known = [forms[kind] for kind in KINDS if kind in kinds]
-    where = (
-        f" Places are in {numbers.says()}." if numbers and not elements and set(kinds) & {"click", "drag", "long-press"} else ""
-    )
+    last = []
+    if numbers and elements is not True and set(kinds) & {*_PLACED}:
+        last.append(f"Places are in {numbers.says()}.")
+    if elements and pressed:
+        example = f"by its number, such as {_by_number(pressed[0], style, '3')}"
+        last.append(f"An element is named {example}." if elements is True else f"An element may be named {example}, instead.")
     how = "Answer with one line" if style == "brief" else "Answer with one action as JSON"
     if style == "tags":
         how = "Think in <think> </think> tags, then give one action as JSON in <answer> </answer> tags"
-    return f"{how}, one of:\n" + "\n".join(known) + (f"\n{where.strip()}" if where else "")
+    return "\n".join([f"{how}, one of:", *known, *([" ".join(last)] if last else [])])
+
+
+def _by_number(kind: str, style: str, number: str) -> str:
+    return f"{kind} [{number}]" if style == "brief" else f'{{"action": "{kind}", "element": {number}}}'
 
 
 def ask(text: str, style: str, asks: str, numbers: Numbers) -> str:

@@ -47,7 +47,7 @@ class GroundingData(Data):
 
     def pose(self, row: dict[str, Any], number: int, rows: Any) -> Prompt:
         size = size_of(row["image"])
-        box = sound(sources.corners(row["box"], row["form"], size), size)
+        box = self._box(row, size)
         if self.whole or self.style == "ui-r1":
             box = _rounded(box)
         more = {key: row[key] for key in ("platform", "type", "group") if row[key]}
@@ -62,6 +62,13 @@ class GroundingData(Data):
         if self.style == "infigui-g1":
             messages.insert(0, {"role": "system", "content": published.INFIGUI_G1_SYSTEM})
         return Prompt(id=row["id"], messages=messages, answer=answer, meta=meta)
+
+    def _box(self, row: dict[str, Any], size: tuple[int, int]) -> Box:
+        try:
+            return sound(sources.corners(row["box"], row["form"], size), size)
+        except ValueError as error:
+            known = f"; it was read as {row['form']}, boxes = {', '.join(sources.FORMS)} says otherwise" if not self.boxes else ""
+            raise ValueError(f"{error}{known}") from None
 
     def gold(self, prompt: Prompt) -> str:
         numbers, box = self.numbers(prompt.meta["size"]), prompt.meta["boxes"][0]

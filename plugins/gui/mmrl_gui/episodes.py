@@ -9,17 +9,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
 from typing import Any, Literal
 
-from mmrl import Prompt, Reply, Rollout, Task, UserError, WorldLost, user
+from mmrl import NoGold, Prompt, Reply, Rollout, Task, UserError, WorldLost, user
 from mmrl.screens import Action, Screen, Screens, Shown, screens_of
 from mmrl.tasks import Prompts, known_split, of_kind, one_of, suggest, whole
 from mmrl.types import replace
-from mmrl_gui.actions import NoAction, listed, read, write
+from mmrl_gui import asking
+from mmrl_gui.actions import STYLES, NoAction, listed, read, write
 from mmrl_gui.examples import Examples
 from mmrl_gui.exploring import Step
 from mmrl_gui.frames import Numbers, numbers_for
 from mmrl_gui.listing import kept, named
 from mmrl_gui.replay import Recording, Replay
-from mmrl_gui.strip import picture_in, strip
+from mmrl_gui.strip import picture_in, said_to, strip
 
 APART = 100_000_000
 """Seeds of different splits are so far from each other."""
@@ -30,22 +31,6 @@ STARTED_EARLY = 8
 _EARLY = threading.BoundedSemaphore(STARTED_EARLY)
 TRIES = 3
 """How often a first screen is tried that is lost."""
-FORMS = {
-    "json": 'Answer with one action as JSON, such as {{"action": "click", "x": 12, "y": 40}}. Actions: {kinds}.{fields} '
-    "Places are {numbers}.",
-    "brief": "Answer with one action, such as `click 12 40`. Actions: {kinds}. Places are {numbers}.",
-    "tags": "Think in <think> </think>, and then answer in <answer> </answer> with one action as JSON, such as "
-    '{{"action": "click", "x": 12, "y": 40}}. Actions: {kinds}.{fields} Places are {numbers}.',
-}
-"""Style -> how an action is to be said."""
-FIELDS = {
-    "drag": "drag has to_x and to_y",
-    "scroll": "scroll has a direction (up, down, left, right)",
-    "type": "type has a text",
-    "key": "key has a text, such as Enter or Control+A",
-    "open": "open has a text",
-    "answer": "answer has a text",
-}
 Observe = Literal["picture", "elements", "both"]
 
 
@@ -74,17 +59,18 @@ class Episodes(Task):
         held_out: int = 2000,
     ) -> None:
         """simulator: the id of one with screens. options: its own. pages: those of its pages that are played, in turn; all of
-        them when empty. observe: what a turn shows: the screen's picture, a list of its elements, which may then be named by
+        them when empty. observe: what a turn shows: the screen's picture, a list of its elements, which are then named by
         number (`click [3]`), or both. most: list so many elements at most, of those that can be clicked or typed into or share
         a word with the instruction; 0 lists all. examples: so many episodes of the same page that succeeded, found by an expert
-        or a random walk, are told as text before the instruction. style: how an action is said: json, brief, or tags, a thought
-        and JSON in tags. grid: [columns, rows] of cells in which places are written, instead of the policy's own frame. prompt:
-        the text of the first turn, with {instruction} in it, instead of one that explains the actions. again: the text of every
-        later turn. recording: a folder with recorded episodes, of which those that succeeded are the split demo, instead of an
-        expert's. demos, starts, held_out: episodes of the splits."""
+        or a random walk, are told as text before the instruction; elements must be listed. style: how an action is said: json,
+        brief, or tags, a thought and JSON in tags. grid: [columns, rows] of cells in which places are written, instead of the
+        policy's own frame. prompt: the text of the first turn, with {instruction} in it, instead of one that explains the
+        actions. again: the text of every later turn. recording: a folder with recorded episodes, of which those that
+        succeeded are the split demo, instead of an expert's. demos: episodes of the split demo. starts: of the split train.
+        held_out: of the split test."""
         of_kind("simulator", simulator, str)
         one_of("observe", observe, OBSERVE)
-        one_of("style", style, tuple(FORMS))
+        one_of("style", style, STYLES)
         for name, text in (("prompt", prompt), ("again", again), ("recording", recording)):
             of_kind(name, text, str)
         if prompt and "{instruction}" not in prompt:
@@ -95,6 +81,8 @@ class Episodes(Task):
         whole("examples", examples, 0, 20)
         if most and observe == "picture":
             raise UserError(f'most = {most} is about a list of elements: set observe = "elements" or "both"')
+        if examples and observe == "picture":
+            raise UserError(f'examples = {examples} are told as lists of elements: set observe = "elements" or "both"')
         if grid is not None:
             if not isinstance(grid, Sequence) or isinstance(grid, str) or len(grid) != 2:
                 raise UserError(f"grid = {grid!r:.60} must be [columns, rows], such as [8, 10]")
@@ -185,26 +173,23 @@ class Episodes(Task):
     def _asks(self, instruction: str) -> str:
         if self.text:
             return self.text.replace("{instruction}", instruction)
+        elements: asking.Elements = "either" if self.observe == "both" else self.numbered
         known = sorted(self.screens.actions)
-        fields = "; ".join(FIELDS[kind] for kind in known if kind in FIELDS)
-        ways = FORMS[self.style].format(
-            kinds=", ".join(known), numbers=self.numbers().says(), fields=f" ({fields}.)" if fields else ""
-        )
-        more = " An element may be named by its number instead, such as `click [3]`." if self.numbered else ""
-        return f"{instruction}\n{ways}{more}"
+        return f"{instruction}\n{asking.language(self.style, known, self.numbers(), elements)}"
 
     def numbers(self) -> Numbers:
         return numbers_for(self.eyes, self.screens.size, grid=self.grid)
 
     def _told(self, shown: Shown, step: Step, instruction: str) -> str:
-        """A turn of an example."""
+        """A turn of an example: a list, and what is done, by number, since nobody sees the screen."""
         shown = self.seen(shown, instruction)
-        return "\n".join([*([listed(shown.elements)] if self.numbered else []), self.write(step.action, shown)])
+        return "\n".join([listed(shown.elements), self.write(step.action, shown, told=True)])
 
-    def write(self, action: Action, shown: Shown | None = None) -> str:
-        """As a completion says it. shown: what is seen then; where that are elements alone, one is named by its number."""
+    def write(self, action: Action, shown: Shown | None = None, told: bool = False) -> str:
+        """As a completion says it. shown: what is seen then. told: to someone who doesn't see the picture, as where elements
+        alone are shown: then one is named by its number."""
         style = "brief" if self.style == "brief" else "json"
-        if shown is not None and self.observe == "elements":
+        if shown is not None and (told or self.observe == "elements"):
             said = named(action, shown.elements, style, self.numbers())
         else:
             said = write(action, style, self.numbers())
@@ -212,12 +197,13 @@ class Episodes(Task):
 
     def gold(self, prompt: Prompt) -> str:
         if "gold" not in prompt.meta:
-            raise UserError(f"nobody knows what to do on page {prompt.meta['page']!r}: give pages that have an expert, or data")
+            raise NoGold(f"nobody knows what to do on page {prompt.meta['page']!r}: give pages that have an expert, or data")
         return str(prompt.meta["gold"])
 
     def shows(self, prompt: Prompt, completion: str) -> Any:
         """The first screen with what is said to it."""
-        return strip([(picture_in(prompt.messages), completion)], self.numbers(), self.style == "tags", {})
+        shown = picture_in(prompt.messages)
+        return None if shown is None else said_to(shown, completion, self.numbers(), self.style == "tags")
 
     def shows_episode(self, rollout: Rollout) -> Any:
         """Its screens side by side, each with what was done."""
@@ -247,7 +233,7 @@ class Play:
         before = self._shown or self._seen(self._early.result() if self._early else self._start())
         self.steps += 1
         try:
-            action, notes = read(completion, self.task.numbers(), before.elements, tags=self.task.style == "tags"), ()
+            action, notes = self._said(completion, before), ()
         except NoAction as why:
             action, notes = Action(kind="wait"), (str(why),)
         self._shown = shown = self._seen(self.screen.act(action))
@@ -263,6 +249,15 @@ class Play:
             return Reply(terminated=True, outcome=outcome)
         said = replace(shown, notes=(*notes, *shown.notes))
         return Reply(messages=[self.task.message(said, first=False)], outcome=outcome)
+
+    def _said(self, completion: str, before: Shown) -> Action:
+        """Raises NoAction, in the numbers that the policy speaks."""
+        numbers = self.task.numbers()
+        action = read(completion, numbers, before.elements, tags=self.task.style == "tags")
+        if not all(numbers.holds(place) for place in (action.at, action.to) if place is not None):
+            where = "" if self.task.observe == "elements" else f": places are in {numbers.says()}"
+            raise NoAction(f"the {action.kind} is off the screen{where}")
+        return action
 
     def gold_turn(self) -> str | None:
         """What an expert would say now; None where there is none."""

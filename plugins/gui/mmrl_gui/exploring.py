@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from mmrl import UserError
 from mmrl.screens import Action, Box, Element, Point, Screen, Shown
-from mmrl_gui.geometry import inside, middle
-from mmrl_gui.trajectories import smallest
+from mmrl_gui.listing import meant, spot_of
 
 Chooses = Callable[[Screen, Shown], "Step | None"]
 """What to do next on a screen that shows this; None where nothing is left to do."""
@@ -48,16 +47,16 @@ class Walk:
             self._typed = False
             if "key" in self.actions and self.draw.random() < _ENTERS:
                 return Step(action=Action(kind="key", text="Enter"))
-        there = [(element, spot) for element in shown.elements if element.active and (spot := spot_of(element))]
+        there = [element for element in shown.elements if element.active]
         scrolls = "scroll" in self.actions and (not there or self.draw.random() < _SCROLLS)
         if scrolls:
             return Step(action=Action(kind="scroll", direction=self.draw.choice(("down", "down", "down", "up"))))
         if not there:
             return None
-        element, spot = self.draw.choice(there)
+        element = self.draw.choice(there)
         if element.role in FIELDS and "type" in self.actions:
             self._typing = element.box
-        return Step(action=Action(kind="click", at=spot), box=element.box)
+        return Step(action=Action(kind="click", at=spot_of(element)), box=element.box)
 
     def _text(self, instruction: str) -> str:
         return self.draw.choice(_QUOTED.findall(instruction) or WORDS)
@@ -71,19 +70,9 @@ def expert(screen: Screen, shown: Shown) -> Step | None:
 
 
 def hit(elements: Sequence[Element], at: Point | None) -> Box | None:
-    """The box of the smallest element at a place, of those that can be clicked where there are any; None without one."""
-    if at is None:
-        return None
-    there = [e for e in elements if inside(at, e.box)]
-    boxes = [list(e.box) for e in there if e.active] or [list(e.box) for e in there]
-    return smallest(boxes, at)
-
-
-def spot_of(element: Element) -> Point | None:
-    """Where to click on an element: whole pixels of a place that nothing covers."""
-    x, y = element.spot or middle(element.box)
-    whole = float(round(x)), float(round(y))
-    return whole if inside(whole, element.box) else (x, y)
+    """The box of the element that a click at a place is meant for, see `listing.meant`; None without one."""
+    found = None if at is None else meant(elements, at)
+    return None if found is None else elements[found].box
 
 
 def chooser(policy: str, draw: random.Random, actions: frozenset[str]) -> Chooses:

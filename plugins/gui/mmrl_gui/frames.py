@@ -98,6 +98,10 @@ class Numbers:
             return inside(self.pixels(point), box)
         return inside(self.pixels(point), box) or (int(point[0] // 1), int(point[1] // 1)) == self._cell(middle(box))
 
+    def holds(self, place: Point) -> bool:
+        """Whether a place in pixels is on the screen, its edges included; where nobody knows how large it is, all are."""
+        return self.image is None or inside(place, (0, 0, *self.image))
+
     def says(self) -> str:
         """In which numbers, for a prompt: `pixels of the 640 x 480 screen`."""
         if self.grid:

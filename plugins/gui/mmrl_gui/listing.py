@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from mmrl.screens import Action, Element
+from mmrl.screens import Action, Element, Point
 from mmrl_gui.actions import write
 from mmrl_gui.frames import Numbers
-from mmrl_gui.geometry import inside
+from mmrl_gui.geometry import inside, middle
 
 _WORDS = re.compile(r"[^\W_]+")
 
@@ -44,13 +44,32 @@ def named(action: Action, elements: Sequence[Element], style: str, numbers: Numb
 
 
 def _number(action: Action, elements: Sequence[Element]) -> int | None:
-    """The number of the smallest element at the action's place, of those that can be clicked where there are any."""
     if action.at is None or action.to is not None:
         return None
-    at = action.at
-    there = [n for n, one in enumerate(elements, 1) if inside(at, one.box)]
-    there = [n for n in there if elements[n - 1].active] or there
-    return min(there, key=lambda n: _area(elements[n - 1]), default=None)
+    found = meant(elements, action.at)
+    return None if found is None else found + 1
+
+
+def meant(elements: Sequence[Element], at: Point) -> int | None:
+    """Which of some elements, from 0, a click at a place is meant for: the one that is clicked there, and else the smallest
+    around the place. Of several, those that can be clicked come first. None where there is none.
+
+    A large element may be clicked beside its middle, where a small one lies that isn't meant: so its `spot` tells more than
+    boxes do."""
+
+    def least(there: Sequence[int]) -> int | None:
+        there = [n for n in there if elements[n].active] or there
+        return min(there, key=lambda n: _area(elements[n]), default=None)
+
+    clicked = least([n for n, one in enumerate(elements) if one.spot and at in (one.spot, spot_of(one))])
+    return clicked if clicked is not None else least([n for n, one in enumerate(elements) if inside(at, one.box)])
+
+
+def spot_of(element: Element) -> Point:
+    """Where to click on an element: whole pixels of a place that nothing covers."""
+    x, y = element.spot or middle(element.box)
+    whole = float(round(x)), float(round(y))
+    return whole if inside(whole, element.box) else (x, y)
 
 
 def _area(element: Element) -> float:

@@ -26,15 +26,16 @@ def marked(
     box: Box | None = None,
     true: Action | None = None,
     caption: str = "",
+    least: int = LEAST,
 ) -> Image:
     """A screen with marks on it; places are pixels of the picture. What an action says beside its place stands below.
 
     boxes: true ones, a solid green frame. point, box, action: what is said, an orange cross in a ring, a dashed frame, an arrow.
-    true: the true action: its place is a green diamond where there is no box.
+    true: the true action: its place is a green diamond where there is no box. least: pixels of the shorter side, at least.
     """
     from PIL import Image, ImageDraw
 
-    scale = max(1, -(-LEAST // min(picture.size)))
+    scale = max(1, -(-least // min(picture.size)))
     shown = picture.convert("RGB")
     shown = shown.resize((shown.width * scale, shown.height * scale), Image.Resampling.NEAREST) if scale > 1 else shown.copy()
     draw, unit = ImageDraw.Draw(shown), max(2, round(max(shown.size) / 120))
@@ -65,8 +66,10 @@ def _words(action: Action) -> str:
 
 def _frame(draw: Any, box: Sequence[float], colour: tuple[int, int, int], unit: int) -> None:
     x1, y1, x2, y2 = (round(v) for v in box)
-    for i in range(unit + 1):  # a white line around it, so that it is seen on green too
-        draw.rectangle((x1 - i, y1 - i, x2 + i, y2 + i), outline=colour if i < unit else (255, 255, 255))
+    right, down = draw.im.size[0] - 1, draw.im.size[1] - 1
+    for i in range(unit + 1, 0, -1):  # around what it holds, and a white line around it, so that it is seen on green too
+        sides = (max(0, x1 - i), max(0, y1 - i), min(right, x2 + i), min(down, y2 + i))
+        draw.rectangle(sides, outline=colour if i <= unit else (255, 255, 255))
 
 
 def _dashed(draw: Any, box: Sequence[float], unit: int) -> None:
@@ -81,10 +84,12 @@ def _dashed(draw: Any, box: Sequence[float], unit: int) -> None:
 
 
 def _cross(draw: Any, x: float, y: float, unit: int) -> None:
-    for fill, width, reach in (((255, 255, 255), 2 * unit + 2, 5 * unit + 1), (SAID, unit, 5 * unit)):
-        draw.ellipse((x - reach, y - reach, x + reach, y + reach), outline=fill, width=min(width, 2 * unit))
-        draw.line((x - reach, y, x + reach, y), fill=fill, width=min(width, 2 * unit))
-        draw.line((x, y - reach, x, y + reach), fill=fill, width=min(width, 2 * unit))
+    """A ring, and a cross that leaves its middle free, so that a small icon is still seen."""
+    for fill, width, reach in (((255, 255, 255), 2 * unit, 5 * unit + 1), (SAID, unit, 5 * unit)):
+        draw.ellipse((x - reach, y - reach, x + reach, y + reach), outline=fill, width=width)
+        for dx, dy in ((1, 0), (-1, 0), (0, 1), (0, -1)):
+            inner = 2.5 * unit
+            draw.line((x + inner * dx, y + inner * dy, x + reach * dx, y + reach * dy), fill=fill, width=width)
 
 
 def _diamond(draw: Any, x: float, y: float, unit: int) -> None:

@@ -107,7 +107,8 @@ def _said(folder: Path, tally: Tally) -> str:
     more = "".join(f"; {count} {what}" for count, what in aside if count)
     stopped = "stopped; " if tally.stopped else ""
     return (
-        f"{folder}: {stopped}{tally.episodes} episodes of {tally.steps} steps, {tally.won} of them did what was to be done{more}"
+        f"{folder}: {stopped}{tally.episodes} episodes, {tally.steps} steps in all; {tally.won} episodes did what was to be "
+        f"done{more}"
     )
 
 

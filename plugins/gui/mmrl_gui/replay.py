@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from mmrl import Reply, UserError
@@ -18,6 +19,8 @@ class Recording:
         """path: of a recording, see the guide. only: success, the episodes that did what was to be done, or all. Raises UserError
         where there is none."""
         self.path = path
+        if not Path(path).expanduser().exists():  # other tables may be names of data sets, which are looked up elsewhere
+            raise UserError(f"recording = {path!r:.200} is a folder that doesn't exist: `python -m mmrl_gui.record` makes one")
         self._steps = steps(tables(path, None))
         self.episodes = [own for own in self._steps.episodes if only == "all" or self._steps.won[own[0]]]
         if not self.episodes:

@@ -12,6 +12,7 @@ from typing import Any
 
 from mmrl import UserError
 from mmrl.rows import Rows, beside
+from mmrl_gui.geometry import is_number
 from mmrl_gui.tables import Table, first, parsed, text_of
 
 IMAGE_KEYS = ("img_filename", "image", "image_path", "img", "file_name", "screenshot")
@@ -78,8 +79,8 @@ def _plain(row: Mapping[str, Any], table: Table, boxes: str | None) -> dict[str,
     return {
         "image": beside(table.path, image, table.folder),
         "instruction": words,
-        "box": parsed(row[key]),
-        "form": boxes or _form(row, key),
+        "box": (box := parsed(row[key])),
+        "form": boxes or _form(row, key, box),
         "platform": _platform(row, image),
         "type": kind if kind in ("text", "icon") else "",
         "group": str(row.get("group") or ""),
@@ -87,13 +88,17 @@ def _plain(row: Mapping[str, Any], table: Table, boxes: str | None) -> dict[str,
     }
 
 
-def _form(row: Mapping[str, Any], key: str) -> str:
+def _form(row: Mapping[str, Any], key: str, box: Any) -> str:
     """ScreenSpot and its version 2 write a corner and the size, the Pro two corners; so do all under another key than bbox."""
+    if isinstance(box, list) and box and all(is_number(v) and 0 <= v <= 1 for v in box):
+        raise ValueError(f'its {key} is {box!r:.80}, less than a pixel: say boxes = "unit" if it is in parts of the picture')
     if key != "bbox" or any(k in row for k in _PRO_KEYS):
         return "xyxy"
     if "data_type" in row:
         return "xywh"
-    raise ValueError('its bbox may be two corners or a corner and the size: say boxes = "xyxy" or "xywh"')
+    raise ValueError(
+        'its bbox may be two corners or a corner and the size: say boxes = "xyxy" or "xywh", or "unit" for parts of the picture'
+    )
 
 
 def _platform(row: Mapping[str, Any], image: Any) -> str:

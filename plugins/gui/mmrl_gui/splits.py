@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,8 +50,22 @@ class Data(Screened):
         self.splits = tuple(self._tables)  # type: ignore[misc]  # the options decide which there are
         for name, numbers in self._chosen.items():
             if not numbers:
-                raise UserError(f"split {name!r} of {brief(self.path)} is empty: add rows, or change shares")
+                raise UserError(self._empty(name))
             numbers.sort(key=lambda number: rank(self.seed, "order", name, str(number)))
+
+    def _empty(self, name: str) -> str:
+        """What is said of a split without rows."""
+        if name == "test" and self.test_path:
+            return f"split 'test' of {brief(self.test_path)} is empty: add rows, or leave test_path out"
+        found = sum(len(numbers) for split, numbers in self._chosen.items() if not (split == "test" and self.test_path))
+        if not found:
+            return f"split {name!r} of {brief(self.path)} is empty: none of its {len(self._tables[name])} rows is asked about"
+        others = [split for split in self._chosen if split != name and not (split == "test" and self.test_path)]
+        example = ", ".join(f"{split} = 1" for split in others)
+        return (
+            f"split {name!r} of {brief(self.path)} is empty: all of the {found} rows are in {', '.join(others)}: add rows, or "
+            f"change shares, such as shares = {{{example}}}"
+        )
 
     def rows(self, found: list[Table]) -> tuple[Rows, Sequence[str]]:
         """(the rows of some tables, what decides the split of each)."""
@@ -73,7 +88,11 @@ class Data(Screened):
 
 def size_of(image: Any) -> tuple[int, int]:
     """(width, height) of a picture as a row names it. UserError where it can't be opened."""
-    width, height = load_image(image).size
+    try:
+        width, height = load_image(image).size
+    except UserError as error:
+        more = ", or images, the folder of the pictures" if isinstance(image, str) and not os.path.exists(image) else ""
+        raise UserError(f"{error}{more}") from error
     return width, height
 
 

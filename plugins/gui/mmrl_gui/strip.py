@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mmrl import Message
 from mmrl.media import load_image
 from mmrl_gui.actions import NoAction, read
-from mmrl_gui.frames import Numbers
-from mmrl_gui.marks import SAID, TRUE, marked
+from mmrl_gui.frames import Numbers, Size
+from mmrl_gui.marks import LEAST, SAID, TRUE, marked
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 MOST = 12
 """Screens of a strip; of a longer episode the last ones."""
-WIDE = 4
-"""Screens in a row."""
 GAP = 10
+GROUND = (238, 240, 243)
+"""Between the screens, of which many are white."""
+SCREEN = (256, 456)
+"""Pixels that a screen fills at most."""
 LARGEST = 480
-"""Pixels of a screen's longer side."""
+"""Pixels of the longer side of a screen that is shown alone."""
 LINE = 22
 """Pixels of a line of text."""
 
@@ -38,11 +42,11 @@ def strip(turns: Sequence[tuple[Any, str]], numbers: Numbers, tags: bool, outcom
     seen = [(number, shown, said) for number, (shown, said) in enumerate(turns, 1) if shown is not None][-MOST:]
     if not seen:
         return None
-    screens = [_screen(load_image(shown), said, numbers, tags) for _, shown, said in seen]
+    screens = [said_to(shown, said, numbers, tags, SCREEN) for _, shown, said in seen]
     width, height = max(s.width for s in screens), max(s.height for s in screens)
-    columns = min(WIDE, len(screens))
+    columns = min(len(screens), max(2, math.ceil(math.sqrt(len(screens) * height / width))))  # about as wide as high
     rows = -(-len(screens) // columns)
-    sheet = Image.new("RGB", (columns * (width + GAP) + GAP, rows * (height + LINE + GAP) + LINE + GAP), "white")
+    sheet = Image.new("RGB", (columns * (width + GAP) + GAP, rows * (height + LINE + GAP) + LINE + GAP), GROUND)
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(size=14)
     for place, ((number, _, said), screen) in enumerate(zip(seen, screens, strict=True)):
         x, y = GAP + place % columns * (width + GAP), GAP + place // columns * (height + LINE + GAP)
@@ -56,21 +60,22 @@ def strip(turns: Sequence[tuple[Any, str]], numbers: Numbers, tags: bool, outcom
     return sheet
 
 
-def _screen(picture: Image, said: str, numbers: Numbers, tags: bool) -> Image:
-    """A screen with the action on it; what is no action is not drawn."""
-    if max(picture.size) > LARGEST:
-        picture = picture.copy()
-        before = picture.size
-        picture.thumbnail((LARGEST, LARGEST))
-        scale = picture.width / before[0]
-    else:
-        scale = 1.0
+def said_to(shown: Any, said: str, numbers: Numbers, tags: bool, size: Size | None = None) -> Image:
+    """A screen with the action that is said to it; what is no action is not drawn. size: pixels that it is to fill."""
+    from PIL.Image import Resampling
+
+    picture = load_image(shown)
+    scale = min(size[0] / picture.width, size[1] / picture.height) if size else min(1.0, LARGEST / max(picture.size))
+    if scale != 1:
+        smooth = Resampling.LANCZOS if scale < 2 else Resampling.NEAREST  # the pixels of a tiny one stay to be seen
+        picture = picture.resize((max(1, round(picture.width * scale)), max(1, round(picture.height * scale))), smooth)
+    least = 0 if size else LEAST
     try:
         action = read(said, numbers, tags=tags)
     except NoAction:
-        return marked(picture)
+        return marked(picture, least=least)
     at, to = (None if p is None else (p[0] * scale, p[1] * scale) for p in (action.at, action.to))
-    return marked(picture, action=type(action)(kind=action.kind, at=at, to=to, text=action.text, direction=action.direction))
+    return marked(picture, action=replace(action, at=at, to=to), least=least)
 
 
 def _fits(draw: Any, text: str, width: int, font: Any) -> str:

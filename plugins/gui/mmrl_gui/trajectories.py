@@ -164,7 +164,8 @@ def _plain(table: Table, row: Mapping[str, Any], step: int) -> dict[str, Any]:
     action = of_data(raw)
     box = parsed(first(own, BOX_KEYS)) or (raw.get("bbox") if isinstance(raw, dict) else None)
     if box is None and action.at is not None:
-        box = smallest(parsed(first(own, BOXES_KEYS)), action.at)
+        around = parsed(first(own, BOXES_KEYS))
+        box = smallest(_clicked(around, action.at) or around, action.at)
     return {
         "image": _beside(table, image),
         "final": None if after is None else _beside(table, after),
@@ -229,6 +230,12 @@ def smallest(boxes: Any, point: Sequence[float]) -> Box | None:
     numbers, or an object that has them as `box` or `bbox`, or as AndroidControl's `boundsInScreen`."""
     around = [box for one in boxes if (box := _bounds(one)) and inside(point, box)] if isinstance(boxes, list) else []
     return min(around, key=lambda b: (b[2] - b[0]) * (b[3] - b[1]), default=None)
+
+
+def _clicked(elements: Any, point: Sequence[float]) -> list[Any]:
+    """Those of recorded elements that are clicked at a point."""
+    known = [one for one in elements if isinstance(one, dict)] if isinstance(elements, list) else []
+    return [one for one in known if one.get("spot") in (list(point), tuple(point))]
 
 
 def _bounds(one: Any) -> Box | None:

@@ -13,6 +13,7 @@ from PIL import Image
 
 from mmrl import Case, Eyes, Frame, UserError, plugins
 from mmrl.algorithms.signals import weight_of
+from mmrl.media import load_image
 from mmrl.screens import Action
 from mmrl.testing import check_task, check_verifier
 
@@ -253,16 +254,26 @@ def test_pairs_are_screens_k_steps_apart(recording, files, pictures):
 def test_equal_screens_say_nothing(recording):
     folder = Path(recording)
     (folder / "page-5-1.png").write_bytes((folder / "page-5-0.png").read_bytes())
-    (fault,) = told(Inverse(path=recording, shares={"test": 1}))
-    assert "episodes.jsonl line 6 step 0: the two screens are equal" in fault
-    assert told(Inverse(path=recording, shares={"test": 1}, changed=False)) == []
+    with pytest.warns(UserWarning) as warned:
+        task = Inverse(path=recording, shares={"test": 1})
+    assert [str(one.message) for one in warned] == [
+        f"{recording}/episodes.jsonl: 1 of 36 pairs of screens are equal, and left out"
+    ]
+    assert told(task) == [] and len(every(task)) == 35, "what nobody can tell anything by is no fault of a recording"
+    assert len(every(Inverse(path=recording, shares={"test": 1}, changed=False))) == 36
+    Image.open(folder / "page-7-0.png").save(folder / "page-7-1.png", compress_level=1)
+    with pytest.warns(UserWarning, match="1 of 36 pairs"):
+        (fault,) = told(Inverse(path=recording, shares={"test": 1}))
+    assert "episodes.jsonl line 8 step 0: the two screens are equal" in fault, "equal pictures in other bytes"
 
 
 def test_only_what_succeeded_is_imitated(recording):
     task = plugins.registry().make_task("gui/recorded", {"path": recording, "shares": {"test": 1}})
     assert {int(p.id.split("-")[2]) % 3 for p in every(task)} == {1, 2} and len(every(task)) == 24
-    assert len(every(NextAction(path=recording, shares={"test": 1}))) == 36
-    clicks = NextAction(path=recording, shares={"test": 1}, kinds=["click"])
+    assert len(every(NextAction(path=recording, shares={"test": 1}))) == 24, "what failed is nothing to be asked about"
+    assert len(every(Inverse(path=recording, shares={"test": 1}))) == 36, "what an action does is seen in any"
+    assert len(every(NextAction(path=recording, shares={"test": 1}, only="all"))) == 36
+    clicks = NextAction(path=recording, shares={"test": 1}, kinds=["click"], only="all")
     assert {p.meta["kind"] for p in every(clicks)} == {"click"} and len(every(clicks)) == 24
     assert "scroll" not in every(clicks)[0].text
 
@@ -276,15 +287,69 @@ def test_a_bad_recording_is_named_by_line_and_step(recording, change):
         return row
 
     change(path, 3, spoil)
-    faults = sorted(told(NextAction(path=recording, shares={"test": 1})))
+    faults = sorted(told(NextAction(path=recording, shares={"test": 1}, only="all")))
     assert (
         len(faults) == 2
         and "line 4 step 1: image" in faults[0]
         and "line 4 step 2: the box, [50, 50, 10, 10], is reversed" in faults[1]
     )
     change(path, 3, lambda row: row | {"steps": [5]})
-    faults = told(NextAction(path=recording, shares={"test": 1}))
+    faults = told(NextAction(path=recording, shares={"test": 1}, only="all"))
     assert len(faults) == 1 and "step 0 is 5 and not an object" in faults[0]
+
+
+def test_a_recorded_click_is_about_the_element_that_is_clicked(recording, change):
+    """Of the elements around it, where no box is told: not the smallest, but the one whose place it is."""
+    listed = [
+        {"box": [0, 0, 100, 80], "role": "list", "spot": [20.0, 8.0]},
+        {"box": [18, 6, 22, 10], "role": "text", "spot": [19, 7]},
+    ]
+
+    def spoil(row):
+        row["steps"][0] = {**row["steps"][0], "action": {"kind": "click", "at": [20, 8]}, "box": None, "elements": listed}
+        row["steps"][2] = {**row["steps"][2], "action": {"kind": "click", "at": [21, 9]}, "box": None, "elements": listed}
+        return row
+
+    change(f"{recording}/episodes.jsonl", 4, spoil)
+    found = {p.id: p.meta["boxes"] for p in every(NextAction(path=recording, shares={"test": 1}))}
+    assert found["test-0-4-0"] == [(0, 0, 100, 80)] and found["test-0-4-2"] == [(18, 6, 22, 10)]
+
+
+@pytest.mark.parametrize(
+    ("row", "options", "said"),
+    [
+        ({"bbox": [10, 10, 40, 40]}, {}, 'say boxes = "xyxy" or "xywh", or "unit" for parts of the picture'),
+        ({"box": [0.1, 0.2, 0.4, 0.5]}, {}, 'its box is [0.1, 0.2, 0.4, 0.5], less than a pixel: say boxes = "unit"'),
+        ({"box": [90, 60, 20, 20]}, {}, "is reversed; it was read as xyxy, boxes = xyxy, xywh, unit says otherwise"),
+        ({"box": [90, 60, 20, 20]}, {"boxes": "xyxy"}, "the box, [90, 60, 20, 20], is reversed: mend"),
+        (
+            {"box": [9, 6, 20, 20], "image": "gone.png"},
+            {},
+            "gone.png does not exist: check the path, or images, the folder of the",
+        ),
+    ],
+)
+def test_a_row_that_cannot_be_used_names_the_option_that_mends_it(pictures, tmp_path, row, options, said):
+    rows = [{"image": "web_2.png", "instruction": "Do it.", **row}]
+    (tmp_path / "own.json").write_text(json.dumps(rows))
+    (fault,) = told(GroundingData(path=str(tmp_path / "own.json"), images=str(pictures), shares={"test": 1}, **options))
+    assert said in fault and fault.count(" own.json") + fault.count("/own.json") == 1
+
+
+def test_a_split_without_rows_names_shares(pictures, tmp_path, files):
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps([{"image": "web_2.png", "instruction": f"{n}", "box": [1, 1, 9, 9]} for n in range(6)]))
+    with pytest.raises(UserError) as error:
+        GroundingData(path=str(path), images=str(pictures))
+    empty, other = ("test", "train") if "split 'test'" in str(error.value) else ("train", "test")
+    assert f"split '{empty}' of {path} is empty: all of the 6 rows are in {other}: add rows, or change shares, such as " in str(
+        error.value
+    )
+    assert f"shares = {{{other} = 1}}" in str(error.value)
+    assert len(every(GroundingData(path=str(path), images=str(pictures), shares={other: 1}))) == 6
+    (tmp_path / "none.json").write_text("[]")
+    with pytest.raises(UserError, match=r"none\.json is empty: add rows, or leave test_path out"):
+        GroundingData(path=files["spot"], images=str(pictures), test_path=str(tmp_path / "none.json"))
 
 
 # -- options, frames, the kit -----------------------------------------------------------------------------------------------
@@ -381,9 +446,13 @@ def test_the_true_box_is_green_and_what_is_said_orange(files, pictures):
     shown = task.shows(prompt, '{"point_2d": [100, 80]}')
     scale = shown.width // SIZE[0]
     assert shown.size == (SIZE[0] * scale, SIZE[1] * scale) and scale > 1
-    x1, y1, _, _ = prompt.meta["boxes"][0]
-    assert shown.getpixel((round(x1 * scale), round(y1 * scale))) == TRUE
-    assert shown.getpixel((100 * scale, 80 * scale)) == SAID
+    x1, y1, x2, y2 = (round(v * scale) for v in prompt.meta["boxes"][0])
+    assert all(shown.getpixel((x, y)) == TRUE for x in (x1 - 1, x2 + 1) for y in (y1 - 1, y2 + 1))
+    bare = load_image(prompt.images[0]).resize(shown.size, Image.Resampling.NEAREST)
+    assert shown.crop((x1, y1, x2, y2)).tobytes() == bare.crop((x1, y1, x2, y2)).tobytes(), "what the box holds stays to be seen"
+    unit = max(2, round(max(shown.size) / 120))
+    ring = [shown.getpixel((100 * scale + dx, 80 * scale + dy)) for dx, dy in ((4 * unit, 0), (-4 * unit, 0), (0, 4 * unit))]
+    assert ring == [SAID] * 3 and shown.getpixel((100 * scale, 80 * scale)) == bare.getpixel((100 * scale, 80 * scale))
     assert task.shows(prompt, "nothing") is None
     box = task.shows(prompt, "10 10 30 30")
     assert box.getpixel((10 * scale, 10 * scale)) == SAID

@@ -465,7 +465,8 @@ def command(*arguments):
 
 def test_the_command_records_and_says_what(tmp_path, fake, capsys):
     assert command("--out", tmp_path / "a", "--episodes", 4, "--pages", "two,one") == 0
-    assert capsys.readouterr().out.startswith(f"{tmp_path / 'a'}: 4 episodes of ")
+    steps = sum(len(row["steps"]) for row in rows_of(tmp_path / "a"))
+    assert capsys.readouterr().out.startswith(f"{tmp_path / 'a'}: 4 episodes, {steps} steps in all; ")
     assert [row["page"] for row in rows_of(tmp_path / "a")] == ["two", "one"] * 2
     assert command("--out", tmp_path / "b", "--screens", "browser/html", "--options", "size=[360, 640]", "--episodes", 3) == 0
     rows = rows_of(tmp_path / "b")

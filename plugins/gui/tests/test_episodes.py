@@ -6,7 +6,7 @@ import pytest
 from mmrl_gui.episodes import APART, Episodes
 from PIL import Image
 
-from mmrl import Reply, UserError, WorldLost
+from mmrl import Eyes, Frame, NoGold, Reply, UserError, WorldLost
 from mmrl.screens import Action, Element, Shown
 
 
@@ -147,6 +147,52 @@ def test_a_grid_for_small_models(screens):
     assert screens.acted[-1].at == (62.5, 87.5) and reply.outcome["success"] == 1.0
 
 
+def test_the_prompt_asks_in_one_language(screens):
+    """For what the screens can do, in the style's own form, and for nothing that can't be seen."""
+
+    def text(**options):
+        return Episodes(simulator="fake/x", pages=["one"], **options).prompts("train", 0)[0].text
+
+    brief = text(style="brief", grid=[4, 3])
+    assert brief == (
+        "Click 0.\nAnswer with one line, one of:\nclick x y\nscroll up, down, left or right\ntype TEXT\nwait\n"
+        "Places are in cells of a grid of 4 x 3, counted from 0."
+    )
+    assert '"text": text' in text() and text().endswith("Places are in pixels of the 100 x 100 screen.")
+    for style, said in (("brief", "click [3]"), ("json", '{"action": "click", "element": 3}'), ("tags", '"element": 3}')):
+        alone, both = (text(style=style, observe=observe).partition("\n[1]")[0] for observe in ("elements", "both"))
+        assert "An element is named by its number, such as" in alone and said in alone
+        assert "pixels" not in alone and '"x"' not in alone and "x y" not in alone and ("[3]" in alone) == (style == "brief")
+        assert "An element may be named by its number, such as" in both and said in both and "pixels of the 100 x 100" in both
+
+
+@pytest.mark.parametrize("grid", [None, [4, 4]])
+def test_a_place_off_the_screen_is_told_in_the_numbers_of_the_model(screens, grid):
+    task = Episodes(simulator="fake/x", pages=["one"], style="brief", grid=grid)
+    task.eyes = Eyes(frame=Frame.THOUSANDTHS)
+    prompt = task.prompts("train", 0)[0]
+    far, on = ("click 4 1", "click 3 3") if grid else ("click 1200 90", "click 1000 1000")
+    said = play(task, prompt, far)[0].messages[0]["content"][-1]["text"]
+    numbers = "cells of a grid of 4 x 4, counted from 0" if grid else "thousandths of the screen's width and height"
+    assert said == f"the click is off the screen: places are in {numbers}" and screens.acted[-1].kind == "wait"
+    assert play(task, prompt, on)[0].terminated and screens.acted[-1].kind == "click", "the edge belongs to it"
+    listed = Episodes(simulator="fake/x", pages=["one"], observe="elements")
+    prompt = listed.prompts("train", 0)[0]
+    said = play(listed, prompt, '{"action": "click", "x": 900, "y": 5}')[0].messages[0]["content"][-1]["text"]
+    assert said.splitlines()[0] == "the click is off the screen"
+
+
+def test_every_option_has_its_own_text():
+    from mmrl import plugins
+    from mmrl.cli.options import options_of
+
+    options = options_of("tasks", plugins.registry().get("tasks", "gui/episodes"), Episodes)
+    found = {option.name: option.meaning for option in options}
+    assert len(found) == 14
+    assert min(map(len, found.values())) > 5, found
+    assert not [name for name, meaning in found.items() if any(f"{other}: " in meaning for other in found)], found
+
+
 def test_tags_want_an_answer_tag(screens):
     task = Episodes(simulator="fake/x", pages=["one"], style="tags")
     prompt = task.prompts("train", 0)[0]
@@ -162,7 +208,7 @@ def test_demonstrations_are_what_an_expert_says(screens):
     assert world.step(world.gold_turn()).outcome["success"] == 1.0
     world.close()
     stranger = Episodes(simulator="fake/x", pages=["unknown"]).prompts("demo", 0)[0]
-    with pytest.raises(UserError, match="nobody knows what to do on page 'unknown'"):
+    with pytest.raises(NoGold, match="nobody knows what to do on page 'unknown'"):
         task.gold(stranger)
 
 
@@ -234,7 +280,8 @@ def test_a_screen_that_is_lost_in_an_episode_costs_it(screens):
         ({"grid": [0, 8]}, "grid = 0"),
         ({"prompt": "Do it."}, "must have {instruction} in it"),
         ({"demos": 0}, "demos = 0"),
-        ({"recording": "/nowhere/at/all"}, "nowhere"),
+        ({"recording": "/nowhere/at/all"}, "'/nowhere/at/all' is a folder that doesn't exist"),
+        ({"recording": "someone/recorded"}, "'someone/recorded' is a folder that doesn't exist"),
         ({"again": 3}, "again = 3"),
     ],
 )

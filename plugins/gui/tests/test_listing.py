@@ -6,8 +6,9 @@ import pytest
 from mmrl_gui import episodes, examples
 from mmrl_gui.actions import read
 from mmrl_gui.episodes import APART, Episodes
+from mmrl_gui.exploring import hit
 from mmrl_gui.frames import Numbers
-from mmrl_gui.listing import kept, named, words
+from mmrl_gui.listing import kept, named, spot_of, words
 from PIL import Image
 
 from mmrl import Frame, UserError, WorldLost
@@ -74,6 +75,33 @@ def test_an_element_is_named_and_read_back():
     assert named(Action(kind="type", text="tea"), page, "brief", NUMBERS) == "type tea"
 
 
+def test_the_element_that_is_clicked_is_named_and_not_a_smaller_one_under_it():
+    """A click on the list's own place, where a small label lies that can be clicked too."""
+    page = [
+        element(0, "list", True, box=(0, 0, 100, 100), spot=(50, 50)),
+        element(1, "label", True, box=(45, 45, 55, 55), spot=(46, 46)),
+        element(2, "row", box=(0, 0, 80, 100), spot=(50, 50)),
+    ]
+    click = Action(kind="click", at=(50, 50))
+    assert named(click, page, "brief", NUMBERS) == "click [1]" and hit(page, (50, 50)) == (0, 0, 100, 100)
+    assert named(Action(kind="click", at=(46, 46)), page, "brief", NUMBERS) == "click [2]"
+    assert named(Action(kind="click", at=(52, 52)), page, "brief", NUMBERS) == "click [2]", "nobody's place: the smallest"
+    draw = random.Random(0)
+    for _ in range(300):
+        page = []
+        for n in range(8):
+            x, y = draw.randrange(60), draw.randrange(60)
+            box = (x, y, x + draw.randrange(4, 40), y + draw.randrange(4, 40))
+            spot = (draw.uniform(box[0], box[2]), draw.uniform(box[1], box[3]))
+            page.append(element(n, str(n), draw.random() < 0.7, box=box, spot=spot))
+        for n, one in enumerate(page, 1):
+            for at in (one.spot, spot_of(one)):
+                said = named(Action(kind="click", at=at), page, "brief", NUMBERS)
+                same = [m for m, other in enumerate(page, 1) if at in (other.spot, spot_of(other))]
+                assert said in {f"click [{m}]" for m in same} and n in same
+                assert hit(page, at) in {page[m - 1].box for m in same}
+
+
 # -- examples ---------------------------------------------------------------------------------------------------------------
 
 
@@ -136,17 +164,19 @@ def test_an_example_stands_before_the_instruction_and_is_of_no_split(screens):
 
 
 def test_a_walk_finds_one_where_nobody_knows(screens):
-    task = Episodes(pages=["unknown"], style="brief", examples=1)
-    text = task.prompts("train", 0)[3].text
-    assert text.startswith("An example:\nClick the goal of 1") and "\nclick 25 54\n\n" in text
-    again = Episodes(pages=["unknown"], style="brief", examples=1)
+    task = Episodes(pages=["unknown"], observe="both", style="brief", examples=1)
+    prompt = task.prompts("train", 0)[3]
+    text = prompt.text
+    assert prompt.images and text.startswith("An example:\nClick the goal of 1")
+    assert '[6] button "goal"\nclick [6]\n\n' in text, "by number, since nobody sees the screen of an example"
+    again = Episodes(pages=["unknown"], observe="both", style="brief", examples=1)
     assert again.prompts("train", 0)[3].text == text
 
 
 def test_where_there_is_none(screens, monkeypatch):
     monkeypatch.setattr(examples, "TRIES", 7)
     with pytest.raises(UserError, match="page 'hard': 0 of 14 episodes succeeded, and examples = 2: take fewer"):
-        Episodes(pages=["hard"], examples=2).prompts("train", 0)[0]
+        Episodes(pages=["hard"], observe="both", examples=2).prompts("train", 0)[0]
     assert not screens.open_now
 
 
@@ -167,6 +197,7 @@ def test_lost_pages_are_left_out_and_at_last_told():
         ({"most": -1, "observe": "both"}, "most = -1 must be"),
         ({"examples": 21}, "examples = 21 must be"),
         ({"examples": True}, "examples = True must be"),
+        ({"examples": 2}, 'examples = 2 are told as lists of elements: set observe = "elements" or "both"'),
     ],
 )
 def test_options_that_cannot_be(options, said):

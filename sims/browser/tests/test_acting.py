@@ -20,7 +20,6 @@ PAGE = SimpleNamespace(size=(160, 210))
         ("ctrl-a", "Control+a"),
         ("cmd+shift+z", "Meta+Shift+z"),
         ("x", "x"),
-        ("Ä", "Ä"),
         ("+", "+"),
         ("-", "-"),
         (" ", " "),
@@ -33,7 +32,7 @@ def test_keys_by_the_names_that_people_use(said, key):
     assert key_of(said) == key
 
 
-@pytest.mark.parametrize("said", ["Entr", "Control+Q+Foo", "Enter+a", "hello", "ctrl+", "x" * 1000, "Control++A+"])
+@pytest.mark.parametrize("said", ["Entr", "Control+Q+Foo", "Enter+a", "hello", "ctrl+", "x" * 1000, "Control++A+", "Ä"])
 def test_what_is_no_key_is_refused(said):
     with pytest.raises(Refused, match="is no key"):
         key_of(said)
