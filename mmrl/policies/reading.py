@@ -73,11 +73,7 @@ class Reader:
         where = f"prompt {prompt.id!r} of task {prompt.task!r}"
         messages, images, videos = self._loaded(where, prompt.messages)
         self._check_text(where, messages)
-        try:
-            text = self.processor.apply_chat_template([messages], tokenize=False, add_generation_prompt=True)[0]
-        except Exception as err:
-            raise _unfit(where, err) from err
-        encoded = self._encode_text(where, text, images, videos)
+        encoded = self._encode_prompt(where, messages, images, videos)
         ids = encoded.pop("input_ids")[0]
         positions = self.family.positions(ids, encoded)
         per_token = _per_token(encoded, len(ids))
@@ -151,6 +147,29 @@ class Reader:
         alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*map(reversed, texts), strict=False))
         return "".join(a for a, _ in alike)[::-1]
 
+    def _encode_prompt(
+        self, where: str, messages: Sequence[Mapping[str, Any]], images: Sequence[Any], videos: Sequence[Footage]
+    ) -> dict[str, torch.Tensor]:
+        """The processor's tensors of a conversation that is to be answered."""
+        size = {"size": {**dict(self.processor.image_processor.size), **self.pixels}} if self.pixels and images else {}
+        try:
+            if videos:  # whose times are told beside them, which the template can't
+                text = self.processor.apply_chat_template([messages], tokenize=False, add_generation_prompt=True)[0]
+                return self._encode_text(where, text, images, videos)
+            encoded = self.processor.apply_chat_template(
+                [messages],
+                tokenize=True,
+                return_dict=True,
+                return_tensors="pt",
+                add_generation_prompt=True,
+                processor_kwargs={"images_kwargs": size} if size else {},
+            )
+        except UserError:
+            raise
+        except Exception as err:
+            raise _unfit(where, err) from err
+        return _tensors(encoded)
+
     def _encode_text(
         self, where: str, text: str, images: Sequence[Any], videos: Sequence[Footage] = ()
     ) -> dict[str, torch.Tensor]:
@@ -167,12 +186,10 @@ class Reader:
                 "video_metadata": [[_metadata(v) for v in videos]],
             }
         try:
-            encoded = dict(self.processor(text=[text], images=list(images) or None, return_tensors="pt", **options))
+            encoded = self.processor(text=[text], images=list(images) or None, return_tensors="pt", **options)
         except Exception as err:
             raise _unfit(where, err) from err
-        encoded.pop("attention_mask", None)
-        encoded.pop("labels", None)  # PaliGemma's processor makes some
-        return encoded
+        return _tensors(encoded)
 
     def _loaded(self, where: str, messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[Any], list[Footage]]:
         """(The messages with all content in parts, their pictures, what is seen of their videos), decoded."""
@@ -226,6 +243,11 @@ def concatenate(media: Sequence[Mapping[str, torch.Tensor]], device: torch.devic
     """Join the media arguments of several prompts along their first axis; prompts without media add nothing."""
     keys = sorted({k for m in media for k in m})
     return {k: torch.cat([m[k] for m in media if k in m]).to(device, non_blocking=True) for k in keys}
+
+
+def _tensors(encoded: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """What the model needs of what a processor gives."""
+    return {k: v for k, v in encoded.items() if k not in ("attention_mask", "labels")}  # PaliGemma's makes labels
 
 
 def _per_token(encoded: Mapping[str, torch.Tensor], length: int) -> set[str]:

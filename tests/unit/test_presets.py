@@ -23,7 +23,7 @@ from mmrl.types import Credit, Prompt, Rollout, Score, Status, Turn, replace
 
 BUILT_IN = [
     *("awr", "cispo", "dapo", "dcpo", "digirl", "dr-grpo", "filtered-cloning", "gdpo", "grpo", "gspo", "gui-g1", "lite-ppo"),
-    *("nsr", "opd", "ppo", "psr", "reinforce++", "reinforce++-baseline", "remax", "rloo", "stable-reinforce"),
+    *("nsr", "opd", "ppo", "psr", "reinforce++", "reinforce++-baseline", "remax", "rloo", "stable-reinforce", "t-grpo"),
     *("trajectory-grpo", "w-reinforce"),
 ]
 
@@ -66,7 +66,7 @@ def plugin(site):
 
 
 def test_the_built_in_algorithms_are_these():
-    assert sorted(plugins.registry().specs("algorithms")) == BUILT_IN and len(BUILT_IN) == 23
+    assert sorted(plugins.registry().specs("algorithms")) == BUILT_IN and len(BUILT_IN) == 24
 
 
 def test_settings_reach_the_function_that_has_them():
