@@ -39,7 +39,23 @@ def test_there_is_one_for_each_system_and_a_place_for_each_on_the_page():
         assert "**Reproduced**" in text and "**Not reproduced**" in text and "**Put in**" in text, name
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+BROWSER = ("digirl", "webwise", "vsc-rl")
+"""Those that are played in a browser."""
+LONG = (
+    *("simplevla-rl", "recap", "rlinf-vla-ppo", "rlinf-vla-grpo", "rl4vla", "vlm-rm"),
+    "rewardmap",
+    "vla-rl",
+    "vlac",
+    "vlac-critic",
+    "videossr",
+    *BROWSER,
+)
+"""Those that take more than some seconds: they draw large maps, play long episodes token by token, or look at each moment."""
+
+
+@pytest.mark.parametrize(
+    "path", [pytest.param(p, marks=pytest.mark.slow if p.stem == "rewardmap" else ()) for p in RECIPES], ids=lambda p: p.stem
+)
 def test_it_is_named_after_its_file_and_says_so_at_its_top(path):
     if path.stem in BROWSER and (why := no_browser()):
         pytest.skip(why)
@@ -48,12 +64,6 @@ def test_it_is_named_after_its_file_and_says_so_at_its_top(path):
     assert config.name == path.stem and first.startswith("# ") and "(" in first, "what it is, with the paper"
     assert not config.policy.model.startswith("tiny:"), "it names the real model"
     check_config(resolved(config))
-
-
-BROWSER = ("digirl", "webwise", "vsc-rl")
-"""Those that are played in a browser."""
-LONG = ("rewardmap", "vla-rl", "vlac", "vlac-critic", "videossr", *BROWSER)
-"""Those that take more than twenty seconds: they draw large maps, play long episodes token by token, or look at each moment."""
 
 
 @pytest.mark.parametrize(

@@ -181,6 +181,7 @@ def test_equal_pilots_are_said_to_be_equal(mix, stub):
     assert "\nrecommended  t/a 50%, b c 50%\n             measured: 0.250 (pilot 1, uniform)\n" in out
 
 
+@pytest.mark.slow
 def test_the_seed_decides_the_random_mixtures_only(mix, tmp_path):
     def shares(out, *args):
         return [list(p["shares"].values()) for p in json.loads(mix("--json", "--out", str(tmp_path / out), *args)[1])["pilots"]]
