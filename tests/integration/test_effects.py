@@ -1274,7 +1274,7 @@ SECTIONS = {"policy", "policy.lora", "stages.rl.critic", "stages.rl.imitation", 
 
 def paid(ran):
     """How much the order of frames has paid."""
-    return sum(row["parts"].get("temporal", 0.0) for row in ran.rollouts)
+    return sum(row["score"]["parts"].get("temporal", 0.0) for row in ran.rollouts)
 
 
 def prompt_length(ran):
