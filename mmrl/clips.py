@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MAX_SHOWN = 4096
 """Frames that are shown of one."""
+MAX_DECODED = 2**31
+"""Bytes of the frames that are shown together, decoded."""
 KEPT_BYTES = 2**28
 """Of decoded frames that are kept for who asks again, 256 MB."""
 
@@ -45,6 +47,8 @@ class Clip:
     """In which order the frames are shown, a permutation of their numbers from 0; the times stay where they are."""
     shuffled: int | None = None
     """Or in one that is drawn from this seed, never the one in which they come."""
+    blank: bool = False
+    """Every frame is grey."""
 
     def __post_init__(self) -> None:
         given = [name for name in ("fps", "count", "indices") if getattr(self, name) not in (None, ())]
@@ -91,7 +95,7 @@ class Limits:
 
     fps: float = 2.0
     """Frames a second of a clip that doesn't say."""
-    max_frames: int = 64
+    max_frames: int = 128
     """Of one clip; of a longer one the same number is shown evenly."""
     factor: int = 1
     """Width and height become multiples of it."""
@@ -99,7 +103,7 @@ class Limits:
     """Width times height of a frame; smaller ones are enlarged."""
     max_pixels: int = MAX_PIXELS
     """Larger ones are shrunk."""
-    total_pixels: int = 2**31 // 3
+    total_pixels: int = MAX_DECODED // 3
     """Of all frames together; with many frames each has less."""
 
     def size(self, width: int, height: int, frames: int) -> tuple[int, int]:
@@ -123,6 +127,7 @@ NATIVE = Limits()
 GLIMPSE = Limits(max_pixels=2**16)
 """For people."""
 GREY = 128
+"""Of a blanked frame."""
 
 
 def frames_of(clip: Clip | Footage, limits: Limits = NATIVE) -> Footage:
@@ -186,12 +191,14 @@ def permutation(count: int, seed: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def blanked(clip: Clip | Footage) -> Footage:
+def blanked(clip: Clip | Footage) -> Clip | Footage:
     """The same frames and times, all grey."""
     import numpy as np
 
-    found = frames_of(clip)
-    return replace(found, frames_THWC=np.full_like(found.frames_THWC, GREY))
+    clip = as_clip(clip)
+    if isinstance(clip, Clip):
+        return replace(clip, blank=True)
+    return replace(clip, frames_THWC=np.full_like(clip.frames_THWC, GREY))
 
 
 class Count:

@@ -195,6 +195,7 @@ def smoke(config: RunConfig) -> RunConfig:
     data.setdefault("simulate", {})["environments"] = min(config.simulate.environments, 4)
     data["simulate"]["device"] = "cpu"
     data.setdefault("evaluate", {})["n"] = min(config.evaluate.n, 4)
+    data["evaluate"]["frames"] = sorted({min(frames, 8) for frames in config.evaluate.frames})
     local = [t for t in config.record.trackers if t == "tensorboard"]
     data.setdefault("record", {})["trackers"] = local  # nothing leaves this machine
     data["name"] = f"{config.name}{SMOKE}"

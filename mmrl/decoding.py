@@ -15,7 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmrl.clips import MAX_SHOWN, Clip, Count, Footage, Limits, evenly, permutation
+from mmrl.clips import GREY, MAX_DECODED, MAX_SHOWN, Clip, Count, Footage, Limits, evenly, permutation
 from mmrl.errors import UserError
 from mmrl.media import MAX_PIXELS
 
@@ -45,8 +45,6 @@ MAX_BYTES = 2**32
 """Of a file, 4 GiB."""
 MAX_PACKETS = 2_000_000
 """Frames of a file, more than eighteen hours at 30 a second."""
-MAX_DECODED = 2**31
-"""Bytes of the frames that are shown together, decoded."""
 SHORT_S, SHORT_SHARE = 1.0, 0.1
 """A file whose pictures end so much, and such a share, before the end that it names was cut off..."""
 ABSURD = 1000
@@ -194,7 +192,7 @@ def decoded(clip: Clip, limits: Limits) -> Footage:
         pictures = _pictures(clip.path, container, stream, facts, indices, limits)
         frames = np.stack([pictures[i] for i in indices])
     order = clip.order if clip.shuffled is None else permutation(len(frames), clip.shuffled)
-    shown = frames[list(order)] if order else frames
+    shown = np.full_like(frames, GREY) if clip.blank else frames[list(order)] if order else frames
     shown.flags.writeable = False
     end = min(facts.duration_s if clip.end_s is None else clip.end_s, facts.duration_s)
     return Footage(

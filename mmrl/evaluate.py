@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from mmrl import plugins
+from mmrl import plugins, sparse
 from mmrl.algorithms.labels import majority
 from mmrl.altered import blanked, shuffled, with_frames
 from mmrl.collect.collector import Collector
@@ -203,63 +203,27 @@ class Evaluator:
             )
 
     def _sparse_to_dense(self, label: str, metric: str, spec: VerifierSpec) -> dict[str, float]:
-        """Answers from few frames where they agree, and from more where they don't (Wang et al., Video-RTS, section 3.3): at each
-        of `evaluate.frames`, `evaluate.agree` answers, the i-th at temperature 0.8 + 0.15 i and with top_p from 0.7 to 0.95; the
-        majority's is final where all are the same, and at the last. -> `sparse_to_dense`, its mean score; `frames/mean`, those
-        that were shown of the last answer; `frames/all`, of all answers together, in units of one with the most frames;
-        `frames/agreed_share` of the prompts that needed no more than the first."""
+        """`sparse_to_dense`, the mean score of the answers that `mmrl.sparse` decides on, and its figures."""
         settings, entry = self.config.evaluate, entry_of(self.config, label)
         limit = min(entry.max_tokens or self.config.generate.max_tokens, self.config.generate.max_tokens)
-        left = [p for prompts in self._chunks(entry) for p in prompts]
-        values: list[float] = []
-        used: list[int] = []
-        cost = 0
-        first_agreed = 0
-        total = len(left)
-        for rung, frames in enumerate(settings.frames):
-            votes: list[list[Case]] = [[] for _ in left]
-            for k in range(settings.agree):
-                share = k / max(settings.agree - 1, 1)
-                how = Sampling(
-                    max_tokens=limit,
-                    temperature=0.8 + 0.15 * k,
-                    top_p=0.7 + 0.25 * share,
-                    seed=derive(self.config.seed, "sparse", label, frames, k),
-                )
-                for i, case in enumerate(self._one_answer(left, how, frames, spec)):
-                    votes[i].append(case)
-            cost += frames * settings.agree * len(left)
-            read = [[self._read(label, c.completion) for c in own] for own in votes]
-            last = rung == len(settings.frames) - 1
-            done = [i for i, answers in enumerate(read) if last or (len(set(answers)) == 1 and answers[0])]
-            chosen = [votes[i][read[i].index(winner) if (winner := majority(read[i])) in read[i] else 0] for i in done]
-            scores = self.judge.run(metric, chosen)
-            self._check_failures(scores, f"evaluation of {label!r} with {frames} frames") if scores else None
-            values += [s.value for s in scores if s.value is not None]
-            used += [frames] * len(done)
-            first_agreed += len(done) if rung == 0 and not last else 0
-            left = [p for i, p in enumerate(left) if i not in set(done)]
-            if not left:
-                break
-        most = settings.frames[-1] * settings.agree * total
-        return {
-            "sparse_to_dense": statistics.fmean(values),
-            "frames/mean": statistics.fmean(used),
-            "frames/all": cost / most,
-            "frames/agreed_share": first_agreed / total,
-        }
 
-    def _one_answer(self, prompts: Sequence[Prompt], how: Sampling, frames: int, spec: VerifierSpec) -> list[Case]:
-        """One answer to each prompt, whose videos are shown in so many frames."""
-        cases: list[Case] = []
-        size = max(1, self.collector.batch_size)
-        for start in range(0, len(prompts), size):
-            some = prompts[start : start + size]
-            shown = [with_frames(self.shown(p), frames) for p in some]
-            rollouts = self.collector.collect(shown, self.collector.encode(shown), 1, how)
-            posed = [replace(r, prompt=p) for r, p in zip(rollouts, some, strict=True)]
-            cases += [replace(c, rollout=_light(c.rollout, spec)) for c in cases_of(posed)]
-        return cases
+        def ask(prompts: Sequence[Prompt], frames: int, number: int) -> list[Case]:
+            seed = derive(self.config.seed, "sparse", label, frames, number)
+            how, cases = sparse.sampling(number, settings.agree, limit, seed), list[Case]()
+            for start in range(0, len(prompts), self.collector.batch_size):
+                some = prompts[start : start + self.collector.batch_size]
+                shown = [with_frames(self.shown(p), frames) for p in some]
+                rollouts = self.collector.collect(shown, self.collector.encode(shown), 1, how)
+                posed = [replace(r, prompt=p) for r, p in zip(rollouts, some, strict=True)]
+                cases += [replace(c, rollout=_light(c.rollout, spec)) for c in cases_of(posed)]
+            return cases
+
+        prompts = [p for some in self._chunks(entry) for p in some]
+        decided = sparse.climb(prompts, settings.frames, settings.agree, ask, lambda c: self._read(label, c.completion))
+        scores = self.judge.run(metric, [one.case for one in decided])
+        self._check_failures(scores, f"evaluation of {label!r} from sparse to dense")
+        value = statistics.fmean(s.value for s in scores if s.value is not None)
+        return {"sparse_to_dense": value} | sparse.figures(decided, settings.frames)
 
     def _scored(self, label: str, prompts: Sequence[Prompt], cases: Sequence[Case], scores: Sequence[Score]) -> list[Item]:
         k, items = self.config.evaluate.samples, []

@@ -112,11 +112,11 @@ class Gatherer:
         self.weights, self.group_size, self.version = weights, group_size, version
         self.calls = 0
         self.spent: list[Group] = []
+        self.timed: list[Timed] = []
 
     def __call__(self, clock: Callable[[str], Any]) -> Gathered:
         """The groups of one step. clock: context managers that time `generate` and `judge`."""
-        stage, self.calls, self.spent, self.clock = self.stage, 0, [], clock
-        self.timed: list[Timed] = []
+        stage, self.calls, self.spent, self.timed, self.clock = self.stage, 0, [], [], clock
         of_prompt = 2 if stage.labels == "co-reward" else 1  # the rephrased prompts come on top of prompts_per_step
         wanted = stage.prompts_per_step * of_prompt
         sampled: list[Group] = []

@@ -209,6 +209,10 @@ def check_stage(config: RunConfig, number: int, stage: RlStage) -> None:
         raise UserError(
             f"{where}.ground_truth_without names {unknown[0]!r}, which rewards nothing here: {', '.join(sorted(given))}"
         )
+    if stage.temporal and stage.temporal.verifier not in {"", *given}:
+        raise UserError(
+            f"{where}.temporal.verifier names {stage.temporal.verifier!r}, which rewards nothing here: {', '.join(sorted(given))}"
+        )
     for entry in config.tasks if stage.labels == "co-reward" else ():
         task = plugins.registry().make_task(entry.id, entry.options)
         if type(task).rephrase is Task.rephrase and entry.label in config.weights(stage):

@@ -61,7 +61,7 @@ class VideoConfig(Section):
 
     fps: Annotated[float, Field(gt=0, le=1000)] = 2.0
     """Frames a second, of a clip whose task doesn't say."""
-    max_frames: Annotated[int, Field(ge=1, le=4096)] = 64
+    max_frames: Annotated[int, Field(ge=1, le=4096)] = 128
     """Of one clip; of a longer one as many, evenly."""
     max_pixels: Positive = 602_112
     """Width times height of a frame; larger ones are shrunk. 768 tokens of Qwen2.5-VL."""
@@ -349,6 +349,13 @@ class RunConfig(Section):
                     f"task {task.label!r} has max_tokens = {task.max_tokens}, above generate.max_tokens = "
                     f"{self.generate.max_tokens}: raise that"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _frames_are_seen(self) -> RunConfig:
+        most = self.policy.video.max_frames
+        if (asked := max(self.evaluate.frames, default=0)) > most:
+            raise ValueError(f"evaluate.frames asks for {asked} and policy.video.max_frames = {most}: raise that")
         return self
 
     @model_validator(mode="after")

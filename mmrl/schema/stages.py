@@ -280,6 +280,8 @@ class RlStage(Training):
                     raise ValueError(
                         f'{key} = "{found}" shows the gold completion and labels = "{self.labels}" does without it: drop one'
                     )
+            if self.temporal:
+                raise ValueError(f'temporal asks verifiers what is right, labels = "{self.labels}" does without: drop one')
         for key, changed in (("hints", self.hints == "ghpo"), ("labels", self.labels == "co-reward")):
             if self.condition and changed:
                 raise ValueError(

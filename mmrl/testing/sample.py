@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mmrl.clips import Clip
+from mmrl.clips import Clip, as_clip
 from mmrl.errors import UserError
 from mmrl.interfaces import Task
 from mmrl.targets import PluginError
@@ -99,6 +99,7 @@ def _image(image: Any) -> Any:
 
 def _video(video: Any) -> Any:
     """A clip by what is in its file, wherever that lies."""
+    video = as_clip(video)
     if not isinstance(video, Clip):
         return canonical(video)
     return (hashlib.sha256(Path(video.path).read_bytes()).hexdigest(), canonical(dataclasses.replace(video, path="")))

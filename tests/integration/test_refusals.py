@@ -100,6 +100,10 @@ REFUSED = {
         stage(ground_truth="always", ground_truth_without=["toy/leters"]),
         r"stages\.0\.ground_truth_without names 'toy/leters', which rewards nothing here: toy/letters",
     ),
+    "an unknown verifier of what is right": (
+        stage(temporal={"verifier": "toy/leters"}),
+        r"stages\.0\.temporal\.verifier names 'toy/leters', which rewards nothing here: toy/letters",
+    ),
     "a condition of nothing": (stage(condition={"positive": " "}), r"stages\.0\.condition.*positive is blank.*give a text"),
     "a bad condition of nothing": (stage(condition={"negative": ""}), r"stages\.0\.condition.*negative is blank.*give a text"),
     "conditions that are the same": (

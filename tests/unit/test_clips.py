@@ -78,6 +78,16 @@ def test_the_order_may_be_changed_and_the_times_stay(good):
     assert numbers(mixed) == [numbers(straight)[k] for k in (2, 0, 3, 1)] and mixed.times_s == straight.times_s
 
 
+def test_frames_are_shuffled_by_a_seed_and_blanked_as_they_are_seen(good):
+    clip, seen = Clip(path=str(good)), Limits(fps=4.0, max_frames=6)
+    straight, mixed, other = (frames_of(c, seen) for c in (clip, clips.shuffled(clip, 1), clips.shuffled(clip, 2)))
+    assert sorted(numbers(mixed)) == numbers(straight) != numbers(mixed) != numbers(other) and mixed.times_s == straight.times_s
+    assert numbers(frames_of(clips.shuffled(clip, 1), seen)) == numbers(mixed)
+    grey = frames_of(clips.blanked(clip), seen)
+    assert (grey.times_s, grey.frames_THWC.shape) == (straight.times_s, straight.frames_THWC.shape) and len(grey.times_s) == 6
+    assert set(grey.frames_THWC.ravel().tolist()) == {128}
+
+
 def test_variable_rates_are_sampled_by_time(folder):
     """Ten frames in the first second, then two in nine: evenly in time is mostly the late ones."""
     times = [n / 10 for n in range(10)] + [1.0, 6.0, 10.0]

@@ -6,6 +6,7 @@ import math
 import statistics
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from PIL import Image
@@ -16,6 +17,7 @@ import runs
 from mmrl import plugins
 from mmrl.altered import blanked
 from mmrl.cli import main
+from mmrl.clips import Footage
 from mmrl.data.seeds import derive
 from mmrl.errors import UserError
 from mmrl.evaluate import Evaluation, Evaluator, Item, _figure, metric_of, parts_of, pass_at, several
@@ -423,6 +425,47 @@ def test_blanked_pictures_are_a_second_pass_that_verifiers_do_not_see(tmp_path):
     assert {(p.images[0].size, p.images[0].getcolors()[0]) for p in grey} == {((30, 20), (600, (128, 128, 128)))}
     assert {p.text for p in grey} == {"look\nwhat?"} and [p.id for p in grey] == ["0", "1", "2"]
     assert {c.media[0].getpixel((0, 0)) for cases in judge.asked for c in cases} == {(250, 0, 0)}
+
+
+class Films(Letters):
+    """Six frames in memory, each of a grey of its own."""
+
+    def prompts(self, split, seed):
+        frames = np.arange(6, dtype=np.uint8).repeat(12).reshape(6, 2, 2, 3)
+        film = Footage(frames_THWC=frames, times_s=tuple(range(6)), duration_s=6.0)
+        return [replace(p, messages=[user(p.text, film)]) for p in super().prompts(split, seed)]
+
+
+def frames_in(prompts):
+    return [tuple(int(f[0, 0, 0]) for f in p.videos[0].frames_THWC) for p in prompts]
+
+
+def test_shuffled_videos_are_a_second_pass(tmp_path):
+    config = runs.toy_config(tmp_path, overrides=("evaluate.shuffled=true", "evaluate.n=3"))
+    judge, collector = Twice((1.0, 1.0, 0.0), (1.0, 0.0, 0.0)), Sampled("a")
+    found, _ = Evaluator(config, {"toy/colour": Films()}, collector, judge)("toy/colour")
+    assert (found.value, found.extra["shuffled"]) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
+    (seen, first), (mixed, second) = collector.asked
+    assert first == second and set(frames_in(seen)) == {tuple(range(6))}
+    assert all(sorted(f) == list(range(6)) != list(f) for f in frames_in(mixed)) and len(set(frames_in(mixed))) > 1
+    assert {p.videos[0].times_s for p in mixed} == {tuple(range(6))}
+    assert all(c.rollout.prompt.videos[0].frames_THWC[0, 0, 0, 0] == 0 for cases in judge.asked for c in cases)
+
+
+def test_few_frames_and_then_more(tmp_path):
+    """Which answers decide is `mmrl.sparse`'s; here it is what is shown, and that the last answers are judged once."""
+    settings = ("evaluate.frames=[2,4]", "evaluate.agree=2", "evaluate.n=2")
+    judge, collector = Twice((1.0, 1.0), (1.0, 0.0)), Sampled("ab")
+    found, _ = Evaluator(runs.toy_config(tmp_path, overrides=settings), {"toy/colour": Films()}, collector, judge)("toy/colour")
+    assert found.extra["sparse_to_dense"] == 0.5 and found.extra["frames/mean"] in (2.0, 3.0, 4.0)
+    shown = [len(frames[0]) for frames in (frames_in(prompts) for prompts, _ in collector.asked)]
+    assert shown[:3] == [6, 2, 2] and set(shown[3:]) <= {4}
+    assert [s.temperature for _, s in collector.asked[1:3]] == pytest.approx([0.8, 0.95]) and len(judge.asked) == 2
+
+
+def test_more_frames_than_are_seen_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"evaluate\.frames asks for 64 and policy\.video\.max_frames = 32"):
+        runs.toy_config(tmp_path, overrides=("evaluate.frames=[32,64]", "policy.video.max_frames=32"))
 
 
 def test_a_task_without_pictures_is_not_blanked(tmp_path):

@@ -184,6 +184,11 @@ def test_one_verifier_may_tell_what_is_right():
     assert values(by_reward.groups[0]) == pytest.approx([1.3, 1.3]) and values(by_verifier.groups[0]) == pytest.approx([1.3, 1.0])
 
 
+def test_what_is_right_without_labels_is_nobodys_to_tell():
+    with pytest.raises(ValueError, match='temporal asks verifiers what is right, labels = "majority"'):
+        RlStage(kind="rl", steps=1, temporal={}, labels="majority")
+
+
 def test_scores_that_failed_are_neither_right_nor_wrong():
     found = Step({"p0": ["1", "x"], "p0~": ["x"]}, films="a", prompts_per_step=1, temporal={})()
     assert values(found.groups[0]) == [1.0, None] and "temporal/paid_share" not in found.counts
