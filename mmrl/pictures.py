@@ -1,4 +1,5 @@
 """Pictures that are at hand: the photographs that scikit-image and scikit-learn ship, and folders of one's own. For tasks.
+Folders may be of other files, such as clips.
 
 Everything is drawn by hashing names with a seed, so that every machine draws the same, and adding a file moves no other one.
 """
@@ -90,26 +91,27 @@ def part(split: str, size: tuple[int, int]) -> tuple[int, int, int, int]:
     return (start, 0, end, size[1]) if size[0] >= size[1] else (0, start, size[0], end)
 
 
-def files(folder: str) -> dict[str, Path]:
-    """The images in a folder and the folders in it, by id: their path below it, the same on every machine. Nothing is opened.
+def files(folder: str, suffixes: Sequence[str] = SUFFIXES, of: str = "image") -> dict[str, Path]:
+    """The files in a folder and the folders in it, by id: their path below it, the same on every machine. Nothing is opened.
 
+    suffixes: in small letters, of the files that count. of: what they are, in the singular, for messages.
     Raises UserError when there are none.
     """
     root = Path(str(folder)).expanduser()
     try:
         if not root.is_dir():
             wrong = "is a file" if root.exists() else "does not exist"
-            raise UserError(f"folder {brief(root.absolute())} {wrong}: give a folder of images")
+            raise UserError(f"folder {brief(root.absolute())} {wrong}: give a folder of {of}s")
     except OSError as error:
         raise UserError(f"folder {brief(root)} can't be read: {error.strerror or error}: correct path") from None
     found = {
         unicodedata.normalize("NFC", (path := Path(parent) / name).relative_to(root).as_posix()): path  # macOS lists another form
         for parent, _, names in os.walk(root, onerror=_raise)
         for name in names
-        if not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES
+        if not name.startswith(".") and Path(name).suffix.lower() in suffixes
     }
     if not found:
-        raise UserError(f"folder {brief(root)} has no images ({', '.join(SUFFIXES)}): put some in, or give another")
+        raise UserError(f"folder {brief(root)} has no {of}s ({', '.join(suffixes)}): put some in, or give another")
     return dict(sorted(found.items()))
 
 
@@ -121,6 +123,31 @@ def split_of(id: str, seed: int, shares: Mapping[str, float] = SHARES) -> str:
             return name
         point -= share
     return list(shares)[-1]
+
+
+def dealt(
+    folder: str, each: int, seed: int, suffixes: Sequence[str] = SUFFIXES, of: str = "image"
+) -> tuple[dict[str, list[str]], dict[str, list[Path]]]:
+    """(split -> ids, split -> files): `each` items of each of a folder's `files`, all files once before any comes again. Which
+    split one is in depends on its name alone.
+
+    Raises UserError where a split of `SHARES` gets none.
+    """
+    listed = files(folder, suffixes, of)
+    order = sorted(listed, key=lambda id: rank(seed, "order", id))
+    ids: dict[str, list[str]] = {split: [] for split in SHARES}
+    paths: dict[str, list[Path]] = {split: [] for split in SHARES}
+    for k in range(each):
+        for id in order:
+            split = split_of(id, seed)
+            paths[split].append(listed[id])
+            ids[split].append(f"{id}#{k}" if k else id)
+    if empty := [split for split, found in paths.items() if not found]:
+        raise UserError(
+            f"folder {brief(folder)} has {len(listed)} {of}{'s' * (len(listed) != 1)}, and none of them falls to "
+            f"{empty[0]!r}: add more, or set another seed"
+        )
+    return ids, paths
 
 
 def _raise(error: OSError) -> None:
@@ -184,20 +211,7 @@ class Folder:
     seed: int
 
     def __post_init__(self) -> None:
-        self.files: dict[str, list[Path]] = {split: [] for split in SHARES}
-        self.ids: dict[str, list[str]] = {split: [] for split in SHARES}
-        listed = files(self.path)
-        order = sorted(listed, key=lambda id: rank(self.seed, "order", id))
-        for k in range(self.each):
-            for id in order:
-                split = split_of(id, self.seed)
-                self.files[split].append(listed[id])
-                self.ids[split].append(f"{id}#{k}" if k else id)
-        if empty := [split for split, found in self.files.items() if not found]:
-            raise UserError(
-                f"folder {brief(self.path)} has {len(listed)} image{'s' * (len(listed) != 1)}, and none of them falls to "
-                f"{empty[0]!r}: add more, or set another seed"
-            )
+        self.ids, self.files = dealt(self.path, self.each, self.seed)
 
     def name(self, split: str, index: int) -> str:
         return str(self.files[split][index])

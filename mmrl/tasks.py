@@ -13,11 +13,13 @@ from mmrl.errors import UserError
 from mmrl.targets import suggest
 from mmrl.types import Prompt
 
-__all__ = ["Prompts", "known_split", "of_kind", "one_of", "suggest", "whole"]
+__all__ = ["Prompts", "known_split", "of_kind", "one_of", "shares_of", "suggest", "whole"]
 
 T = TypeVar("T")
 KINDS: Mapping[type, str] = {str: "a text", bool: "true or false", int: "a whole number", list: "a list", Mapping: "a table"}
 """What an option may be, in the words of a run file."""
+MOST = 1e300
+"""Of a share: more would add up to infinity."""
 
 
 class Prompts(Sequence[Prompt], Generic[T]):
@@ -56,6 +58,20 @@ def of_kind(option: str, value: Any, kind: type, such_as: str = "") -> None:
     """Refuse a value of another kind. kind: one of `KINDS`. such_as: an example, as a run file has it."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise UserError(f"{option} = {value!r:.60} must be {KINDS[kind]}{f', such as {such_as}' if such_as else ''}")
+
+
+def shares_of(option: str, value: Any, without: str | None = None) -> dict[str, float]:
+    """Split -> share, adding up to 1, of an option that names splits with numbers of any sum. UserError for anything else.
+
+    without: a split that rows of its own make, such as "test" with a `test_path`; where it is the only one, the rest is "train".
+    """
+    of_kind(option, value, Mapping, "{train = 0.9, test = 0.1}")
+    shares = {str(name): share for name, share in value.items() if name != without} or ({"train": 1.0} if without else {})
+    sound = all(isinstance(v, int | float) and not isinstance(v, bool) and 0 < v <= MOST for v in shares.values())
+    if not shares or not sound:
+        raise UserError(f"{option} = {dict(value)!r:.200} must name splits with numbers above 0, {{train = 0.9, test = 0.1}}")
+    total = sum(shares.values())
+    return {name: share / total for name, share in shares.items()}
 
 
 def known_split(split: str, splits: Iterable[str]) -> str:

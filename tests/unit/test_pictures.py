@@ -8,7 +8,7 @@ from PIL import Image
 
 from mmrl import pictures
 from mmrl.errors import UserError
-from mmrl.pictures import PHOTOGRAPHS, SHARES, Folder, Photographs, chance, crop, files, part, photograph, rank, split_of
+from mmrl.pictures import PHOTOGRAPHS, SHARES, Folder, Photographs, chance, crop, dealt, files, part, photograph, rank, split_of
 
 
 def test_draws_are_the_same_on_every_machine():
@@ -90,6 +90,25 @@ def test_items_of_a_folder(folder):
     (folder / "zz.png").write_bytes((folder / "00.png").read_bytes())
     again = Folder(str(folder), 25, 2, 0)
     assert all(set(source.ids[split]) <= set(again.ids[split]) for split in SHARES), "a file more moves no other"
+
+
+def test_a_folder_of_other_files(folder):
+    assert list(files(str(folder), (".txt",), "note")) == ["notes.txt"]
+    with pytest.raises(UserError, match=r"has no clips \(\.mp4, \.mov\): put some in"):
+        files(str(folder), (".mp4", ".mov"), "clip")
+    with pytest.raises(UserError, match="is a file: give a folder of clips"):
+        files(str(folder / "notes.txt"), (".mp4",), "clip")
+
+
+def test_each_split_gets_a_file(folder):
+    empty = "train" if split_of("notes.txt", 0) == "test" else "test"
+    with pytest.raises(UserError, match=f"has 1 note, and none of them falls to '{empty}': add more, or set another seed"):
+        dealt(str(folder), 3, 0, (".txt",), "note")
+    ids, paths = dealt(str(folder), 2, 0)
+    assert [str(p.relative_to(folder)) for p in paths["test"]] == [id.removesuffix("#1") for id in ids["test"]]
+    half = len(ids["test"]) // 2
+    assert [f"{id}#1" for id in ids["test"][:half]] == ids["test"][half:], "all once before any comes again"
+    assert ids["test"][:half] == sorted(ids["test"][:half], key=lambda id: rank(0, "order", id))
 
 
 def test_pieces_of_photographs():

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from mmrl import Prompt, UserError, user
-from mmrl.tasks import Prompts, known_split, of_kind, one_of, whole
+from mmrl.tasks import Prompts, known_split, of_kind, one_of, shares_of, whole
 
 
 def refused(message: str, check, *args, **options) -> None:
@@ -126,3 +126,28 @@ def test_a_long_value_is_cut_and_stays_on_one_line():
         with pytest.raises(UserError) as caught:
             check()
         assert len(str(caught.value)) < 200 and "\n" not in str(caught.value)
+
+
+# -- shares -----------------------------------------------------------------------------------------------------------------
+
+
+def test_shares_add_up_to_1():
+    assert shares_of("shares", {"train": 3, "test": 1.0}) == {"train": 0.75, "test": 0.25}
+    assert list(shares_of("shares", {"test": 1, "a": 1, "train": 2})) == ["test", "a", "train"]
+    assert shares_of("shares", {"train": 1e300, "test": 1e300}) == {"train": 0.5, "test": 0.5}
+
+
+def test_a_split_with_rows_of_its_own_has_no_share():
+    assert shares_of("shares", {"train": 3, "warm": 1, "test": 1}, without="test") == {"train": 0.75, "warm": 0.25}
+    assert shares_of("shares", {"test": 1}, without="test") == {"train": 1.0} == shares_of("shares", {}, without="test")
+
+
+@pytest.mark.parametrize("wrong", [0, -1, float("nan"), float("inf"), 10**400, True, "1", None])
+def test_shares_are_numbers_above_0(wrong):
+    with pytest.raises(UserError, match=r"^shares = \{.* must name splits with numbers above 0, \{train = 0.9, test = 0.1\}$"):
+        shares_of("shares", {"train": 1, "test": wrong})
+
+
+def test_shares_are_of_some_split():
+    refused("shares = {} must name splits with numbers above 0, {train = 0.9, test = 0.1}", shares_of, "shares", {})
+    refused("shares = 1 must be a table, such as {train = 0.9, test = 0.1}", shares_of, "shares", 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from mmrl import Prompt, UserError, user
 from mmrl.media import load_image
 from mmrl.pictures import chance, rank, split_of
 from mmrl.rows import Items
-from mmrl.tasks import known_split, of_kind, one_of, whole
+from mmrl.tasks import known_split, of_kind, one_of, shares_of, whole
 from mmrl_grounding import asking, sources
 from mmrl_grounding.task import Grounded
 
@@ -50,18 +49,7 @@ class Data(Grounded):
         for option in ("path", "images", "test_path"):
             if (value := getattr(self, option)) is not None:
                 of_kind(option, value, str)
-        of_kind("shares", self.shares, Mapping, "{train = 0.9, test = 0.1}")
-        if not all(_is_share(share) for share in self.shares.values()):
-            raise UserError(f"shares = {dict(self.shares)!r:.200} must name splits with numbers, {{train = 0.9, test = 0.1}}")
-        shares = {name: float(share) for name, share in self.shares.items()}
-        if self.test_path:
-            shares = {name: share for name, share in shares.items() if name != "test"} or {"train": 1.0}
-        total = sum(shares.values())
-        if not shares or min(shares.values()) <= 0:
-            raise UserError(
-                f"shares = {dict(self.shares)!r} must name splits with shares above 0, such as {{train = 0.9, test = 0.1}}"
-            )
-        self._shares = {name: share / total for name, share in shares.items()}
+        self._shares = shares_of("shares", self.shares, without="test" if self.test_path else None)
         self._rows = sources.source(self.path, self.images, self.boxes)
         self._chosen: dict[str, list[int]] = {name: [] for name in self._shares}
         for number, key in enumerate(self._rows.keys):
@@ -317,7 +305,3 @@ class DetectData(Labelled):
         truth = self.truth_as_written(prompt)
         said = f"```json\n{asking.listed(truth)}\n```"
         return said if self.style == "vision-r1" else asking.thought(prompt.meta["thought"], said if truth else "None")
-
-
-def _is_share(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from mmrl import Prompt, UserError
 from mmrl.media import load_image
 from mmrl.pictures import rank, split_of
 from mmrl.rows import Items, Rows, brief
-from mmrl.tasks import known_split, of_kind, whole
+from mmrl.tasks import known_split, of_kind, shares_of, whole
 from mmrl_gui.screened import Screened
 from mmrl_gui.tables import Table, tables
 
@@ -38,7 +37,7 @@ class Data(Screened):
         for option in ("path", "images", "test_path"):
             if (value := getattr(self, option)) is not None:
                 of_kind(option, value, str)
-        shares = _shares(self.shares, bool(self.test_path))
+        shares = shares_of("shares", self.shares, without="test" if self.test_path else None)
         rows, keys = self.rows(tables(self.path, self.images))
         self._chosen: dict[str, list[int]] = {name: [] for name in shares}
         self._tables = dict.fromkeys(shares, rows)
@@ -100,16 +99,3 @@ def _of(split: str, prompt: Prompt) -> Prompt:
     from mmrl.types import replace
 
     return replace(prompt, id=f"{split}-{prompt.id}")
-
-
-def _shares(given: Any, tested_apart: bool) -> dict[str, float]:
-    """The shares of the splits, adding up to 1."""
-    of_kind("shares", given, Mapping, "{train = 0.9, test = 0.1}")
-    shares = {str(name): share for name, share in given.items() if not (tested_apart and name == "test")}
-    if tested_apart and not shares:
-        shares = {"train": 1.0}
-    sound = all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) and v > 0 for v in shares.values())
-    if not shares or not sound:
-        raise UserError(f"shares = {dict(given)!r:.200} must name splits with numbers above 0, {{train = 0.9, test = 0.1}}")
-    total = sum(shares.values())
-    return {name: share / total for name, share in shares.items()}

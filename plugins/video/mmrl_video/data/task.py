@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -11,7 +10,7 @@ from mmrl import Prompt, Task, UserError
 from mmrl.clips import MAX_SHOWN, Clip
 from mmrl.pictures import rank, split_of
 from mmrl.rows import Items, Rows, brief
-from mmrl.tasks import known_split, of_kind, one_of, whole
+from mmrl.tasks import known_split, of_kind, one_of, shares_of, whole
 from mmrl_video import seen
 from mmrl_video.data.files import Folder, Known, known
 from mmrl_video.data.tables import CLIP_KEYS, Table, first, tables
@@ -75,7 +74,7 @@ class ClipData(Task):
         if self.prompt is not None and self.style not in STYLES:
             raise UserError(f"prompt and style = {self.style!r} are both given: a system's style has its own words")
         self._sampling()
-        shares = _shares(self.shares, bool(self.test_path))
+        shares = shares_of("shares", self.shares, without="test" if self.test_path else None)
         self._folders: dict[str, Folder] = {}
         rows, keys = self._rows(self.path)
         self._chosen: dict[str, list[int]] = {name: [] for name in shares}
@@ -173,16 +172,3 @@ def _key(rows: Rows, row: int) -> str:
     name = str(clip).rstrip("/").rpartition("/")[2]
     stem, dot, suffix = name.rpartition(".")
     return stem if dot and f".{suffix.lower()}" in SUFFIXES else name
-
-
-def _shares(given: Any, tested_apart: bool) -> dict[str, float]:
-    """The shares of the splits, adding up to 1."""
-    of_kind("shares", given, Mapping, "{train = 0.9, test = 0.1}")
-    shares = {str(name): share for name, share in given.items() if not (tested_apart and name == "test")}
-    if tested_apart and not shares:
-        shares = {"train": 1.0}
-    sound = all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) and v > 0 for v in shares.values())
-    if not shares or not sound:
-        raise UserError(f"shares = {dict(given)!r:.200} must name splits with numbers above 0, {{train = 0.9, test = 0.1}}")
-    total = sum(shares.values())
-    return {name: share / total for name, share in shares.items()}

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mmrl import UserError
-from mmrl.pictures import SHARES, chance, rank, split_of
-from mmrl.rows import brief
+from mmrl.pictures import chance, dealt, rank
 from mmrl_video.drawn import films, moves, plots
 from mmrl_video.drawn.plots import Plot, Stage
 from mmrl_video.drawn.story import Story
@@ -83,47 +79,10 @@ class Folder:
     seed: int
 
     def __post_init__(self) -> None:
-        listed = clips_in(self.folder)
-        order = sorted(listed, key=lambda id: rank(self.seed, "order", id))
-        self.ids: dict[str, list[str]] = {split: [] for split in SHARES}
-        self.files: dict[str, list[Path]] = {split: [] for split in SHARES}
-        for k in range(self.each):
-            for id in order:
-                split = split_of(id, self.seed)
-                self.files[split].append(listed[id])
-                self.ids[split].append(f"{id}#{k}" if k else id)
-        if empty := [split for split, found in self.files.items() if not found]:
-            raise UserError(
-                f"folder {brief(self.folder)} has {len(listed)} clip{'s' * (len(listed) != 1)}, and none of them falls to "
-                f"{empty[0]!r}: add more, or set another seed"
-            )
+        self.ids, self.files = dealt(self.folder, self.each, self.seed, SUFFIXES, "clip")
 
     def path(self, split: str, index: int) -> str:
         return str(self.files[split][index])
-
-
-def clips_in(folder: str) -> dict[str, Path]:
-    """The clips in a folder and the folders in it, by their path below it. Nothing is opened.
-
-    Raises UserError when there are none.
-    """
-    root = Path(str(folder)).expanduser()
-    if not root.is_dir():
-        wrong = "is a file" if root.exists() else "does not exist"
-        raise UserError(f"folder {brief(root.absolute())} {wrong}: give a folder of clips")
-
-    def unreadable(error: OSError) -> None:
-        raise UserError(f"folder {brief(error.filename)} can't be read: {error.strerror}: check its permissions")
-
-    found = {
-        unicodedata.normalize("NFC", (path := Path(parent) / name).relative_to(root).as_posix()): path
-        for parent, _, names in os.walk(root, onerror=unreadable)
-        for name in names
-        if not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES
-    }
-    if not found:
-        raise UserError(f"folder {brief(root)} has no clips ({', '.join(SUFFIXES)}): put some in, or give another")
-    return dict(sorted(found.items()))
 
 
 def sampled(path: str, count: int, most_pixels: int) -> tuple[np.ndarray, float]:
