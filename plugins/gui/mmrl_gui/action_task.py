@@ -18,7 +18,7 @@ from mmrl_gui.data_task import means
 from mmrl_gui.geometry import middle
 from mmrl_gui.splits import Data, size_of
 from mmrl_gui.tables import Table
-from mmrl_gui.trajectories import Steps, checked, steps
+from mmrl_gui.trajectories import ONLY, Steps, checked, steps
 
 STYLES = ("json", "tags", "brief")
 UISHIFT_KINDS = ("click", "scroll", "type", "back", "open")
@@ -36,7 +36,7 @@ class Acts(Data):
     styles: ClassVar[tuple[str, ...]] = STYLES
 
     def __post_init__(self) -> None:
-        one_of("only", self.only, ("all", "success"))
+        one_of("only", self.only, ONLY)
         if not isinstance(self.kinds, list | tuple) or not self.kinds or not all(isinstance(k, str) for k in self.kinds):
             raise UserError(f'kinds = {self.kinds!r:.60} must be a list of actions, such as ["click", "type"]')
         for kind in self.kinds:

@@ -21,6 +21,7 @@ from mmrl_gui.frames import Numbers, numbers_for
 from mmrl_gui.listing import kept, named
 from mmrl_gui.replay import Recording, Replay
 from mmrl_gui.strip import picture_in, said_to, strip
+from mmrl_gui.trajectories import ONLY
 
 APART = 100_000_000
 """Seeds of different splits are so far from each other."""
@@ -54,6 +55,7 @@ class Episodes(Task):
         prompt: str = "",
         again: str = "",
         recording: str = "",
+        only: str = "success",
         demos: int = 1000,
         starts: int = 100_000,
         held_out: int = 2000,
@@ -65,12 +67,14 @@ class Episodes(Task):
         or a random walk, are told as text before the instruction; elements must be listed. style: how an action is said: json,
         brief, or tags, a thought and JSON in tags. grid: [columns, rows] of cells in which places are written, instead of the
         policy's own frame. prompt: the text of the first turn, with {instruction} in it, instead of one that explains the
-        actions. again: the text of every later turn. recording: a folder with recorded episodes, of which those that
-        succeeded are the split demo, instead of an expert's. demos: episodes of the split demo. starts: of the split train.
+        actions. again: the text of every later turn. recording: a folder with recorded episodes, which are the split
+        demo, instead of an expert's. only: of these episodes success, those that did what was to be done, or all, such as a
+        random walk's. demos: episodes of the split demo. starts: of the split train.
         held_out: of the split test."""
         of_kind("simulator", simulator, str)
         one_of("observe", observe, OBSERVE)
         one_of("style", style, STYLES)
+        one_of("only", only, ONLY)
         for name, text in (("prompt", prompt), ("again", again), ("recording", recording)):
             of_kind(name, text, str)
         if prompt and "{instruction}" not in prompt:
@@ -96,7 +100,9 @@ class Episodes(Task):
         self._screens: Screens | None = None
         first = APART * SPLITS.index("demo") + demos  # seeds that no split has
         self._examples = Examples(lambda: self.screens, examples, first, self._told) if examples else None
-        self.recording = Recording(recording) if recording else None
+        if only != "success" and not recording:
+            raise UserError(f"only = {only!r} is about recorded episodes: give recording, a folder of them")
+        self.recording = Recording(recording, only) if recording else None
         if self.recording and self.numbered:
             raise UserError(f'recording = {recording!r:.60} has pictures alone: set observe = "picture"')
 

@@ -16,6 +16,8 @@ Chooses = Callable[[Screen, Shown], "Step | None"]
 FIELDS = ("textbox", "searchbox", "spinbutton")
 WORDS = ("tea", "north", "42", "blue", "hello", "maps", "2031", "river")
 """What is typed where the instruction quotes nothing."""
+WALKS = ("click", "type", "key", "scroll")
+"""What a walk does."""
 _QUOTED = re.compile(r'"([^"]{1,40})"')
 _SCROLLS, _ENTERS = 0.1, 0.3
 """How often a walk scrolls, and how often it presses Enter after typing."""
@@ -31,10 +33,11 @@ class Step:
 
 
 class Walk:
-    """A random walk: mostly clicks on what can be clicked, texts into fields that were clicked, now and then a scroll."""
+    """A random walk: clicks on what can be clicked and on nothing else, texts into fields that were clicked, Enter after some of
+    them, now and then a scroll."""
 
     def __init__(self, draw: random.Random, actions: frozenset[str]) -> None:
-        """actions: what the screens can do, of `mmrl.screens.KINDS`."""
+        """actions: what it may do and the screens can, of `WALKS`."""
         self.draw, self.actions = draw, actions
         self._typing: Box | None = None
         self._typed = False

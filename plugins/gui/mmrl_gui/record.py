@@ -19,6 +19,7 @@ from mmrl.pictures import chance
 from mmrl.screens import Screens, screens_of
 from mmrl.tasks import one_of, suggest, whole
 from mmrl_gui import pages
+from mmrl_gui.exploring import WALKS
 from mmrl_gui.recording import Plan, Tally, record
 
 DRAWN = "browser/html"
@@ -53,6 +54,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--episodes", type=int, default=50, help="how many (50)")
     parser.add_argument("--steps", type=int, default=10, help="actions of one at most (10)")
     parser.add_argument("--policy", default="random", help="random, a walk over what can be clicked (the default), or expert")
+    parser.add_argument(
+        "--actions", default="", help=f"what a random walk may do: click, and with it any of {', '.join(WALKS[1:])} (all of it)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the first episode; each further one has the next (0)")
     parser.add_argument("--elements", action="store_true", help="keep what there was on each screen, too")
     parser.add_argument("--won", action="store_true", help="keep only episodes that did what was to be done")
@@ -68,6 +72,7 @@ def _recorded(given: argparse.Namespace) -> Tally:
     whole("--seed", given.seed, 0, 2**31 - 1 - given.episodes)
     one_of("--policy", given.policy, ("random", "expert"))
     one_of("--level", given.level, pages.LEVELS)
+    actions = _actions(given.actions, given.policy)
     screens = screens_of(given.screens, dict(_option(text) for text in given.options))
     names = [name for name in given.pages.split(",") if name]
     known = pages.KINDS if given.screens == DRAWN else screens.pages
@@ -81,10 +86,22 @@ def _recorded(given: argparse.Namespace) -> Tally:
         policy=given.policy,
         steps=given.steps,
         seed=given.seed,
+        actions=actions,
         elements=given.elements,
         won=given.won,
     )
     return record(screens, plan, given.out, given.overwrite, _tell if sys.stderr.isatty() else None)
+
+
+def _actions(text: str, policy: str) -> list[str]:
+    actions = [name for name in text.split(",") if name]
+    for name in actions:
+        one_of("--actions", name, WALKS)
+    if actions and policy != "random":
+        raise UserError(f"--actions {text!r:.60} is about --policy random: leave it out")
+    if actions and "click" not in actions:  # nothing is typed into what wasn't clicked
+        raise UserError(f"--actions {text!r:.60} must have click among them, such as --actions click,type")
+    return actions
 
 
 def _address(id: str, screens: Screens, name: str, level: str) -> Callable[[int], str]:

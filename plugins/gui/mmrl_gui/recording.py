@@ -18,7 +18,7 @@ from mmrl import UserError, WorldLost
 from mmrl.pictures import chance
 from mmrl.screens import Element, Screens
 from mmrl_gui.actions import as_data
-from mmrl_gui.exploring import chooser
+from mmrl_gui.exploring import WALKS, chooser
 from mmrl_gui.tables import EPISODES
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ class Plan:
     """Of the first episode; each further one has the next."""
     elements: bool = False
     """Keep what there was on each screen, too."""
+    actions: Sequence[str] = ()
+    """What a walk may do, of `exploring.WALKS`; all of it when empty."""
     won: bool = False
     """Keep only episodes that did what was to be done."""
 
@@ -124,7 +126,8 @@ def _play_all(screens: Screens, plan: Plan, aside: Path, tally: Tally, told: Cal
 
 def play(screens: Screens, name: str, address: str, seed: int, plan: Plan) -> Episode:
     """One episode. name: of its page. address: what the screens start. Raises WorldLost."""
-    chooses = chooser(plan.policy, chance(plan.seed, "walk", name, str(seed)), screens.actions)
+    may = screens.actions & set(plan.actions or WALKS)
+    chooses = chooser(plan.policy, chance(plan.seed, "walk", name, str(seed)), may)
     screen = screens.open(elements=True)
     try:
         shown = screen.start(address, seed)

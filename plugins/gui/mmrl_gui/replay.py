@@ -16,18 +16,22 @@ class Recording:
     """The episodes of a folder that may be imitated."""
 
     def __init__(self, path: str, only: str = "success") -> None:
-        """path: of a recording, see the guide. only: success, the episodes that did what was to be done, or all. Raises UserError
-        where there is none."""
+        """path: of a recording, see the guide. only: of `trajectories.ONLY`. Raises UserError where there is none."""
         self.path = path
         if not Path(path).expanduser().exists():  # other tables may be names of data sets, which are looked up elsewhere
             raise UserError(f"recording = {path!r:.200} is a folder that doesn't exist: `python -m mmrl_gui.record` makes one")
         self._steps = steps(tables(path, None))
         self.episodes = [own for own in self._steps.episodes if only == "all" or self._steps.won[own[0]]]
         if not self.episodes:
-            raise UserError(f"recording {path!r:.120} has no episode{'' if only == 'all' else ' that succeeded'}: record others")
+            more = "" if only == "all" else ' that succeeded: take only = "all", or'
+            raise UserError(f"recording {path!r:.120} has no episode{more or ':'} record others")
 
     def __len__(self) -> int:
         return len(self.episodes)
+
+    def won(self, episode: int) -> bool:
+        """Whether an episode did what was to be done."""
+        return self._steps.won[self.episodes[episode][0]]
 
     def at(self, episode: int, step: int) -> tuple[Shown, Action]:
         """(what was shown before a step of an episode, what was done)."""
@@ -47,7 +51,9 @@ class Replay:
     def step(self, completion: str) -> Reply:
         self.steps += 1
         if self.steps == len(self.recording.episodes[self.episode]):
-            return Reply(terminated=True, outcome={"success": 1.0, "steps": float(self.steps)})
+            return Reply(
+                terminated=True, outcome={"success": float(self.recording.won(self.episode)), "steps": float(self.steps)}
+            )
         return Reply(messages=[self.message(self.recording.at(self.episode, self.steps)[0])])
 
     def gold_turn(self) -> str:

@@ -27,6 +27,8 @@ BOX_KEYS = ("box", "bbox", "matched_bbox")
 BOXES_KEYS = ("boxes", "a11y", "elements", "nodes")
 _EPISODE_KEYS = ("episode_id", "episode")
 _INDEX_KEYS = ("index", "step", "step_id")
+ONLY = ("success", "all")
+"""Which recorded episodes are taken: those that did what was to be done, or all."""
 Place = tuple[int, int, int]
 """(table, row, step): step is -1 where a row is one step and no episode."""
 

@@ -341,6 +341,8 @@ def test_a_walk_clicks_types_and_scrolls_and_says_what_it_hit():
         if before.action.kind == "click" and before.box == elements[1].box:
             assert step.action.kind == "type"
     assert Walk(random.Random(0), frozenset(("click",)))(None, Shown()) is None
+    only = Walk(random.Random(0), frozenset(("click",)))
+    assert {only(None, shown).box for _ in range(50)} == {elements[0].box, elements[1].box}, "each of them, and no text"
 
 
 def test_a_hit_is_the_smallest_thing_that_can_be_clicked():
@@ -419,6 +421,13 @@ def test_an_expert_is_recorded_and_only_what_was_won(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
+def test_a_walk_does_only_what_it_may(tmp_path):
+    recording.record(FakeScreens(), plan("two", actions=["click"], episodes=20), tmp_path / "clicks")
+    recording.record(FakeScreens(), plan("two", episodes=20), tmp_path / "any")
+    kinds = [{s["action"]["kind"] for row in rows_of(tmp_path / name) for s in row["steps"]} for name in ("clicks", "any")]
+    assert kinds == [{"click"}, {"click", "scroll"}]
+
+
 def test_lost_episodes_are_counted_and_a_lost_browser_ends_it(tmp_path):
     tally = recording.record(FakeScreens(losses=2), plan(), tmp_path / "out")
     assert (tally.lost, tally.episodes, tally.why) == (2, 4, "the browser crashed")
@@ -468,6 +477,8 @@ def test_the_command_records_and_says_what(tmp_path, fake, capsys):
     steps = sum(len(row["steps"]) for row in rows_of(tmp_path / "a"))
     assert capsys.readouterr().out.startswith(f"{tmp_path / 'a'}: 4 episodes, {steps} steps in all; ")
     assert [row["page"] for row in rows_of(tmp_path / "a")] == ["two", "one"] * 2
+    assert command("--out", tmp_path / "c", "--actions", "click", "--pages", "two", "--episodes", 9) == 0
+    assert {step["action"]["kind"] for row in rows_of(tmp_path / "c") for step in row["steps"]} == {"click"}
     assert command("--out", tmp_path / "b", "--screens", "browser/html", "--options", "size=[360, 640]", "--episodes", 3) == 0
     rows = rows_of(tmp_path / "b")
     assert [row["page"] for row in rows] == list(pages.KINDS[:3]) and rows[0]["size"] == [360, 640]
@@ -483,6 +494,9 @@ def test_the_command_records_and_says_what(tmp_path, fake, capsys):
         (["--seed", "-1"], "--seed = -1 must be a whole number from 0"),
         (["--policy", "clever"], "--policy = 'clever' is unknown: choose one of random, expert"),
         (["--level", "x"], "--level = 'x' is unknown"),
+        (["--actions", "click,hover"], "--actions = 'hover' is unknown: choose one of click, type, key, scroll"),
+        (["--actions", "scroll"], "--actions 'scroll' must have click among them"),
+        (["--actions", "click", "--policy", "expert"], "--actions 'click' is about --policy random: leave it out"),
         (["--options", "size"], "--options size: write KEY=VALUE"),
         (["--pages", "empty", "--screens", "browser/html"], "has no page 'empty'"),
     ],

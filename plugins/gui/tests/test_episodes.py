@@ -188,7 +188,7 @@ def test_every_option_has_its_own_text():
 
     options = options_of("tasks", plugins.registry().get("tasks", "gui/episodes"), Episodes)
     found = {option.name: option.meaning for option in options}
-    assert len(found) == 14
+    assert len(found) == 15
     assert min(map(len, found.values())) > 5, found
     assert not [name for name, meaning in found.items() if any(f"{other}: " in meaning for other in found)], found
 
@@ -212,16 +212,21 @@ def test_demonstrations_are_what_an_expert_says(screens):
         task.gold(stranger)
 
 
-def test_recorded_episodes_are_shown_again(screens, tmp_path):
+def recorded(folder, *successes):
+    """A recording of episodes of two clicks, as the guide describes it."""
     rows = []
-    for number, success in enumerate((True, False, True)):
+    for number, success in enumerate(successes):
         steps = []
         for step in range(2):
             name = f"{number}-{step}.png"
-            Image.new("RGB", (100, 100), (number * 50, step * 50, 0)).save(tmp_path / name)
+            Image.new("RGB", (100, 100), (number * 50, step * 50, 0)).save(folder / name)
             steps.append({"picture": name, "action": {"kind": "click", "at": [25 + 50 * step, 25]}, "box": None})
         rows.append({"page": "two", "seed": number, "instruction": f"Do {number}.", "success": success, "steps": steps})
-    (tmp_path / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_recorded_episodes_are_shown_again(screens, tmp_path):
+    recorded(tmp_path, True, False, True)
     task = Episodes(simulator="fake/x", pages=["two"], style="brief", recording=str(tmp_path), prompt="{instruction}", demos=4)
     prompts = task.prompts("demo", 0)
     assert [p.text for p in prompts] == ["Do 0.", "Do 2.", "Do 0.", "Do 2."], "failures are not imitated"
@@ -236,6 +241,21 @@ def test_recorded_episodes_are_shown_again(screens, tmp_path):
     assert task.prompts("train", 0)[0].text == "Click 0.", "the other splits are live"
     with pytest.raises(UserError, match='observe = "picture"'):
         Episodes(simulator="fake/x", recording=str(tmp_path), observe="both")
+
+
+def test_all_recorded_episodes_may_be_imitated_failures_too(screens, tmp_path):
+    recorded(tmp_path, True, False, True)
+    task = Episodes(simulator="fake/x", style="brief", recording=str(tmp_path), prompt="{instruction}", only="all", demos=4)
+    prompts = task.prompts("demo", 0)
+    assert [p.text for p in prompts] == ["Do 0.", "Do 1.", "Do 2.", "Do 0."]
+    for prompt, success in zip(prompts, (1.0, 0.0, 1.0, 1.0), strict=True):
+        world = task.world(prompt)
+        assert not world.step(task.gold(prompt)).terminated
+        assert world.step(world.gold_turn()).outcome == {"success": success, "steps": 2.0}, "as it was"
+    recorded(tmp_path, False, False)
+    assert len(Episodes(simulator="fake/x", recording=str(tmp_path), only="all").recording) == 2
+    with pytest.raises(UserError, match='no episode that succeeded: take only = "all", or record others'):
+        Episodes(simulator="fake/x", recording=str(tmp_path))
 
 
 def test_screens_are_given_back_whatever_happens(screens):
@@ -283,6 +303,8 @@ def test_a_screen_that_is_lost_in_an_episode_costs_it(screens):
         ({"recording": "/nowhere/at/all"}, "'/nowhere/at/all' is a folder that doesn't exist"),
         ({"recording": "someone/recorded"}, "'someone/recorded' is a folder that doesn't exist"),
         ({"again": 3}, "again = 3"),
+        ({"only": "won", "recording": "."}, "only = 'won' is unknown: choose one of success, all"),
+        ({"only": "all"}, "only = 'all' is about recorded episodes: give recording"),
     ],
 )
 def test_options_that_cant_be(screens, options, why):
