@@ -42,11 +42,11 @@ def mmrl_policies() -> list[PolicySpec]:
 
 @hookimpl
 def mmrl_algorithms() -> list[AlgorithmSpec]:
-    return [*_of_groups(), *_of_rewards(), *_with_models(), *_of_likelihood()]
+    return [*_of_groups(), *_of_spreads(), *_of_domains(), *_of_rewards(), *_with_models(), *_of_likelihood()]
 
 
 def _of_groups() -> list[AlgorithmSpec]:
-    """Compare the rollouts of a prompt."""
+    """Compare the rollouts of a prompt: GRPO, and what changes its sums, its bounds or its baseline."""
     return [
         AlgorithmSpec(
             id="grpo",
@@ -90,14 +90,6 @@ def _of_groups() -> list[AlgorithmSpec]:
             paper="MiniMax-M1, section 3.1; the upper bound of 5 is that of Khatri et al., ScaleRL",
         ),
         AlgorithmSpec(
-            id="t-grpo",
-            target=ADVANTAGE + "group_relative",
-            normalise="sequence",
-            stage={"temporal": {}},
-            summary="GRPO that pays for answers to videos which are worse when the frames are shuffled",
-            paper="Feng et al., Video-R1, section 3.2",
-        ),
-        AlgorithmSpec(
             id="rloo",
             target=ADVANTAGE + "leave_one_out",
             loss=LOSS + "policy_gradient",
@@ -106,6 +98,12 @@ def _of_groups() -> list[AlgorithmSpec]:
             summary="REINFORCE with the mean of the group's other rewards as baseline",
             paper="Ahmadian et al., Back to Basics; without its KL penalty",
         ),
+    ]
+
+
+def _of_spreads() -> list[AlgorithmSpec]:
+    """GRPO in other units: the spread of a batch, of all visits, of each reward."""
+    return [
         AlgorithmSpec(
             id="reinforce++-baseline",
             target=ADVANTAGE + "whitened_baseline",
@@ -139,19 +137,33 @@ def _of_groups() -> list[AlgorithmSpec]:
             paper="Yang et al., DCPO, sections 2 and 3",
         ),
         AlgorithmSpec(
+            id="gdpo",
+            target=ADVANTAGE + "per_reward",
+            normalise="sequence",
+            summary="GRPO with each verifier's values standardised on their own",
+            paper="Liu et al., GDPO: Group reward-Decoupled Normalization Policy Optimization",
+        ),
+    ]
+
+
+def _of_domains() -> list[AlgorithmSpec]:
+    """GRPO as systems for clips, screens and episodes change it."""
+    return [
+        AlgorithmSpec(
+            id="t-grpo",
+            target=ADVANTAGE + "group_relative",
+            normalise="sequence",
+            stage={"temporal": {}},
+            summary="GRPO that pays for answers to videos which are worse when the frames are shuffled",
+            paper="Feng et al., Video-R1, section 3.2",
+        ),
+        AlgorithmSpec(
             id="gui-g1",
             target=ADVANTAGE + "difficulty_weighted",
             normalise="constant",
             constant=64,
             summary="Dr. GRPO with prompts weighted by their difficulty",
             paper="Zhou et al., GUI-G1",
-        ),
-        AlgorithmSpec(
-            id="gdpo",
-            target=ADVANTAGE + "per_reward",
-            normalise="sequence",
-            summary="GRPO with each verifier's values standardised on their own",
-            paper="Liu et al., GDPO: Group reward-Decoupled Normalization Policy Optimization",
         ),
         AlgorithmSpec(
             id="trajectory-grpo",

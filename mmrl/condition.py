@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from mmrl.collect.lane import SAID
-from mmrl.gather import Gathered, Group, moved, with_text
+from mmrl.gather import moved, with_text
+from mmrl.groups import Gathered, Group
 from mmrl.policies.reading import PromptInputs
 from mmrl.schema import ConditionConfig
 from mmrl.simulation import Track

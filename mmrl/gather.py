@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,9 +13,10 @@ from mmrl.algorithms.labels import co_reward, frequency_entropy
 from mmrl.algorithms.shaping import overlong_penalty
 from mmrl.altered import shuffled
 from mmrl.collect.collector import Collector
-from mmrl.data.source import Outcome, Place, gold_of
+from mmrl.data.source import Place, gold_of
 from mmrl.errors import UserError
 from mmrl.generate.local import Sampling
+from mmrl.groups import Gathered, Group, adjusted
 from mmrl.interfaces import Task
 from mmrl.judge import Judge, cases_of
 from mmrl.policies.reading import PromptInputs
@@ -27,65 +27,6 @@ from mmrl.types import Prompt, Rollout, Score, replace
 
 Taken = tuple[Place, Prompt, PromptInputs]
 HINT = "\n\nHint: "
-
-
-@dataclass(kw_only=True)
-class Group:
-    """A prompt, its rollouts and their scores, side by side."""
-
-    place: Place
-    prompt: Prompt
-    inputs: PromptInputs
-    rollouts: list[Rollout]
-    scores: list[Score]
-    alone: list[float] = field(default_factory=list)
-    """The rewards without any help, by hints or the gold completion."""
-    neutral: int | None = None
-    """Which of the rollouts counts nothing, if any: the gold completion beside a sampled one that is as good."""
-
-    @property
-    def rewards(self) -> list[float]:
-        """Of the rollouts whose score didn't fail, those of their worlds included."""
-        both = zip(self.rollouts, self.scores, strict=True)
-        return [s.value + r.world_reward for r, s in both if s.value is not None]
-
-    @property
-    def spread(self) -> float:
-        """Standard deviation of the rewards."""
-        return statistics.pstdev(self.rewards) if self.rewards else 0.0
-
-    def successes(self, threshold: float) -> float:
-        """Share of the rewards that reach the threshold."""
-        return statistics.fmean(r >= threshold for r in self.rewards) if self.rewards else 0.0
-
-
-@dataclass(kw_only=True)
-class Gathered:
-    """What a step trains on, and all that was sampled for it."""
-
-    groups: list[Group]
-    """Numbered by `Rollout.group`, from 0."""
-    sampled: list[Group]
-    """These and the ones that were left out."""
-    spent: list[Group] = field(default_factory=list)
-    """Sampled and scored besides: what hinted groups took the place of, and hints that didn't help."""
-    counts: dict[str, float] = field(default_factory=dict)
-    """Metrics of the rules at work."""
-    idle: bool = False
-    """The rules left nothing: the groups are all that were sampled, and none of them is trained on."""
-
-    @property
-    def rollouts(self) -> list[Rollout]:
-        return [r for g in self.groups for r in g.rollouts]
-
-    @property
-    def scores(self) -> list[Score]:
-        return [s for g in self.groups for s in g.scores]
-
-    @property
-    def neutral(self) -> list[bool]:
-        """Of each rollout, whether it counts nothing."""
-        return [k == g.neutral for g in self.groups for k in range(len(g.rollouts))]
 
 
 class Gatherer:
@@ -374,13 +315,6 @@ def _check(found: Any, kind: type, what: str) -> None:
         raise PluginError(f"{what}, not {found!r:.60}")
 
 
-def adjusted(score: Score, part: str, amount: float) -> Score:
-    """The score with an amount added, under its own name; a failed one stays failed."""
-    if score.value is None:
-        return score
-    return replace(score, value=score.value + amount, parts={**score.parts, part: amount})
-
-
 def moved(rollout: Rollout, prompt: Prompt, inputs: PromptInputs) -> Rollout:
     """The same answer, as one to another prompt than it was sampled from."""
     first = replace(rollout.turns[0], observed_ids=tuple(inputs.ids.tolist()))
@@ -397,11 +331,3 @@ def with_text(prompt: Prompt, text: str) -> Prompt:
     added = content + text if isinstance(content, str) else [*content, {"type": "text", "text": text}]
     messages[last] = {**messages[last], "content": added}
     return replace(prompt, messages=messages)
-
-
-def outcomes(groups: Sequence[Group], success: float) -> list[Outcome]:
-    """What came of the groups, for the source of prompts: a prompt that was only answered with help has failed."""
-    return [
-        Outcome(g.place, tuple(g.alone), spread=g.spread > 0, failed=bool(g.alone) and not any(r >= success for r in g.alone))
-        for g in groups
-    ]

@@ -18,8 +18,8 @@ from mmrl.condition import shown_as
 from mmrl.config import SMOKE
 from mmrl.errors import UserError
 from mmrl.evaluate import Evaluation, Evaluator, metric_of
-from mmrl.gather import Group
 from mmrl.generate.local import Sampling
+from mmrl.groups import Group
 from mmrl.interfaces import Task
 from mmrl.judge import Judge, lost
 from mmrl.packer import packer_of

@@ -18,8 +18,9 @@ from mmrl.condition import relabelled, shown_as
 from mmrl.data.seeds import derive
 from mmrl.data.source import Source, gold_of, prompts_of
 from mmrl.errors import UserError
-from mmrl.gather import Gathered, Gatherer, Taken, collected, outcomes
+from mmrl.gather import Gatherer, Taken, collected
 from mmrl.generate.local import LocalGenerator, Sampling
+from mmrl.groups import Gathered, outcomes
 from mmrl.interfaces import Task
 from mmrl.kept import kept_of, rollout_row
 from mmrl.learn import Demonstrations, Learner

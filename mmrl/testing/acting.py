@@ -9,16 +9,9 @@ from mmrl.errors import UserError
 from mmrl.interfaces import Task
 from mmrl.specs import VerifierSpec
 from mmrl.testing.checks import Fault, Report, run_checks
-from mmrl.testing.tasks import (
-    TaskSubject,
-    every_split_has_rows,
-    global_random_state_is_untouched,
-    ids_are_unique,
-    prompts_pickle,
-    rows_can_be_used,
-    same_in_another_process,
-    same_seed_gives_same_rows,
-)
+from mmrl.testing.task_repeats import global_random_state_is_untouched, same_in_another_process, same_seed_gives_same_rows
+from mmrl.testing.task_subject import TaskSubject
+from mmrl.testing.tasks import every_split_has_rows, ids_are_unique, prompts_pickle, rows_can_be_used
 from mmrl.testing.verifiers import Verify
 from mmrl.types import Case, Prompt, Score
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import numbers
-import os
 import pickle
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from mmrl.errors import NoGold, UserError
@@ -19,63 +14,14 @@ from mmrl.interfaces import Task
 from mmrl.specs import TaskSpec
 from mmrl.testing.checks import Fault, Report, run_checks
 from mmrl.testing.gold import known, with_gold
-from mmrl.testing.sample import fingerprint, other_random_states, random_states, shown, take
+from mmrl.testing.sample import fingerprint, take
+from mmrl.testing.task_repeats import global_random_state_is_untouched, same_in_another_process, same_seed_gives_same_rows
+from mmrl.testing.task_subject import TaskSubject
 from mmrl.testing.verifiers import check_frames, check_gold
 from mmrl.types import Prompt
 
-OVERLAP_ROWS = 1000
-"""Rows of each split that are compared with those of the others."""
-OVERLAP_S = 10.0
-"""Seconds after which no more of them are made; `n` of each split are in any case."""
 TOLD = 5
 """Broken rows that are told one by one."""
-
-
-@dataclass
-class TaskSubject:
-    """A task under test, and its rows."""
-
-    spec: TaskSpec
-    make: Callable[[], Task]
-    """A fresh task, as a run would build it."""
-    n: int
-    options: Mapping[str, Any]
-    registered: bool
-    """Another process finds the task by its id."""
-    rows: dict[str, list[Prompt]] = field(default_factory=dict)
-    """Split -> at most n rows, filled by the first check."""
-    broken: list[str] = field(default_factory=list)
-    """What is said of each of the n rows of a split that can't be used; the checks go on without them."""
-    seconds: float = 0.0
-    """What a row took to make, on average."""
-    compared: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-    """Split -> (id, hash of what is shown) of the rows that are compared with each other, filled by `seen`."""
-
-    @property
-    def many(self) -> int:
-        """Rows of each split that are compared with each other: `OVERLAP_ROWS`, or as many as `OVERLAP_S` allow; n at least."""
-        affordable = OVERLAP_S / max(self.seconds * len(self.rows), OVERLAP_S / OVERLAP_ROWS)
-        return max(self.n, min(OVERLAP_ROWS, int(affordable)))
-
-    def take(self, split: str, task: Task | None = None) -> list[Prompt]:
-        """The n rows of a split, without broken ones."""
-        return take(task or self.make(), split, self.n, broken=[])
-
-    def seen(self) -> dict[str, list[tuple[str, str]]]:
-        """Split -> (id, hash of what is shown) of `many` rows."""
-        for split in self.rows if not self.compared else ():
-            rows = take(self.make(), split, self.many, broken=[]) if self.many > self.n else self.rows[split]
-            self.compared[split] = [(row.id, shown(row)) for row in rows]
-        return self.compared
-
-    def few(self) -> str | None:
-        """A note where rows take too long for `OVERLAP_ROWS` of them."""
-        if self.many == OVERLAP_ROWS or all(len(rows) < self.many for rows in self.seen().values()):
-            return None
-        return f"{self.many} rows of each split are compared, since making one takes {self.seconds:.2g} s"
-
-    def all_rows(self) -> list[tuple[str, Prompt]]:
-        return [(split, p) for split, rows in self.rows.items() for p in rows]
 
 
 def check_task(
@@ -163,70 +109,6 @@ def ids_are_unique(subject: TaskSubject) -> str | None:
                 )
             seen.add(id)
     return subject.few()
-
-
-def same_seed_gives_same_rows(subject: TaskSubject) -> None:
-    """The same split and seed give the same rows: from one task asked twice, and from a fresh one while the global
-    random generators stand elsewhere."""
-    for split, rows in subject.rows.items():
-        first = [fingerprint(p) for p in rows]
-        task = subject.make()
-        subject.take(split, task)
-        for seed, whose in ((1, "a fresh task"), (2, "the same task asked again")):
-            with other_random_states(seed):
-                again = subject.take(split, task if seed == 2 else None)
-            _compare(
-                split,
-                rows,
-                first,
-                [fingerprint(p) for p in again],
-                whose,
-                "draw from random.Random(seed) or numpy.random.default_rng(seed), made inside prompts()",
-            )
-
-
-def same_in_another_process(subject: TaskSubject) -> str | None:
-    """Another process, with another hash seed, gives the same rows."""
-    if not subject.registered:
-        return "skipped: another process does not find this task by its id"
-    request = json.dumps(
-        {"id": subject.spec.id, "options": dict(subject.options), "splits": list(subject.rows), "limit": subject.n}
-    )
-    hash_seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
-    program = "import sys; from mmrl.testing.sample import print_fingerprints; print_fingerprints(sys.argv[1])"
-    done = subprocess.run(
-        [sys.executable, "-c", program, request],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    if done.returncode:
-        raise Fault(f"another process can't make the rows: {(done.stderr.strip().splitlines() or ['it died'])[-1]}")
-    theirs = json.loads(done.stdout.splitlines()[-1])
-    for split, rows in subject.rows.items():
-        _compare(
-            split,
-            rows,
-            [fingerprint(p) for p in rows],
-            theirs[split],
-            "another process",
-            "the order of a set or of a folder's listing is not fixed: sort it",
-        )
-    return None
-
-
-def global_random_state_is_untouched(subject: TaskSubject) -> None:
-    """Making rows neither draws from nor seeds the global random generators."""
-    before = random_states()
-    for split in subject.rows:
-        subject.take(split)
-    for library, state in random_states().items():
-        if library in before and before[library] != state:
-            raise Fault(
-                f"prompts() changed the global generator of {library}: draw from one of your own, "
-                "random.Random(seed) or numpy.random.default_rng(seed)"
-            )
 
 
 def splits_do_not_overlap(subject: TaskSubject) -> str | None:
@@ -395,14 +277,6 @@ CHECKS = (
     verifiers_score_gold_highest,
     summary_is_numbers,
 )
-
-
-def _compare(split: str, rows: list[Prompt], first: list[str], again: list[str], whose: str, cure: str) -> None:
-    if len(first) != len(again):
-        raise Fault(f"split {split!r} gave {len(first)} rows, then {len(again)} from {whose}: {cure}")
-    for row, a, b in zip(rows, first, again, strict=True):
-        if a != b:
-            raise Fault(f"row {row.id!r} of {split!r} is another one from {whose}: {cure}")
 
 
 def _words(text: str) -> str:

@@ -17,7 +17,7 @@ from PIL import Image
 
 from mmrl import Case, NoGold, Prompt, Reply, Score, Task, TaskSpec, UserError, VerifierSpec, user
 from mmrl.tasks import Prompts
-from mmrl.testing import check_id, check_plugin, check_task, check_verifier
+from mmrl.testing import check_id, check_plugin, check_task, check_verifier, task_subject
 from mmrl.testing import tasks as task_checks
 from mmrl.testing import verifiers as verifier_checks
 from mmrl.types import Eyes, Frame, replace
@@ -341,12 +341,12 @@ def test_rows_that_take_long_are_compared_as_far_as_time_allows(monkeypatch: pyt
         def row(self, split: str, i: int, draw: random.Random) -> Prompt:
             return change(id=f"{split}-{i}")(super().row(split, i % 60, random.Random(f"{split} {i}")), split, i)
 
-    monkeypatch.setattr(task_checks, "OVERLAP_S", 0.6)
+    monkeypatch.setattr(task_subject, "OVERLAP_S", 0.6)
     report = check_task(SPEC, Slow, n=3)
     notes = {r.name: r.note for r in report.results}
     assert re.fullmatch("[0-9]+ rows of each split are compared, since making one takes .* s", notes["splits_do_not_overlap"])
     assert notes["splits_do_not_overlap"] == notes["ids_are_unique"] and len(made) < 120
-    monkeypatch.setattr(task_checks, "OVERLAP_S", 60.0)
+    monkeypatch.setattr(task_subject, "OVERLAP_S", 60.0)
     assert {r.name: r.note for r in check_task(SPEC, Count).results}["ids_are_unique"] == ""
 
 

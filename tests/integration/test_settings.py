@@ -20,8 +20,8 @@ from mmrl.config import parse_config, smoke
 from mmrl.data.seeds import derive
 from mmrl.errors import UserError
 from mmrl.evaluate import Evaluation, Evaluator
-from mmrl.gather import Group
 from mmrl.generate.local import LocalGenerator
+from mmrl.groups import Group
 from mmrl.learn import Learner
 from mmrl.optimizer import Optimizer
 from mmrl.record import RunFolder

@@ -119,6 +119,12 @@ def test_the_import_contracts_forget_no_plugin_and_no_part_of_the_engine():
     assert set(plugins["forbidden_modules"]) == {f"mmrl.{part}" for part in parts - open_to_plugins}
 
 
+def test_types_are_checked_in_every_plugin():
+    mypy = PYPROJECT["tool"]["mypy"]
+    assert set(mypy["packages"]) == {"mmrl"} | MODULES
+    assert {path.name for place in mypy["mypy_path"] for path in (ROOT / place).glob("mmrl_*")} == MODULES
+
+
 def installed_plugins(site: Path, wheels: list[Path]) -> list[dict]:
     """What `mmrl plugins --json` says where these wheels are installed."""
     run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", site, *wheels)

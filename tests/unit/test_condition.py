@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mmrl.condition import labels_of, relabelled, shown_as
-from mmrl.gather import Gathered, Group
+from mmrl.groups import Gathered, Group
 from mmrl.schema import ConditionConfig
 from mmrl.types import Credit, Prompt, Rollout, Score, Status, Turn, user
 

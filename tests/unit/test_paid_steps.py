@@ -12,7 +12,7 @@ import torch
 from mmrl import tracks
 from mmrl.algorithms.gae import gae
 from mmrl.algorithms.signals import Signals
-from mmrl.gather import adjusted
+from mmrl.groups import adjusted
 from mmrl.judge import weigh
 from mmrl.schema import RlStage
 from mmrl.simulation import Track

@@ -210,11 +210,7 @@ def test_old_clips_are_removed_while_new_ones_are_written(cache, monkeypatch):
 
 
 def test_a_file_in_place_of_the_folder_is_no_end(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    _goes_elsewhere(tmp_path / "file", monkeypatch)
-
-
-def _goes_elsewhere(place, monkeypatch):
+    (place := tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(place))
     films.folder.cache_clear()
     leave = []

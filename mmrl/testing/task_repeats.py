@@ -1,0 +1,85 @@
+"""Rules for tasks: that rows are the same whoever asks for them, and what they may not draw from."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from mmrl.testing.checks import Fault
+from mmrl.testing.sample import fingerprint, other_random_states, random_states
+from mmrl.testing.task_subject import TaskSubject
+from mmrl.types import Prompt
+
+
+def same_seed_gives_same_rows(subject: TaskSubject) -> None:
+    """The same split and seed give the same rows: from one task asked twice, and from a fresh one while the global
+    random generators stand elsewhere."""
+    for split, rows in subject.rows.items():
+        first = [fingerprint(p) for p in rows]
+        task = subject.make()
+        subject.take(split, task)
+        for seed, whose in ((1, "a fresh task"), (2, "the same task asked again")):
+            with other_random_states(seed):
+                again = subject.take(split, task if seed == 2 else None)
+            _compare(
+                split,
+                rows,
+                first,
+                [fingerprint(p) for p in again],
+                whose,
+                "draw from random.Random(seed) or numpy.random.default_rng(seed), made inside prompts()",
+            )
+
+
+def same_in_another_process(subject: TaskSubject) -> str | None:
+    """Another process, with another hash seed, gives the same rows."""
+    if not subject.registered:
+        return "skipped: another process does not find this task by its id"
+    request = json.dumps(
+        {"id": subject.spec.id, "options": dict(subject.options), "splits": list(subject.rows), "limit": subject.n}
+    )
+    hash_seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    program = "import sys; from mmrl.testing.sample import print_fingerprints; print_fingerprints(sys.argv[1])"
+    done = subprocess.run(
+        [sys.executable, "-c", program, request],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    if done.returncode:
+        raise Fault(f"another process can't make the rows: {(done.stderr.strip().splitlines() or ['it died'])[-1]}")
+    theirs = json.loads(done.stdout.splitlines()[-1])
+    for split, rows in subject.rows.items():
+        _compare(
+            split,
+            rows,
+            [fingerprint(p) for p in rows],
+            theirs[split],
+            "another process",
+            "the order of a set or of a folder's listing is not fixed: sort it",
+        )
+    return None
+
+
+def global_random_state_is_untouched(subject: TaskSubject) -> None:
+    """Making rows neither draws from nor seeds the global random generators."""
+    before = random_states()
+    for split in subject.rows:
+        subject.take(split)
+    for library, state in random_states().items():
+        if library in before and before[library] != state:
+            raise Fault(
+                f"prompts() changed the global generator of {library}: draw from one of your own, "
+                "random.Random(seed) or numpy.random.default_rng(seed)"
+            )
+
+
+def _compare(split: str, rows: list[Prompt], first: list[str], again: list[str], whose: str, cure: str) -> None:
+    if len(first) != len(again):
+        raise Fault(f"split {split!r} gave {len(first)} rows, then {len(again)} from {whose}: {cure}")
+    for row, a, b in zip(rows, first, again, strict=True):
+        if a != b:
+            raise Fault(f"row {row.id!r} of {split!r} is another one from {whose}: {cure}")
