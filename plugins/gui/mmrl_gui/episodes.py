@@ -124,6 +124,7 @@ class Episodes(Task):
     def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
         known_split(split, self.splits)
         if split == "demo" and (recorded := self.recording):
+            recorded.of_size(self.screens.size)
             return Prompts(range(self.sizes[split]), lambda number: self._recorded(recorded, number % len(recorded)))
         known, first = self.screens.pages, APART * SPLITS.index(split)
         pages = self._asked or list(known)
@@ -238,6 +239,7 @@ class Play:
     def step(self, completion: str) -> Reply:
         before = self._shown or self._seen(self._early.result() if self._early else self._start())
         self.steps += 1
+        notes: tuple[str, ...]
         try:
             action, notes = self._said(completion, before), ()
         except NoAction as why:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,9 +85,14 @@ def steps(tables: list[Table]) -> Steps:
     of = [number for number, own in enumerate(episodes) for _ in own]
     about = [known[name] for name in found]
 
+    @lru_cache(maxsize=16)  # episodes are read step by step
+    def read_row(t: int, row: int) -> dict[str, Any]:
+        found: dict[str, Any] = tables[t].rows[row]
+        return found
+
     def read(index: int) -> dict[str, Any]:
         t, row, step = places[index]
-        plain = _plain(tables[t], tables[t].rows[row], step)
+        plain = _plain(tables[t], read_row(t, row), step)
         return {"id": f"{t}-{row}-{max(step, 0)}", **plain}
 
     name = ":".join(table.path for table in tables)

@@ -258,6 +258,66 @@ def test_all_recorded_episodes_may_be_imitated_failures_too(screens, tmp_path):
         Episodes(simulator="fake/x", recording=str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"action": {"kind": "clack"}}, "there is no action called 'clack'"),
+        ({"action": {"kind": "click"}}, "click says no place"),
+        ({"action": {"kind": "click", "at": [25, 500]}}, "is outside its picture of 100 x 100"),
+        ({"action": {"kind": "drag", "at": [25, 25], "to": [-9, 5]}}, "is outside its picture of 100 x 100"),
+        ({"action": None}, "it has no action"),
+        ({"box": [50, 50, 10, 10]}, "the box, .*, is reversed"),
+        ({"picture": "none.png"}, "none.png does not exist"),
+        ({"picture": "cut.png"}, "cut.png is broken or cut off"),
+        ({"picture": "text.png"}, "text.png is broken or of an unknown kind"),
+        ({"picture": None}, "it has no picture"),
+        ("nothing", "step 1 is 'nothing' and not an object"),
+    ],
+)
+def test_a_recording_is_read_as_a_whole_before_anything_is_imitated(screens, tmp_path, change, why):
+    """The second step of an episode in the middle: it would only be met once others were imitated."""
+    recorded(tmp_path, True, False, True)
+    whole = (tmp_path / "2-1.png").read_bytes()
+    (tmp_path / "cut.png").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "text.png").write_text("no picture")
+    rows = [json.loads(line) for line in (tmp_path / "episodes.jsonl").read_text().splitlines()]
+    Episodes(simulator="fake/x", recording=str(tmp_path))
+    for number in (1, 2):
+        other = json.loads(json.dumps(rows))
+        step = other[number]["steps"][1]
+        other[number]["steps"][1] = change if isinstance(change, str) else step | change
+        (tmp_path / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in other))
+        only = "all" if number == 1 else "success"
+        with pytest.raises(UserError, match=rf"episodes.jsonl line {number + 1} step 1\b.*{why}") as found:
+            Episodes(simulator="fake/x", recording=str(tmp_path), only=only)
+        assert "\n" not in str(found.value)
+        if number == 1:
+            assert len(Episodes(simulator="fake/x", recording=str(tmp_path)).recording) == 2, "failures aren't looked at"
+
+
+def test_a_recording_of_other_screens_is_refused(screens, tmp_path):
+    recorded(tmp_path, True, True)
+    Image.new("RGB", (320, 200)).save(tmp_path / "1-1.png")
+    task = Episodes(simulator="fake/x", recording=str(tmp_path))
+    with pytest.raises(UserError, match="has a picture of 320 x 200, and the screens are 100 x 100: record on these screens"):
+        task.prompts("demo", 0)
+    assert task.prompts("train", 0)
+    Image.new("RGB", (100, 100)).save(tmp_path / "1-1.jpg")
+    (tmp_path / "1-1.jpg").rename(tmp_path / "1-1.png")
+    assert Episodes(simulator="fake/x", recording=str(tmp_path)).prompts("demo", 0), "a picture of another format"
+
+
+def test_a_recording_without_an_instruction_is_refused(screens, tmp_path):
+    recorded(tmp_path, True, True)
+    text = (tmp_path / "episodes.jsonl").read_text()
+    (tmp_path / "episodes.jsonl").write_text(text.replace("Do 1.", ""))
+    with pytest.raises(UserError, match=r"episodes.jsonl line 2 step 0: it has no instruction"):
+        Episodes(simulator="fake/x", recording=str(tmp_path))
+    (tmp_path / "episodes.jsonl").write_text(text + "{broken\n")
+    with pytest.raises(UserError, match=r"episodes.jsonl line 3 is no JSON"):
+        Episodes(simulator="fake/x", recording=str(tmp_path))
+
+
 def test_screens_are_given_back_whatever_happens(screens):
     task = Episodes(simulator="fake/x", pages=["one"])
     prompts = [task.prompts("train", 0)[n] for n in range(20)]
