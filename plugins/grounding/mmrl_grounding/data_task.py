@@ -109,7 +109,7 @@ class Data(Grounded):
 class ReferData(Data):
     """Where is the thing that an expression describes? One box. Each expression of a row is a prompt of its own."""
 
-    styles = (*asking.STYLES, "vlm-r1")
+    styles: ClassVar[tuple[str, ...]] = (*asking.STYLES, "vlm-r1")
     asks = "box"
 
     def pose(self, row: dict[str, Any], size: tuple[int, int]) -> Any:
@@ -144,6 +144,7 @@ class PointData(ReferData):
         self._keep(lambda names: names is None or bool(names), "shares")
 
     def pose(self, row: dict[str, Any], size: tuple[int, int]) -> Any:
+        more: dict[str, Any]
         words, asked, objects = row.get("expression") or "", row.get("question"), row["objects"]
         if not objects:
             raise ValueError("it has no object to point at")
@@ -230,7 +231,7 @@ class CountData(Labelled):
         if count is not None:
             if not asked and (not isinstance(words, str) or not words.strip()):
                 raise ValueError(f"it has a number and no expression under any of {', '.join(sources.TEXT_KEYS)}")
-            text = asked or f"How many {words.strip().rstrip('.')} are there?"
+            text = asked or f"How many {str(words).strip().rstrip('.')} are there?"
             return self.asked(text, "count", size), count, [], {"expression": words or asked, "thought": "I count them."}
         label, found = self._drawn(row)
         text = f'How many objects of the kind "{label}" are there?'

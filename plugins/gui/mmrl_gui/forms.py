@@ -77,7 +77,7 @@ def _slider_row(sheet: Sheet, concept: str, icon: str) -> str:
 def wizard(sheet: Sheet) -> Page:
     draw, look = sheet.draw, sheet.look
     top = app_bar(sheet, "checkout", sheet.icon_button("cross", "close"), search=False)
-    steps = ("account", "delivery", "payment", "review")
+    steps: tuple[str, ...] = ("account", "delivery", "payment", "review")
     at = draw.randrange(1, 3)
     steps = steps[at : at + 1] if look.tiny else steps
     at = 0 if look.tiny else at

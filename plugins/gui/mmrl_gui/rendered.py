@@ -41,7 +41,7 @@ class Rendered:
     def pictures(self) -> list[Image]:
         from PIL import Image
 
-        opened = [Image.open(io.BytesIO(png)) for png in self.pngs]
+        opened: list[Image.Image] = [Image.open(io.BytesIO(png)) for png in self.pngs]
         for one in opened:
             one.load()
         return opened

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from mmrl import Prompt, UserError, user
 from mmrl.pictures import chance, rank
@@ -112,7 +113,7 @@ class Grounding(DrawnPages):
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """The mean of texts and of icons, of each way of asking and of each level."""
-        return {name: value for key in ("type", "way", "level") for name, value in means(results, lambda m, k=key: m[k]).items()}
+        return {name: value for key in ("type", "way", "level") for name, value in means(results, itemgetter(key)).items()}
 
     def _pose(self, split: str, number: int) -> Prompt:
         level = self.level_of(number)

@@ -140,7 +140,7 @@ def draw(chart: Chart, size: tuple[int, int]) -> Image.Image:
     """The chart as a picture, RGB of `size` (width, height) pixels."""
     image = Image.new("RGB", size, "white")
     pen = ImageDraw.Draw(image)
-    font = ImageFont.load_default(size=max(8, round(size[1] / 18)))
+    font: Any = ImageFont.load_default(size=max(8, round(size[1] / 18)))
     unit = font.size
     pen.text((size[0] / 2, unit * 0.9), chart.title, INK, font, "mm")
     names = list(chart.labels) if chart.type == "pie" else [name for name, _ in chart.series]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
-Pixels = NDArray[np.float32]
-"""[H, W, 3] or [H, W], 0 to 1."""
+Pixels = np.ndarray
+"""float32 [H, W, 3] or [H, W], 0 to 1."""
 MAX_COMPARED = 224
 """Pixels of the longer side at which pictures are compared; larger ones are reduced."""
 MAX_RENDERED = 512

@@ -148,8 +148,10 @@ def _with_room() -> None:
 
 def _run(command: list[str], folder: Path) -> None:
     """Run the browser in a group of its own, which is killed when the time is up."""
-    silent: dict[str, int] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-    process = subprocess.Popen(command, cwd=folder, start_new_session=True, preexec_fn=_with_room, **silent)
+    none = subprocess.DEVNULL
+    process = subprocess.Popen(
+        command, cwd=folder, start_new_session=True, preexec_fn=_with_room, stdin=none, stdout=none, stderr=none
+    )
     try:
         process.wait(DEADLINE_S)
     except subprocess.TimeoutExpired:

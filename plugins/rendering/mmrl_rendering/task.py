@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from mmrl import Prompt, Task, UserError, user
 from mmrl.media import load_image
@@ -67,7 +67,7 @@ class Drawn(Rendered):
     items: Mapping[str, int] = field(default_factory=lambda: dict(ITEMS))
     """Split -> how many items it has."""
 
-    splits = ("warm", "train", "test")
+    splits: ClassVar[tuple[str, ...]] = ("warm", "train", "test")
 
     def __post_init__(self) -> None:
         whole("turns", self.turns, 1, 100)

@@ -228,7 +228,7 @@ def _values(found: charts.Chart, truth: charts.Chart) -> float:
     for s in range(max(len(found.series), len(truth.series))):
         have, want = (c.series[s][1] if s < len(c.series) else () for c in (found, truth))
         if axes == 2:
-            have, want = sorted(have), sorted(want)
+            have, want = tuple(sorted(have)), tuple(sorted(want))
         count += max(len(have), len(want))
         for a, b in zip(have, want, strict=False):
             pairs = zip(a, b, spans, strict=True) if axes == 2 else [(a, b, spans[0])]

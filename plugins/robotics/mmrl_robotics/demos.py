@@ -50,7 +50,7 @@ class Demos(Episodes):
             )
         super().__init__(simulator=simulator, **options)
         if not simulator:
-            self.splits = ("demo",)
+            self.splits = ("demo",)  # type: ignore[misc]  # the option decides which there are
         self.physical = units == "physical"
         self.data = DataSet(folder, state=state, action=action, cameras=cameras, cache_mb=cache_mb)
         if not self.data.cameras and not state:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ class Pictures:
         try:
             with av.open(str(path)) as video:
                 stream = video.streams.video[0]
-                video.seek(int((time_s + tolerance) / stream.time_base), stream=stream)  # to the key frame before it
+                base = stream.time_base or Fraction(1, 1000)
+                video.seek(int((time_s + tolerance) / base), stream=stream)  # to the key frame before it
                 for frame in video.decode(stream):
                     if best is None or abs(frame.time - time_s) < abs(best.time - time_s):
                         best = frame

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from mmrl import Prompt, Task, UserError
 from mmrl.simulation import Simulation
@@ -23,7 +23,7 @@ class Episodes(Task):
     moments. `train` and `test` have starts; no seed is in two splits.
     """
 
-    splits = SPLITS
+    splits: ClassVar[tuple[str, ...]] = SPLITS
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
@@ -112,7 +113,7 @@ def _named(draw: random.Random, paths: list[list[Cell]]) -> Layout:
 
 def picture(plan: Layout, size: int) -> tuple[Image.Image, dict[str, tuple[int, int]]]:
     """(the map, RGB of `size` x `size` pixels; station -> its centre in pixels)."""
-    font = ImageFont.load_default(size=max(9, round(size / 27)))
+    font: Any = ImageFont.load_default(size=max(9, round(size / 27)))
     bottom = font.size * 1.7
     far = [max(c[axis] for c in plan.places.values()) for axis in (0, 1)]
     step = min(size / (far[0] + 1.2), (size - bottom) / (far[1] + 0.9))

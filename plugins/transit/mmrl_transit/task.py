@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from mmrl import Prompt, Task, UserError, user
 from mmrl.pictures import chance
@@ -58,7 +58,7 @@ class Drawn(Task):
     items: Mapping[str, int] = field(default_factory=lambda: dict(ITEMS))
     """Split -> how many items it has."""
 
-    splits = ("warm", "train", "test")
+    splits: ClassVar[tuple[str, ...]] = ("warm", "train", "test")
 
     def __post_init__(self) -> None:
         one_of("level", self.level, (*LEVELS, "mixed"))

@@ -161,7 +161,8 @@ class Trip(NamedTuple):
 
     @classmethod
     def of(cls, meta: Mapping[str, Any]) -> Trip:
-        return cls(*told(meta, "metro_data", "station1", "station2"), meta.get("best", ()))
+        lines, start, end = told(meta, "metro_data", "station1", "station2")
+        return cls(lines, start, end, meta.get("best", ()))
 
     def best(self) -> tuple[int, int] | None:
         if self.known:

@@ -62,7 +62,8 @@ class Files:
     after: After = "nothing"
 
     def __init__(self, driver: Driver, root: Path, goals: dict[str, Goal]) -> None:
-        self.root, self.goals, self.pages = root.resolve(), goals, tuple(goals)
+        self.root, self.goals = root.resolve(), goals
+        self.pages: Sequence[str] = tuple(goals)
         self._url = driver.site.host(f"folder-{next(_numbers)}", files_of(root))
 
     def address(self, page: str) -> str:

@@ -62,7 +62,7 @@ class World:
             raise Refused(
                 f"{env_id}: its actions are {space}; mmrl drives a Box of one dimension with finite bounds, or a Discrete"
             )
-        self.seed, self.actions, self.total = 0, [], 0.0
+        self.seed, self.actions, self.total = 0, list[Any](), 0.0
 
     def reset(self, seed: int, variant: str | None) -> dict[str, Any]:
         self.seed, self.actions, self.total = seed, [], 0.0
@@ -185,7 +185,7 @@ def made(env_id: str, make: dict[str, Any], modules: tuple[str, ...]) -> tuple[A
     except gymnasium.error.DependencyNotInstalled as error:
         raise Refused(f"{env_id} lacks a package: {' '.join(str(error).split())}") from error
     limit = env.spec.max_episode_steps if env.spec else None
-    outer = env
+    outer: Any = env
     while hasattr(outer, "env"):  # the time limit is the engine's
         if type(outer).__name__ == "TimeLimit":
             limit = limit or outer._max_episode_steps

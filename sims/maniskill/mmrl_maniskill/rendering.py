@@ -45,7 +45,7 @@ def choose(wanted: str, pictures: bool, python: str | None = None, seconds: floa
         if pictures:
             raise UserError('rendering = "none" gives no pictures: take obs = "state", or rendering = "auto"')
         return Rung(rendering="none")
-    tried = []
+    tried: list[str] = []
     for rung in _rungs(wanted):
         why = _probe(rung.rendering, tuple(sorted(rung.environment.items())), python, seconds)
         if why is None:

@@ -76,7 +76,7 @@ class World:
             show_goals(self.env)
         self.facts = {**facts(self.env, control_mode), "max_steps": max_steps}
         self.gripper = self.facts["gripper"]
-        self.seed, self.actions = 0, []
+        self.seed, self.actions = 0, list[Any]()
         check_names(self.env, self.cameras, self.parts)
         gc.collect()
         gc.freeze()  # ManiSkill collects garbage for each new scene: 0.14 s among all that was imported, and nothing without it

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mmrl import user
+from mmrl import Message, user
 
 VIDEO_R1 = (
     "{0}\n"
@@ -80,7 +80,7 @@ EVENTS = {"timezero": TIMEZERO, "time-r1": TIME_R1, "videochat-r1": TIMEZERO}
 """Style -> what is asked about a sentence."""
 
 
-def text_first(text: str, *clips: Any) -> dict[str, Any]:
+def text_first(text: str, *clips: Any) -> Message:
     """A user message with its text before the clip, as TimeZero, Time-R1 and VideoChat-R1 have it."""
     message = user(text, *clips)
     return {**message, "content": [message["content"][-1], *message["content"][:-1]]}

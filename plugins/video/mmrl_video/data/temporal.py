@@ -50,9 +50,10 @@ class TemporalData(ClipData):
         spans = times.checked(given, duration, duration if self.times == "parts" else 1.0)
         if len(spans) > 1 and self.style not in STYLES:
             raise ValueError(f"it has {len(spans)} spans, and {self.style} knows one")
+        asks = "span" if len(spans) == 1 else "spans"
         meta = {
             "style": "short" if self.style == "short" else "tags",
-            "asks": "span" if len(spans) == 1 else "spans",
+            "asks": asks,
             "spans": spans,
             "unit_s": 1.0,
             "duration": round(duration, 3),
@@ -62,7 +63,7 @@ class TemporalData(ClipData):
             **_difficulty(row),
         }
         answer: Any = list(spans[0]) if len(spans) == 1 else [list(s) for s in spans]
-        return Prompt(id=id, messages=self._messages(row, sentence, meta["asks"], self.clip(path)), answer=answer, meta=meta)
+        return Prompt(id=id, messages=self._messages(row, sentence, asks, self.clip(path)), answer=answer, meta=meta)
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """Mean IoU, the share with an IoU of at least 0.3, 0.5 and 0.7 (R1@m), and the mean of each type of row, where rows
