@@ -8,6 +8,7 @@ python -m mmrl_gui.record --screens browser/html --pages mail,shop --out recorde
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
@@ -21,21 +22,26 @@ from mmrl.tasks import one_of, suggest, whole
 from mmrl_gui import pages
 from mmrl_gui.exploring import WALKS
 from mmrl_gui.recording import Plan, Tally, record
+from mmrl_gui.stopping import Stop, deaf
 
 DRAWN = "browser/html"
 """The screens whose pages are drawn here: `--pages` names kinds of them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; 0, 2 for what a person can mend, 130 when it was stopped."""
-    given = _parser().parse_args(arguments)
+    """The command; 0, 2 for what a person can mend, 128 and the signal's number when it was stopped, 130 by Ctrl-C."""
+    given, stop = _parser().parse_args(arguments), Stop()
     try:
-        tally = _recorded(given)
+        with stop.listening():
+            tally = _recorded(given, stop)
     except UserError as error:
         print(f"mmrl_gui.record: {error}", file=sys.stderr)
-        return 2
+        return 128 + stop.number if stop.number else 2
+    except KeyboardInterrupt:
+        print("mmrl_gui.record: stopped before the first episode: nothing was written", file=sys.stderr)
+        return 128 + stop.number
     print(_said(given.out, tally))
-    return 130 if tally.stopped else 0
+    return 128 + (stop.number or signal.SIGINT) if tally.stopped else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -66,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _recorded(given: argparse.Namespace) -> Tally:
+def _recorded(given: argparse.Namespace, stop: Stop) -> Tally:
     whole("--episodes", given.episodes, 1, 1_000_000)
     whole("--steps", given.steps, 1, 1000)
     whole("--seed", given.seed, 0, 2**31 - 1 - given.episodes)
@@ -90,7 +96,7 @@ def _recorded(given: argparse.Namespace) -> Tally:
         elements=given.elements,
         won=given.won,
     )
-    return record(screens, plan, given.out, given.overwrite, _tell if sys.stderr.isatty() else None)
+    return record(screens, plan, given.out, given.overwrite, _tell if sys.stderr.isatty() else None, stop)
 
 
 def _actions(text: str, policy: str) -> list[str]:
@@ -140,4 +146,6 @@ def _option(text: str) -> tuple[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    deaf()
+    sys.exit(code)

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from mmrl.pictures import chance
 from mmrl.screens import Element, Screens
 from mmrl_gui.actions import as_data
 from mmrl_gui.exploring import WALKS, chooser
+from mmrl_gui.stopping import Stop
 from mmrl_gui.tables import EPISODES
 
 if TYPE_CHECKING:
@@ -79,31 +81,37 @@ class Episode:
 
 
 def record(
-    screens: Screens, plan: Plan, folder: Path, overwrite: bool = False, told: Callable[[Tally], None] | None = None
+    screens: Screens,
+    plan: Plan,
+    folder: Path,
+    overwrite: bool = False,
+    told: Callable[[Tally], None] | None = None,
+    stop: Stop | None = None,
 ) -> Tally:
-    """Plays episodes and writes them into a new folder. told: is called after each episode.
+    """Plays episodes and writes them into a new folder. told: is called after each episode. stop: who asks for an early end.
 
-    Ctrl-C ends it; what was finished is kept. Raises UserError for a folder that is taken, where the expert knows none of the
-    pages, or where the browser is lost again and again.
+    Then, and after a KeyboardInterrupt, what was finished is kept, and is a whole recording. Raises UserError for a folder that
+    is taken, where the expert knows none of the pages, or where the browser is lost again and again.
     """
-    tally = Tally()
-    with folder_aside(folder, overwrite) as aside:
+    tally, stop = Tally(), stop or Stop()
+    with stop.bearing(sys.maxsize), folder_aside(folder, overwrite) as aside:
         with contextlib.suppress(KeyboardInterrupt):
             tally.stopped = True
-            _play_all(screens, plan, aside, tally, told)
+            _play_all(screens, plan, aside, tally, told, stop)
             tally.stopped = False
         if not tally.episodes:
             raise UserError(_nothing(plan, tally))
     return tally
 
 
-def _play_all(screens: Screens, plan: Plan, aside: Path, tally: Tally, told: Callable[[Tally], None] | None) -> None:
+def _play_all(screens: Screens, plan: Plan, aside: Path, tally: Tally, told: Callable[[Tally], None] | None, stop: Stop) -> None:
     in_a_row = 0
     for number in range(plan.episodes):
         name, address = plan.pages[number % len(plan.pages)]
         seed = plan.seed + number
         try:
-            episode = play(screens, name, address(seed), seed, plan)
+            with stop.bearing(1):
+                episode = play(screens, name, address(seed), seed, plan, stop)
             in_a_row = 0
         except WorldLost as why:
             tally.lost, tally.why = tally.lost + 1, str(why)
@@ -124,10 +132,12 @@ def _play_all(screens: Screens, plan: Plan, aside: Path, tally: Tally, told: Cal
             told(tally)
 
 
-def play(screens: Screens, name: str, address: str, seed: int, plan: Plan) -> Episode:
-    """One episode. name: of its page. address: what the screens start. Raises WorldLost."""
+def play(screens: Screens, name: str, address: str, seed: int, plan: Plan, stop: Stop) -> Episode:
+    """One episode. name: of its page. address: what the screens start. Raises WorldLost, and KeyboardInterrupt where it is asked
+    to stop before the episode is over."""
     may = screens.actions & set(plan.actions or WALKS)
     chooses = chooser(plan.policy, chance(plan.seed, "walk", name, str(seed)), may)
+    stop.check()
     screen = screens.open(elements=True)
     try:
         shown = screen.start(address, seed)
@@ -151,6 +161,8 @@ def play(screens: Screens, name: str, address: str, seed: int, plan: Plan) -> Ep
             }
             steps.append(own | ({"elements": [_plain(e) for e in shown.elements]} if plan.elements else {}))
             shown = screen.act(step.action)
+            if not shown.terminated:
+                stop.check()
         episode.row |= {"success": shown.success, "raw_reward": float(shown.raw_reward)}
         if shown.picture is not None and steps:
             episode.row["final"] = _held(episode, shown.picture)

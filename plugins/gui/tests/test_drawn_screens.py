@@ -2,9 +2,15 @@
 
 import itertools
 import json
+import os
 import random
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from mmrl_gui import pages, record, recording, rendered, verifiers
@@ -73,6 +79,8 @@ class FakeScreen:
 
     def act(self, action):
         self.owner.acted.append(action)
+        for number in self.owner.signals.pop(len(self.owner.acted), ()):
+            os.kill(os.getpid(), number)
         if self.owner.stops and len(self.owner.acted) >= self.owner.stops:
             raise KeyboardInterrupt
         self.clicked.append((action.kind, action.at, action.text, action.direction))
@@ -121,6 +129,7 @@ class FakeScreens:
     def __init__(self, size=(160, 210), losses=0, stops=0):
         self.size, self.losses, self.stops = tuple(size), losses, stops
         self.started, self.acted, self.closed, self.opened = [], [], 0, 0
+        self.signals = {}  # action, from 1 -> what is sent to this process meanwhile
 
     def open(self, elements=False):
         assert elements
@@ -485,6 +494,54 @@ def test_the_command_records_and_says_what(tmp_path, fake, capsys):
     assert fake[-1].started[0][0].startswith("<!DOCTYPE html>")
 
 
+def whole_recording(folder):
+    """Its rows; each has its pictures, and there is nothing beside them."""
+    rows = rows_of(folder)
+    named = {step["picture"] for row in rows for step in row["steps"]} | {row["final"] for row in rows if row["final"]}
+    assert {path.name for path in folder.iterdir()} == {*named, "episodes.jsonl"} and not list(folder.parent.glob(".*"))
+    return rows
+
+
+@pytest.mark.parametrize("sent", [[signal.SIGTERM], [signal.SIGINT], [signal.SIGTERM, signal.SIGTERM], [signal.SIGINT] * 4])
+def test_a_signal_ends_the_command_and_keeps_what_was_finished(tmp_path, monkeypatch, capsys, sent):
+    screens, before = FakeScreens(), [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    screens.signals[9] = sent
+    monkeypatch.setattr(record, "screens_of", lambda id, options: screens)
+    assert command("--out", tmp_path / "out", "--pages", "two", "--steps", 4, "--episodes", 50) == 128 + sent[0]
+    assert capsys.readouterr().out.startswith(f"{tmp_path / 'out'}: stopped; 2 episodes, 8 steps in all; ")
+    assert len(whole_recording(tmp_path / "out")) == 2 and len(screens.acted) == 9 and screens.opened == screens.closed == 3
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    screens = FakeScreens()
+    screens.signals[1] = sent
+    assert command("--out", tmp_path / "none", "--pages", "two") == 128 + sent[0]
+    assert "nothing was written" in capsys.readouterr().err and not (tmp_path / "none").exists()
+
+
+def test_signals_never_tear_what_is_being_written(tmp_path, monkeypatch, capsys):
+    written = recording._write
+
+    def write(aside, episode):
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGTERM)
+        written(aside, episode)
+
+    monkeypatch.setattr(recording, "_write", write)
+    monkeypatch.setattr(record, "screens_of", lambda id, options: FakeScreens())
+    assert command("--out", tmp_path / "out", "--pages", "two") == 143
+    assert len(whole_recording(tmp_path / "out")) == 1
+    assert ": stopped; 1 episodes" in capsys.readouterr().out
+
+
+def test_a_signal_before_the_first_episode_ends_the_command_at_once(tmp_path, monkeypatch, capsys):
+    def screens_of(id, options):
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("it went on")
+
+    monkeypatch.setattr(record, "screens_of", screens_of)
+    assert command("--out", tmp_path / "out") == 143
+    assert capsys.readouterr().err == "mmrl_gui.record: stopped before the first episode: nothing was written\n"
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -618,6 +675,52 @@ def test_every_click_leads_to_a_screen_of_its_own(chromium):
 def test_every_click_leads_to_a_screen_of_its_own_on_every_kind_of_page(chromium, kind):
     clicks, same = told_apart(pages.draw_page(random.Random(7), kind, (360, 640), "hard"))
     assert clicks > 3 and all(len(set(names)) == 1 for names in same), "only things of one name, which are not asked about"
+
+
+def below(process):
+    """The ids of what a process started, and of what that started."""
+    listed = [int(id) for task in Path(f"/proc/{process}/task").glob("*/children") for id in task.read_text().split()]
+    return listed + [id for child in listed for id in below(child)]
+
+
+def test_a_signal_leaves_a_recording_and_no_browser(chromium, tmp_path):
+    out = tmp_path / "out"
+    asked = [
+        "--screens",
+        "browser/html",
+        "--pages",
+        "mail",
+        "--options",
+        "size=[168, 224]",
+        "--episodes",
+        "100000",
+        "--steps",
+        "2",
+    ]
+    running = subprocess.Popen([sys.executable, "-m", "mmrl_gui.record", *asked, "--out", str(out)], stdout=subprocess.PIPE)
+    try:
+        until = time.monotonic() + 60
+        while time.monotonic() < until and not list(tmp_path.glob(".out.part-*/episodes.jsonl")):
+            time.sleep(0.05)
+        started = below(running.pid)
+        for _ in range(3):
+            running.send_signal(signal.SIGTERM)
+        said, _ = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert running.returncode == 143 and b": stopped; " in said and whole_recording(out)
+    until = time.monotonic() + 10
+    while time.monotonic() < until and any(map(runs, started)):
+        time.sleep(0.05)
+    assert len(started) > 3 and not [id for id in started if runs(id)]
+
+
+def runs(process):
+    """Whether there is such a process, and it isn't over."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_miniwob_is_recorded_and_read_again(chromium, tmp_path):
