@@ -10,17 +10,17 @@ from typing import Any
 import torch
 
 from mmrl.algorithms.labels import co_reward, frequency_entropy
-from mmrl.algorithms.shaping import overlong_penalty
+from mmrl.algorithms.shaping import length_bonus, overlong_penalty
 from mmrl.altered import shuffled
 from mmrl.collect.collector import Collector
 from mmrl.data.source import Place, gold_of
 from mmrl.errors import UserError
 from mmrl.generate.local import Sampling
-from mmrl.groups import Gathered, Group, adjusted
+from mmrl.groups import Gathered, Group, adjusted, right
 from mmrl.interfaces import Task
 from mmrl.judge import Judge, cases_of
 from mmrl.policies.reading import PromptInputs
-from mmrl.schema import RlStage, TemporalConfig
+from mmrl.schema import LengthConfig, RlStage, TemporalConfig
 from mmrl.targets import PluginError, calling
 from mmrl.temporal import Timed, figures
 from mmrl.types import Prompt, Rollout, Score, replace
@@ -120,6 +120,8 @@ class Gatherer:
                 self._vote(group)
         if self.stage.temporal:
             self._time(groups, self.stage.temporal)
+        if self.stage.length:
+            self._measure(groups, self.stage.length)
         self._shorten(groups)
         for group in groups:
             group.alone = group.rewards
@@ -159,6 +161,19 @@ class Gatherer:
             bonuses = timed.bonuses(group.scores, rule)
             group.scores = [adjusted(s, "temporal", b) for s, b in zip(group.scores, bonuses, strict=True)]
             self.timed.append(timed)
+
+    @staticmethod
+    def _measure(groups: Sequence[Group], rule: LengthConfig) -> None:
+        """Pay right answers of some length, as `length_bonus` says, in groups that the rule's verifier judged."""
+        for group in groups:
+            judged = [right(s, rule.verifier) for s in group.scores]
+            accuracy_N = torch.tensor([math.nan if v is None else v for v in judged], dtype=torch.float64)
+            lengths_N = torch.tensor([r.length for r in group.rollouts])
+            paid_N = length_bonus(
+                accuracy_N, lengths_N, bonus=rule.bonus, low=rule.low, high=rule.high, threshold=rule.above
+            ).nan_to_num(0.0)
+            if not all(v is None for v in judged):
+                group.scores = [adjusted(s, "length", b) for s, b in zip(group.scores, paid_N.tolist(), strict=True)]
 
     def _shorten(self, groups: Sequence[Group]) -> None:
         """Take the soft penalty off rewards of completions near their limit."""

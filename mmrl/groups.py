@@ -70,6 +70,12 @@ class Gathered:
         return [k == g.neutral for g in self.groups for k in range(len(g.rollouts))]
 
 
+def right(score: Score, verifier: str = "") -> float | None:
+    """How right an answer is: what a verifier gave it, None where it gave nothing; without one its whole reward, None where that
+    failed."""
+    return score.parts.get(verifier) if verifier and not score.failed else score.value
+
+
 def adjusted(score: Score, part: str, amount: float) -> Score:
     """The score with an amount added, under its own name; a failed one stays failed."""
     if score.value is None:

@@ -107,7 +107,9 @@ def check_acting(config: RunConfig, tasks: Mapping[str, Task], acts: bool) -> No
         if stage.ratio != "token" and not acts:
             raise UserError(f'stages.{number}.ratio = "{stage.ratio}" is for policies that act: words are tokens; leave it out')
         odd = [
-            key for key, off in (("hints", "none"), ("labels", "task"), ("ground_truth", "never")) if getattr(stage, key) != off
+            key
+            for key, off in (("hints", "none"), ("labels", "task"), ("ground_truth", "never"), ("length", None))
+            if getattr(stage, key) != off
         ]
         if acts and (odd or stage.overlong != "keep" or stage.overlong_buffer):
             raise UserError(
@@ -209,10 +211,11 @@ def check_stage(config: RunConfig, number: int, stage: RlStage) -> None:
         raise UserError(
             f"{where}.ground_truth_without names {unknown[0]!r}, which rewards nothing here: {', '.join(sorted(given))}"
         )
-    if stage.temporal and stage.temporal.verifier not in {"", *given}:
-        raise UserError(
-            f"{where}.temporal.verifier names {stage.temporal.verifier!r}, which rewards nothing here: {', '.join(sorted(given))}"
-        )
+    for key, rule in (("temporal", stage.temporal), ("length", stage.length)):
+        if rule and rule.verifier not in {"", *given}:
+            raise UserError(
+                f"{where}.{key}.verifier names {rule.verifier!r}, which rewards nothing here: {', '.join(sorted(given))}"
+            )
     for entry in config.tasks if stage.labels == "co-reward" else ():
         task = plugins.registry().make_task(entry.id, entry.options)
         if type(task).rephrase is Task.rephrase and entry.label in config.weights(stage):

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mmrl.groups import right
 from mmrl.schema import TemporalConfig
 from mmrl.types import Score
 
@@ -21,18 +22,13 @@ class Timed:
 
     @classmethod
     def of(cls, straight: Sequence[Score], mixed: Sequence[Score], rule: TemporalConfig) -> Timed:
-        known = [tuple(v for s in scores if (v := right(s, rule)) is not None) for scores in (straight, mixed)]
+        known = [tuple(v for s in scores if (v := right(s, rule.verifier)) is not None) for scores in (straight, mixed)]
         better = all(known) and statistics.fmean(known[0]) >= rule.ratio * statistics.fmean(known[1])
         return cls(straight=known[0], mixed=known[1], better=better)
 
     def bonuses(self, scores: Sequence[Score], rule: TemporalConfig) -> list[float]:
         """What each answer of the group is paid."""
-        return [rule.bonus if self.better and (right(s, rule) or 0.0) > rule.above else 0.0 for s in scores]
-
-
-def right(score: Score, rule: TemporalConfig) -> float | None:
-    """How right an answer is: what the rule's verifier gave it, or its whole reward; None where its score failed."""
-    return score.parts.get(rule.verifier) if rule.verifier and not score.failed else score.value
+        return [rule.bonus if self.better and (right(s, rule.verifier) or 0.0) > rule.above else 0.0 for s in scores]
 
 
 def figures(timed: Sequence[Timed]) -> dict[str, float]:

@@ -33,23 +33,6 @@ def cosine_length(
     return shortest - (shortest - longest) * (1 - (lengths_N.double() * math.pi / max_length).cos()) / 2
 
 
-def temporal_bonus(
-    accuracy_N: torch.Tensor, shuffled_M: torch.Tensor, *, bonus: float = 0.3, share: float = 0.8, threshold: float = 0.1
-) -> torch.Tensor:
-    """`bonus` for correct rollouts of a group that does well against its shuffled twin: T-GRPO (Feng et al., Video-R1).
-
-    Well enough: the group's mean accuracy is at least `share` of that of the rollouts that saw the frames in random order.
-    Correct: accuracy over `threshold`, as in its code.
-
-    accuracy_N: of the group's rollouts, NaN where the score failed. shuffled_M: of the same prompt with shuffled frames.
-
-    Returns float64 [N], NaN where the accuracy is.
-    """
-    accuracy_N = accuracy_N.double()
-    better = accuracy_N.nanmean() >= share * shuffled_M.double().nanmean()
-    return (bonus * (better & (accuracy_N > threshold)).double()).masked_fill(accuracy_N.isnan(), torch.nan)
-
-
 def length_bonus(
     accuracy_N: torch.Tensor,
     lengths_N: torch.Tensor,

@@ -168,6 +168,27 @@ class TemporalConfig(Section):
     """Which tells right from wrong; the whole reward when empty."""
 
 
+class LengthConfig(Section):
+    """`[stages.length]`: pay right answers of some length, where the group has more than one (Feng et al., Video-R1)."""
+
+    bonus: Weight = 0.2
+    """Added to the reward of each right answer of that length, where at least two of the group are right."""
+    low: Count = 320
+    """Tokens of the shortest that are paid."""
+    high: Positive = 512
+    """Tokens of the longest that are paid."""
+    above: Real = 0.1
+    """An answer is right whose verifier gives more."""
+    verifier: str = ""
+    """Which tells right from wrong; the whole reward when empty."""
+
+    @model_validator(mode="after")
+    def _some_length_is_paid(self) -> LengthConfig:
+        if self.low > self.high:
+            raise ValueError(f"length.low = {self.low} is above length.high = {self.high}, so no length is paid: swap them")
+        return self
+
+
 class RlStage(Training):
     """`[[stages]] kind = "rl"`: sample, score, reinforce."""
 
@@ -260,6 +281,8 @@ class RlStage(Training):
     """Train with the prompt telling whether the completion was good."""
     temporal: TemporalConfig | None = None
     """Pay for answers that need the order of a video's frames."""
+    length: LengthConfig | None = None
+    """Pay right answers of some length."""
 
     @model_validator(mode="after")
     def _rules_leave_something(self) -> RlStage:
@@ -282,6 +305,8 @@ class RlStage(Training):
                     )
             if self.temporal:
                 raise ValueError(f'temporal asks verifiers what is right, labels = "{self.labels}" does without: drop one')
+            if self.length and self.length.verifier:
+                raise ValueError(f'length.verifier names one that labels = "{self.labels}" never asks: drop one of them')
         for key, changed in (("hints", self.hints == "ghpo"), ("labels", self.labels == "co-reward")):
             if self.condition and changed:
                 raise ValueError(

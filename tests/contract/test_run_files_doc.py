@@ -34,6 +34,7 @@ SECTIONS: list[tuple[str, type[schema.Section]]] = [
     ("[stages.critic]", schema.CriticConfig),
     ("[stages.imitation]", schema.ImitationConfig),
     ("[stages.temporal]", schema.TemporalConfig),
+    ("[stages.length]", schema.LengthConfig),
     ("[stages.condition]", schema.ConditionConfig),
     ("[generate]", schema.GenerateConfig),
     ("[simulate]", schema.SimulateConfig),

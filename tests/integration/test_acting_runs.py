@@ -252,6 +252,7 @@ def test_a_simulator_that_breaks_costs_its_episode_and_no_more(tmp_path):
         ({"tasks": [{"id": "toy/colour"}, {"id": "dial/turn"}]}, "answered in words: train them in two runs"),
         ({"stages": [{**GRPO, "hints": "ghpo"}]}, "stages.0.hints is about words|hints is about words"),
         ({"stages": [{**GRPO, "overlong": "mask"}]}, "overlong is about words"),
+        ({"stages": [{**GRPO, "length": {}}]}, "length is about words"),
         ({"stages": [{"kind": "distill", "steps": 1, "teacher": "x"}]}, 'divergence = "reverse": with this teacher'),
         ({"stages": [{"kind": "sft", "steps": 1, "split": "demo"}]}, "has no split 'demo': choose one of warm, train, test"),
         ({"simulate": {"device": "cuda:77"}}, "simulate.device = 'cuda:77'"),

@@ -139,6 +139,7 @@ BASES: dict[str, dict[str, Any]] = {
 FILM = {"tasks": [{"id": "extras/film"}]}
 FILMED = {"tasks": [{"id": "extras/film", "verifiers": {"toy/letters": 1.0, "extras/opposite": 0.5}}]}
 TIMED = FILM | {"stages.0.temporal": {}}
+MEASURED = FILM | {"stages.0.length": {"low": 1, "high": 8}}
 OWN_CODE, ELSEWHERE = "a checkpoint with code of its own", "a folder that is not there yet"
 TWO = [{"id": "toy/colour", "name": "one"}, {"id": "toy/colour", "name": "two"}]
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
@@ -1026,6 +1027,19 @@ ENTRIES = {
         why="another verifier tells right from wrong",
         seen=metric("temporal/ordered"),
     ),
+    "stages.rl.length": Effect(
+        to={"low": 1, "high": 8}, also=FILM, why="right answers of that length are paid", seen=lambda a, b: long(b) > 0 == long(a)
+    ),
+    "stages.rl.length.bonus": Effect(to=0.4, also=MEASURED, why="they are paid more", seen=rewards),
+    "stages.rl.length.low": Effect(to=5, also=MEASURED, why="none is so long", seen=lambda a, b: long(a) > 0 == long(b)),
+    "stages.rl.length.high": Effect(to=1, also=MEASURED, why="few are so short", seen=lambda a, b: long(a) > long(b)),
+    "stages.rl.length.above": Effect(to=1.0, also=MEASURED, why="none is right enough", seen=lambda a, b: long(a) > 0 == long(b)),
+    "stages.rl.length.verifier": Effect(
+        to="extras/opposite",
+        also=FILMED | {S + "length": {"low": 1, "high": 8, "above": 0.75}},
+        why="another verifier tells right from wrong",
+        seen=rewards,
+    ),
     "policy.trust_remote_code": Effect(
         to=True,
         also={"policy.model": OWN_CODE, S + "steps": 1},
@@ -1268,13 +1282,21 @@ ENTRIES = {
         },
     ),
 }
-SECTIONS = {"policy", "policy.lora", "stages.rl.critic", "stages.rl.imitation", "stages.rl.condition", "stages.rl.temporal"}
+SECTIONS = {
+    *("policy", "policy.lora"),
+    *(f"stages.rl.{name}" for name in ("critic", "imitation", "condition", "temporal", "length")),
+}
 """Sections that may be left out or given: they have an entry of their own besides those of their keys."""
 
 
 def paid(ran):
     """How much the order of frames has paid."""
     return sum(row["score"]["parts"].get("temporal", 0.0) for row in ran.rollouts)
+
+
+def long(ran):
+    """How much lengths have paid."""
+    return sum(row["score"]["parts"].get("length", 0.0) for row in ran.rollouts)
 
 
 def prompt_length(ran):

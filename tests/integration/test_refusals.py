@@ -104,6 +104,18 @@ REFUSED = {
         stage(temporal={"verifier": "toy/leters"}),
         r"stages\.0\.temporal\.verifier names 'toy/leters', which rewards nothing here: toy/letters",
     ),
+    "an unknown verifier of what is right and long": (
+        stage(length={"verifier": "toy/leters"}),
+        r"stages\.0\.length\.verifier names 'toy/leters', which rewards nothing here: toy/letters",
+    ),
+    "a shortest above the longest": (
+        stage(length={"low": 600}),
+        r"stages\.0\.length.*length\.low = 600 is above length\.high = 512, so no length is paid: swap them",
+    ),
+    "a verifier that is never asked": (
+        stage(length={"verifier": "toy/letters"}, labels="majority"),
+        r"stages\.0.*length\.verifier names one that labels = \"majority\" never asks: drop one of them",
+    ),
     "a condition of nothing": (stage(condition={"positive": " "}), r"stages\.0\.condition.*positive is blank.*give a text"),
     "a bad condition of nothing": (stage(condition={"negative": ""}), r"stages\.0\.condition.*negative is blank.*give a text"),
     "conditions that are the same": (

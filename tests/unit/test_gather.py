@@ -3,6 +3,7 @@ what it says; `x` is a completion whose verifier fails, `RIGHT/FORMAT` one that 
 
 import contextlib
 import math
+import random
 from types import SimpleNamespace
 
 import pytest
@@ -193,6 +194,57 @@ def test_what_is_right_without_labels_is_nobodys_to_tell():
 def test_scores_that_failed_are_neither_right_nor_wrong():
     found = Step({"p0": ["1", "x"], "p0~": ["x"]}, films="a", prompts_per_step=1, temporal={})()
     assert values(found.groups[0]) == [1.0, None] and "temporal/paid_share" not in found.counts
+
+
+# -- lengths that are paid ----------------------------------------------------------------------------------------------
+
+
+def measured(*groups, **keys):
+    """Groups of four, `RIGHT:TOKENS`, and what length paid each answer; None where it had no say."""
+    step = Step(script(*groups), group_size=4, prompts_per_step=len(groups), **{"length": {}} | keys)
+    return [[s.parts.get("length") for s in g.scores] for g in step().groups]
+
+
+def test_right_answers_of_some_length_are_paid_where_two_are_right():
+    """By hand, after Video-R1: 0.2 for 320 to 512 tokens, to answers above 0.1, of which there are at least two."""
+    groups = ["0:400 0:320 0.1:400 0:512", "1:400 0:400 0.1:320 x:400", "1:319 1:320 0:400 0.1:400", "1:512 0.2:513 0:320 x:400"]
+    assert measured(*groups) == [[0] * 4, [0, 0, 0, None], [0, 0.2, 0, 0], [0.2, 0, 0, None]]
+    assert measured("1:320 1:512 1:319 1:513") == [[0.2, 0.2, 0, 0]]
+    assert measured("1:2 1:3 0.5:4 0.4:3", length={"bonus": 0.5, "low": 3, "high": 4, "above": 0.4}) == [[0, 0.5, 0.5, 0]]
+
+
+def test_a_length_that_is_paid_is_part_of_the_reward_and_a_failed_score_stays_failed():
+    found = Step(script("1:400 1:2 x:400 0.5:400"), group_size=4, prompts_per_step=1, length={})().groups[0]
+    assert values(found) == pytest.approx([1.2, 1, None, 0.7], nan_ok=False) and found.alone == pytest.approx([1.2, 1, 0.7])
+
+
+def test_lengths_are_paid_as_a_slow_reference_has_it():
+    draw = random.Random(5)
+    for _ in range(60):
+        rights = [draw.choice(["0", "0.1", "0.2", "1", "x"]) for _ in range(4)]
+        tokens = [draw.choice([319, 320, 321, 511, 512, 513]) for _ in range(4)]
+        paid = []
+        for one, count in zip(rights, tokens, strict=True):
+            correct = [r for r in rights if r not in ("x", "0", "0.1")]
+            paid.append(0.2 if one in correct and len(correct) > 1 and not (count < 320 or count > 512) else 0.0)
+        expected = [None if r == "x" else p for r, p in zip(rights, paid, strict=True)]
+        found = measured(" ".join(f"{r}:{n}" for r, n in zip(rights, tokens, strict=True)))[0]
+        assert [p or 0.0 for p in expected] == [p or 0.0 for p in found]
+
+
+def test_one_verifier_may_tell_which_lengths_are_paid():
+    """A form that is right adds to the reward; it makes no answer right."""
+    answers, weights = ["1/0:400 0/1:400 1/1:400 0/0:400"], {"right": 1.0, "format": 0.5}
+    assert measured(*answers, weights=weights) == [[0.2, 0.2, 0.2, 0]]
+    assert measured(*answers, weights=weights, length={"verifier": "right"}) == [[0.2, 0, 0.2, 0]]
+    assert measured(*answers, weights=weights, length={"verifier": "format"}) == [[0, 0.2, 0.2, 0]]
+    assert measured(*answers, weights=weights, length={"verifier": "another task's"}) == [[None] * 4]
+
+
+def test_shuffled_answers_have_no_length_that_is_paid():
+    step = Step({"p0": ["1:400", "1:400"], "p0~": ["1:400"]}, films="a", prompts_per_step=1, temporal={}, length={})
+    found = step()
+    assert values(found.groups[0]) == pytest.approx([1.5, 1.5]) and [values(g) for g in found.spent] == [[1.0]]
 
 
 # -- groups that are replaced and left out ------------------------------------------------------------------------------

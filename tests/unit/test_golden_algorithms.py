@@ -8,6 +8,9 @@ import pytest
 import torch
 
 from mmrl.algorithms import advantage, labels, loss, shaping
+from mmrl.schema import TemporalConfig
+from mmrl.temporal import Timed
+from mmrl.types import Score
 
 ROWS = [
     json.loads(line)
@@ -53,9 +56,10 @@ def step_filter(v, next_v, reward, mc_return):
 
 
 def temporal(acc, format, shuffled_acc, lengths):
+    straight, mixed, rule = [Score(a) for a in acc], [Score(a) for a in shuffled_acc], TemporalConfig()
+    timed = torch.tensor(Timed.of(straight, mixed, rule).bonuses(straight, rule))
     acc = torch.tensor(acc, dtype=torch.float64)
-    bonus = shaping.temporal_bonus(acc, torch.tensor(shuffled_acc)) + shaping.length_bonus(acc, torch.tensor(lengths))
-    return acc + torch.tensor(format) + bonus
+    return acc + torch.tensor(format) + timed + shaping.length_bonus(acc, torch.tensor(lengths))
 
 
 def grasp(is_src_obj_grasped, consecutive_grasp, success, previous_potential):

@@ -14,9 +14,11 @@ from mmrl.algorithms.shaping import (
     outcome_at_last,
     overlong_penalty,
     potential_difference,
-    temporal_bonus,
     time_proportional,
 )
+from mmrl.schema import TemporalConfig
+from mmrl.temporal import Timed
+from mmrl.types import Score
 
 
 def test_overlong_penalty_is_a_straight_line_into_the_limit():
@@ -47,9 +49,15 @@ def test_the_temporal_bonus_needs_four_fifths_of_the_shuffled_accuracy():
         acc, shuffled = (rng.choice([0.0, 0.1, 0.5, 1.0, np.nan], int(rng.integers(1, 9))) for _ in range(2))
         good = [a for a in acc if a == a], [a for a in shuffled if a == a]
         paid = all(good) and sum(good[0]) / len(good[0]) >= 0.8 * sum(good[1]) / len(good[1])
-        expected = [math.nan if a != a else 0.3 if paid and a > 0.1 else 0.0 for a in acc]
-        np.testing.assert_allclose(temporal_bonus(torch.tensor(acc), torch.tensor(shuffled)).numpy(), expected)
-    assert temporal_bonus(torch.tensor([1.0, 0.5]), torch.tensor([1.0])).tolist() == [0.0, 0.0]  # 0.75 of it
+        expected = [0.3 if paid and a > 0.1 else 0.0 for a in acc]
+        assert temporal_bonuses(acc, shuffled) == expected
+    assert temporal_bonuses([1.0, 0.5], [1.0]) == [0.0, 0.0]  # 0.75 of it
+
+
+def temporal_bonuses(acc, shuffled):
+    """By the rule of `[stages.temporal]` as it stands; a score of NaN is one that failed."""
+    straight, mixed = ([Score(None if a != a else float(a)) for a in found] for found in (acc, shuffled))
+    return Timed.of(straight, mixed, TemporalConfig()).bonuses(straight, TemporalConfig())
 
 
 def test_the_length_bonus_needs_two_that_are_correct():

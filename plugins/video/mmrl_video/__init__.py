@@ -124,7 +124,6 @@ def _verifiers() -> list[VerifierSpec]:
             id="video/answer", target="mmrl_video.kinds:answer", summary="one of these, by the kind of question", graded=True
         ),
         spec("format", "form", "the form of answer that the task asks for"),
-        spec("length", "length", "a right answer of 320 to 512 tokens, as Video-R1 pays", rollout=True),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Our verifiers for clips: when something happens, in which order, how often, where it moves; their form and their length.
+"""Our verifiers for clips: when something happens, in which order, how often, where it moves; and their form.
 
 Times are in seconds from the clip's start. The answer is read from the one `<answer>` tag, where there is any or the task
 asks for tags, else it is the whole completion. `answers.py` has the verifiers for options, numbers and texts.
@@ -13,12 +13,10 @@ from typing import Any, Literal
 from mmrl import Case, Score
 from mmrl.parse import only_answer
 from mmrl.tasks import one_of
-from mmrl_video import reading, spans, tracks, video_r1
-from mmrl_video.answers import accepted, choice, number, open_, picked, text
+from mmrl_video import reading, spans, tracks
+from mmrl_video.answers import accepted, picked
 from mmrl_video.spans import Span
 
-SHORTEST, LONGEST = 320, 512
-"""Tokens between which Video-R1 pays for length."""
 # -- when -------------------------------------------------------------------------------------------------------------------
 
 
@@ -222,7 +220,7 @@ def _letter_and_spans(case: Case, answer: str) -> tuple[str, list[Span] | None]:
     return letter.rstrip(",;:"), reading.spans(answer[cut:])
 
 
-# -- form and length --------------------------------------------------------------------------------------------------------
+# -- form -------------------------------------------------------------------------------------------------------------------
 
 
 def form(case: Case) -> Score:
@@ -297,27 +295,3 @@ def _two_blocks(completion: str) -> bool:
     glued = not glue or (glue.startswith("<glue>") and glue.endswith("</glue>") and glue.count("glue>") == 2)
     blocks = thought.startswith("<think>") and not before.strip() and bool(closed) and glued
     return blocks and bool(thought[7:].strip()) and bool(inside.strip())
-
-
-def length(case: Case, of: str = "answer@video-r1", above: float = 0.1, low: int = SHORTEST, high: int = LONGEST) -> Score:
-    """1 for a right answer of `low` to `high` tokens, both included, and 0 for every other: Video-R1's reward of length (Feng
-    et al. 2025, section 3.2), which it weighs 0.2. Right is what `of` pays more than `above` for.
-
-    of: which verifier says so, of `RIGHT`. Tokens are those that were sampled, the end token included; without a rollout, words.
-    Video-R1 pays only where at least two of a group are right; this sees one at a time.
-    Known exploits: whatever fills the length serves; the answer must be right all the same.
-    """
-    one_of("of", of, tuple(RIGHT))
-    found = RIGHT[of](case)
-    value = found.value if isinstance(found, Score) else found
-    tokens = len(case.completion.split())
-    if case.rollout is not None:
-        tokens = len(next((turn.token_ids for turn in reversed(case.rollout.turns) if turn.token_ids), ()))
-    paid = value is not None and value > above and low <= tokens <= high
-    return Score(float(paid), detail=f"{tokens} tokens, {of} {value or 0:.3f}")
-
-
-RIGHT: dict[str, Callable[[Case], float | Score]] = {
-    **{"answer@video-r1": video_r1.answer, "tiou": tiou, "anomaly": anomaly, "count": count, "order": order, "choice": choice},
-    **{"number": number, "text": text, "open": open_, "tracking": tracking, "grounded-choice": grounded_choice},
-}

@@ -80,4 +80,4 @@ def test_the_rules_find_planted_faults(id, fault):
 
 def test_every_verifier_of_ours_is_checked_here_or_pays_for_form():
     ours = {id.partition("/")[2] for id in plugins.registry().specs("verifiers") if id.startswith("video/") and "@" not in id}
-    assert ours - set(ROWS) == {"format", "length"}
+    assert ours - set(ROWS) == {"format"}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mmrl_video import answers, metrics, reading, spans, tracks, verifiers, words
 from mmrl_video.stems import stem
 
-from mmrl import Case, Frame, Prompt, Rollout, Score, Status, Turn, plugins
+from mmrl import Case, Frame, Score, plugins
 
 
 def score(verify, completion, answer, meta=None, **options):
@@ -465,7 +465,7 @@ def test_grounded_choices(text, value):
     )
 
 
-# -- form and length --------------------------------------------------------------------------------------------------------
+# -- form -------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -505,19 +505,6 @@ def test_forms(style, asks, text, value):
     assert score(verifiers.form, tags("anything"), None) == 1 and score(verifiers.form, "anything", None) == 0
     for asked, said in (("order", "2 1"), ("counts", "5")):
         assert score(verifiers.form, said, "12" if asked == "order" else 7, {"style": "short", "asks": asked}) == 1
-
-
-def test_length_is_paid_for_right_answers_alone():
-    def of(tokens, said="B", **options):
-        turn = Turn(observed_ids=(1,), token_ids=tuple(range(tokens)), logprobs=(0.0,) * tokens, text="")
-        rollout = Rollout(prompt=Prompt(messages=[]), group=0, turns=(turn,), status=Status.FINISHED)
-        case = Case(completion=tags(said), answer="B", meta={"problem_type": "multiple choice"}, rollout=rollout)
-        return verifiers.length(case, **options).value
-
-    assert [of(n) for n in (0, 319, 320, 400, 512, 513)] == [0, 0, 1, 1, 1, 0] and of(400, "A") == 0
-    assert of(5, of="choice", low=2, high=8) == 1 and of(400, "B or C", of="choice") == 0
-    words = Case(completion=tags("B") + " x" * 330, answer="B", meta={"problem_type": "multiple choice"})
-    assert verifiers.length(words).value == 1
 
 
 # -- attacks ----------------------------------------------------------------------------------------------------------------
