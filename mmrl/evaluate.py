@@ -18,9 +18,11 @@ from mmrl.data.source import Indexable, prompt_at, prompts_of
 from mmrl.episodes import Watched
 from mmrl.errors import UserError
 from mmrl.generate.local import Sampling
+from mmrl.generate.steering import Steering
 from mmrl.interfaces import Task
 from mmrl.intervals import Z, wilson
 from mmrl.judge import Judge, cases_of, lost
+from mmrl.paired import compare
 from mmrl.schema import RunConfig, TaskConfig
 from mmrl.specs import VerifierSpec
 from mmrl.targets import PluginError, calling
@@ -66,9 +68,11 @@ class Evaluation:
     extra: dict[str, float] = field(default_factory=dict)
     """What the task's `summarise` adds, `part/NAME` of the parts that the verifier names, `truncated_share` and `failed` of the
     answers; with several answers a prompt `pass@k` and
-    `majority@k`, see `several`; with `evaluate.blank`, `blank`: the value on blanked pictures, where the task has any."""
+    `majority@k`, see `several`; with `evaluate.blank`, `blank`: the value on blanked pictures, where the task has any; likewise
+    `shuffled`, `sparse_to_dense` and `steered`, with figures of their own."""
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Of a task that acts: `episode/success` (at any time) and `episode/success_at_end` of `extra` -> such bounds."""
+    """Of a task that acts: `episode/success` (at any time) and `episode/success_at_end` of `extra` -> such bounds; of steered
+    answers, `steered` and `steered/gain`."""
     samples: int = 1
     """Answers to each prompt, or episodes from each start."""
     temperature: float = 0.0
@@ -130,7 +134,8 @@ class Evaluator:
         metric = metric_of(self.config, label)
         spec = plugins.registry().get("verifiers", metric)
         watched = Watched(self.config.record.episodes)
-        prompts, cases, scores = self._answered(label, metric, watched=watched)
+        watching = self._steering(learning_rate=0.0)
+        prompts, cases, scores = self._answered(label, metric, watched=watched, steering=watching)
         items = self._scored(label, prompts, cases, scores)
         extra = self._summarise(label, [(p, i.value) for p, i in zip(prompts, items, strict=True) if i.value is not None])
         extra |= parts_of(scores)
@@ -147,10 +152,14 @@ class Evaluator:
             extra["shuffled"] = self._otherwise(label, metric, "on shuffled videos", lambda prompt: shuffled(prompt, seed))
         if self.config.evaluate.frames and any(p.videos for p in prompts):
             extra |= self._sparse_to_dense(label, metric, spec)
+        intervals = {name: interval_of(outcomes[name]) for name in HELD if name in outcomes}
+        if watching and any(p.videos for p in prompts):
+            extra |= {f"unsteered/{name}": value for name, value in watching.figures().items()}
+            extra |= self._steered(label, metric, spec, items, intervals)
         figure = _figure(label, self.config.evaluate.split, spec, metric, items, extra)
         return replace(
             figure,
-            intervals={name: interval_of(outcomes[name]) for name in HELD if name in outcomes},
+            intervals=intervals,
             samples=self.config.evaluate.samples,
             temperature=self.config.evaluate.temperature,
             episodes=watched.rows,
@@ -160,6 +169,30 @@ class Evaluator:
         """The figure where each prompt is seen otherwise. how: in words."""
         return statistics.fmean(_values(self._scored(label, *self._answered(label, metric, how, alter))))
 
+    def _steering(self, **other: float) -> Steering | None:
+        """How videos are answered where `evaluate.steer` says so. other: settings that differ from the run file's."""
+        settings = self.config.evaluate
+        return Steering(**{**settings.steering.model_dump(), **other}) if settings.steer else None
+
+    def _steered(
+        self, label: str, metric: str, spec: VerifierSpec, items: Sequence[Item], intervals: dict[str, tuple[float, float]]
+    ) -> dict[str, float]:
+        """`steered`, the figure of steered answers, `steered/gain`, what it is above that of the others on the prompts that both
+        were scored on, and what was seen of the answers. intervals: gets the bounds of both."""
+        steering = self._steering()
+        assert steering is not None
+        found = self._scored(label, *self._answered(label, metric, "steered", steering=steering))
+        figure = _figure(label, self.config.evaluate.split, spec, metric, found, {})
+        both = [(a.value, b.value) for a, b in zip(items, found, strict=True) if a.value is not None and b.value is not None]
+        intervals["steered"] = figure.low, figure.high
+        extra = {"steered": figure.value} | {f"steered/{name}": value for name, value in steering.figures().items()}
+        if both:
+            gain = compare(*zip(*both, strict=True))
+            extra["steered/gain"] = gain.difference
+            if math.isfinite(gain.low):  # one graded value says nothing of their spread
+                intervals["steered/gain"] = gain.low, gain.high
+        return extra
+
     def _answered(
         self,
         label: str,
@@ -167,9 +200,10 @@ class Evaluator:
         how: str = "",
         alter: Callable[[Prompt], Prompt] = lambda prompt: prompt,
         watched: Watched | None = None,
+        steering: Steering | None = None,
     ) -> tuple[list[Prompt], list[Case], list[Score]]:
         """[P] prompts, [P * k] answers to them and their scores, a prompt's next to each other. alter: what is done to a prompt
-        before it is answered, `how` in words. watched: is shown the first answer to each."""
+        before it is answered, `how` in words. watched: is shown the first answer to each. steering: of answers to videos."""
         entry, settings = entry_of(self.config, label), self.config.evaluate
         spec = plugins.registry().get("verifiers", metric)
         limit = self.config.generate.max_tokens
@@ -180,6 +214,7 @@ class Evaluator:
                 max_tokens=min(entry.max_tokens or limit, limit),
                 temperature=settings.temperature,
                 seed=derive(self.config.seed, "evaluate", label, len(asked)),
+                steering=steering if any(p.videos for p in prompts) else None,
             )
             shown = [alter(self.shown(p)) for p in prompts]
             rollouts = self.collector.collect(shown, self.collector.encode(shown), settings.samples, sampling)

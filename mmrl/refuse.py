@@ -92,6 +92,8 @@ def check_acting(config: RunConfig, tasks: Mapping[str, Task], acts: bool) -> No
         )
     if acts and not acted:
         raise UserError(f"policy.kind = {config.policy.kind!r} acts in simulators, and task {spoken[0]!r} is answered in words")
+    if acted and config.evaluate.steer:
+        raise UserError(f"evaluate.steer is for answers in words to videos, and task {acted[0]!r} acts: leave it out")
     for label in acted:
         simulation = tasks[label].simulation
         assert simulation is not None

@@ -25,6 +25,9 @@ COLUMNS = (
     ("episode/return", "return"),
 )
 """What the table of tasks that act has beside their metric."""
+WAYS = ("unsteered", "steered")
+SEEN = {"entropy": "entropy, nats", "peak": "highest at token", "tokens": "tokens"}
+"""What is said of steered answers and of the others -> the head of its column."""
 
 
 @click.command()
@@ -37,6 +40,7 @@ COLUMNS = (
 @click.option("--shuffled", is_flag=True, help="Also with the frames of videos in another order.")
 @click.option("--frames", metavar="N,N,..", help="Also answers from so many frames, and from more where they differ.")
 @click.option("--agree", type=click.IntRange(min=1), metavar="K", help="How many answers must be the same, for --frames.")
+@click.option("--steer", is_flag=True, help="Also with answers to videos steered by their entropy (V-Reason).")
 @click.option(
     "--videos", type=click.Path(path_type=Path), metavar="DIR", help="Keep the first successes and failures of tasks that act."
 )
@@ -56,6 +60,7 @@ def command(
     shuffled: bool,
     frames: str | None,
     agree: int | None,
+    steer: bool,
     videos: Path | None,
     overrides: tuple[str, ...],
     as_json: bool,
@@ -77,6 +82,7 @@ def command(
     own = {"n": n, "temperature": temperature, "samples": samples, "agree": agree}
     extra += ["evaluate.shuffled=true"] if shuffled else []
     extra += [f"evaluate.frames=[{frames}]"] if frames else []
+    extra += ["evaluate.steer=true"] if steer else []
     extra += [f"evaluate.{key}={value}" for key, value in own.items() if value is not None]
     config = load_config(target / "config.toml" if folder else target, [*overrides, *extra])
     tell(f"loading {config.policy.model} ...")
@@ -99,6 +105,8 @@ def command(
     else:
         for f in figures:
             _print(f, settings.n)
+            if settings.steer:
+                _print_steered(f)
 
 
 def _refuse_full(videos: Path) -> None:
@@ -165,8 +173,26 @@ def _print(figure: Evaluation, asked: int) -> None:
     for name, value in figure.extra.items():
         if name == "blank":
             click.echo(f"  blank {value:.3f} (with every picture blanked)")
-        elif "@" not in name and (value or name != "failed"):
+        elif "@" not in name and name.split("/")[0] not in WAYS and (value or name != "failed"):
             click.echo(f"  {name} {value:.3f}{_interval(figure, name)}")
+
+
+def _print_steered(figure: Evaluation) -> None:
+    """The steered answers and the others side by side."""
+    from mmrl.cli.table import print_table
+
+    extra = figure.extra
+    if "steered" not in extra:
+        click.echo("  not steered: no prompt shows a video")
+        return
+    values = (
+        f"{figure.value:.3f} ({figure.low:.3f} to {figure.high:.3f})",
+        f"{extra['steered']:.3f}{_interval(figure, 'steered')}",
+    )
+    rows = [[way, value, *(f"{extra[f'{way}/{name}']:.3f}" for name in SEEN)] for way, value in zip(WAYS, values, strict=True)]
+    print_table("all answers, and what was seen of those to videos", ["", figure.metric, *SEEN.values()], rows)
+    if "steered/gain" in extra:
+        click.echo(f"  steered less unsteered {extra['steered/gain']:+.3f}{_interval(figure, 'steered/gain')}")
 
 
 def _interval(figure: Evaluation, name: str) -> str:

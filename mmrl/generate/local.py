@@ -10,6 +10,7 @@ from transformers import DynamicCache
 
 from mmrl.errors import UserError
 from mmrl.generate.cache import expand, select
+from mmrl.generate.steering import Steering, decoding
 from mmrl.policies.reading import PromptInputs, concatenate
 from mmrl.policies.vlm import VLM
 
@@ -37,6 +38,8 @@ class Sampling:
     top_k: int = 0
     """Only so many of the likeliest tokens are sampled; 0 for all."""
     seed: int = 0
+    steering: Steering | None = None
+    """Steers the answers to videos while they are decoded."""
 
 
 class LocalGenerator:
@@ -53,10 +56,11 @@ class LocalGenerator:
         at_once = max(1, self.batch_size // group_size) if self.policy.family.shares_prefix else 1
         order = sorted(range(len(inputs)), key=lambda i: len(inputs[i].ids))  # like lengths together: little padding
         groups: list[list[Sample]] = [[] for _ in inputs]
-        for start in range(0, len(order), at_once):
-            chosen = order[start : start + at_once]
-            for i, group in zip(chosen, self._decode([inputs[i] for i in chosen], group_size, sampling, noise), strict=True):
-                groups[i] = group
+        with decoding(sampling.steering, self.policy.model):
+            for start in range(0, len(order), at_once):
+                chosen = order[start : start + at_once]
+                for i, group in zip(chosen, self._decode([inputs[i] for i in chosen], group_size, sampling, noise), strict=True):
+                    groups[i] = group
         return groups
 
     @torch.inference_mode()
@@ -72,7 +76,6 @@ class LocalGenerator:
                 found[i] = row
         return torch.stack([row for row in found if row is not None])
 
-    @torch.inference_mode()
     def _decode(
         self, inputs: list[PromptInputs], group_size: int, sampling: Sampling, noise: torch.Generator
     ) -> list[list[Sample]]:
@@ -88,6 +91,8 @@ class LocalGenerator:
         expand(cache, prompt_N, group_size)
         logits = logits.repeat_interleave(group_size, 0)
         mask = None if mask is None else mask.repeat_interleave(group_size, 0)
+        steered = sampling.steering.begin(policy, cache, inputs, logits) if sampling.steering else None
+        step = steered.step if steered else policy.family.step
         position_N = torch.tensor([i.next_position for i in inputs], device=device).repeat_interleave(group_size)
         eos = torch.tensor(sorted(policy.eos), device=device)
         tokens_TN: list[torch.Tensor] = []
@@ -118,7 +123,9 @@ class LocalGenerator:
                 if inputs[0].positions is None
                 else (position_N + t)[None, :, None].expand(inputs[0].positions.shape[0], -1, -1)
             )
-            logits = policy.family.step(token[:, None], mask, positions, {}, cache)
+            logits = step(token[:, None], mask, positions, {}, cache)
+        if steered:
+            steered.end(length_N)
         tokens, logprobs = torch.stack(tokens_TN, 1).tolist(), torch.stack(logprobs_TN, 1).tolist()
         lengths, finished = length_N.tolist(), finished_N.tolist()
         samples = [

@@ -205,7 +205,7 @@ class VLM:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         logprobs_LV = self.distribution(head(values_L), temperature)
         with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-            entropy_L = -(logprobs_LV.exp() * logprobs_LV.clamp_min(-1e4)).sum(-1)
+            entropy_L = entropy_of(logprobs_LV)
         return logprobs_LV.gather(-1, target_L[:, None])[:, 0], entropy_L
 
     def distribution(self, logits_NV: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -223,6 +223,11 @@ class VLM:
         else:
             self.model.save_pretrained(folder)
         self.processor.save_pretrained(folder)
+
+
+def entropy_of(logprobs_NV: torch.Tensor) -> torch.Tensor:
+    """[N] in nats, of log-probabilities, some of which may be minus infinity."""
+    return -(logprobs_NV.exp() * logprobs_NV.clamp_min(-1e4)).sum(-1)
 
 
 def prefix_mask(segment_BS: torch.Tensor, attention: str = "sdpa", dtype: torch.dtype = torch.float32) -> torch.Tensor:

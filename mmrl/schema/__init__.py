@@ -42,6 +42,7 @@ __all__ = [
     "Section",
     "SftStage",
     "SimulateConfig",
+    "SteeringConfig",
     "TemporalConfig",
     "Training",
 ]
@@ -178,6 +179,17 @@ class SimulateConfig(Section):
     """Memory for the expert's episodes that were played, the newest of them; others are played again when they are needed."""
 
 
+class SteeringConfig(Section):
+    """`[evaluate.steering]`: how answers to videos are steered, with `evaluate.steer`."""
+
+    learning_rate: Weight = 0.01
+    """Adam's, of what is added to the last layer's values of the video's tokens; 0 leaves answers as they are."""
+    interval: Positive = 2
+    """Tokens from one step of it to the next."""
+    ema: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Decay, a token, of the entropy's running mean: while that reaches new heights the entropy is raised, else lowered."""
+
+
 class EvaluateConfig(Section):
     """`[evaluate]`: answers to held-out prompts, before, during and after the RL stages."""
 
@@ -199,6 +211,10 @@ class EvaluateConfig(Section):
     """Also answer videos from so many frames, and where answers differ from the next number of them (Video-RTS)."""
     agree: Annotated[int, Field(ge=1, le=64)] = 5
     """How many answers must be the same, for `frames`."""
+    steer: bool = False
+    """Also answer videos steered by the entropy of the answer while it is written (V-Reason)."""
+    steering: SteeringConfig = SteeringConfig()
+    """How, for `steer`."""
 
     @model_validator(mode="after")
     def _samples_differ(self) -> EvaluateConfig:

@@ -39,6 +39,7 @@ SECTIONS: list[tuple[str, type[schema.Section]]] = [
     ("[generate]", schema.GenerateConfig),
     ("[simulate]", schema.SimulateConfig),
     ("[evaluate]", schema.EvaluateConfig),
+    ("[evaluate.steering]", schema.SteeringConfig),
     ("[judge]", schema.JudgeConfig),
     ("[train]", schema.TrainConfig),
     ("[checkpoint]", schema.CheckpointConfig),

@@ -661,6 +661,15 @@ WATCHED = {
 LORA = {"policy.lora": {}}
 SGD = {S + "optimizer": "sgd", S + "learning_rate": 0.1}
 EVAL = {"tasks": RANKED, "evaluate.n": 4}
+STEERED = EVAL | FILM | {"evaluate.steer": True, "evaluate.steering": {"learning_rate": 1.0, "interval": 1, "ema": 0.99}}
+
+
+def steered(a, b):
+    """The steered answers are others, and the figures themselves are the same."""
+    entropies = [[f["extra"]["steered/entropy"] for f in ran.figures] for ran in (a, b)]
+    values = [[f["value"] for f in ran.figures] for ran in (a, b)]
+    return entropies[0] != entropies[1] and values[0] == values[1]
+
 
 OF_RL = {
     "kind": Effect(
@@ -1174,6 +1183,22 @@ ENTRIES = {
         seen=both(lambda r: r.figures[0]["extra"]["frames/mean"], 4.0, 2.0),
         why="one answer always agrees with itself",
     ),
+    "evaluate.steer": Effect(
+        to=True,
+        also=EVAL | FILM,
+        seen=lambda a, b: (
+            [f["extra"].get("steered") for f in a.figures] == [None] * 2
+            and all("steered" in f["extra"] for f in b.figures)
+            and [f["value"] for f in a.figures] == [f["value"] for f in b.figures]
+            and a.steps == b.steps
+        ),
+        why="a second figure, and all else is the same",
+    ),
+    "evaluate.steering.learning_rate": Effect(
+        to=1.0, also=STEERED | {"evaluate.steering.learning_rate": 0.0}, seen=steered, why="0 only looks on"
+    ),
+    "evaluate.steering.interval": Effect(to=100, also=STEERED, seen=steered, why="answers are shorter: no step is made"),
+    "evaluate.steering.ema": Effect(to=0.0, also=STEERED, seen=steered, why="the entropy itself turns the sign"),
     # the judge
     "verifiers": Effect(
         to={"extras/opposite": {"share": 0.5}},

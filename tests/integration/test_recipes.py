@@ -30,7 +30,7 @@ def test_there_is_one_for_each_system_and_a_place_for_each_on_the_page():
         *("rl4vla", "rlinf-vla-ppo", "rlinf-vla-grpo", "simplevla-rl", "vla-rl", "vla-opd", "pi-rl", "llarp", "resfit", "recap"),
         *("vlac-critic", "vlac", "vlm-rm"),
         *("gui-g1", "uishift", "digirl", "webwise", "vsc-rl"),
-        *("temporal-r1", "seed-bench-r1", "video-rts", "videossr", "video-r1", "time-r1"),
+        *("temporal-r1", "seed-bench-r1", "video-rts", "videossr", "video-r1", "time-r1", "v-reason"),
     }
     headings = re.findall(r"^### `([^`]+)`", PAGE, re.MULTILINE)
     assert sorted(headings) == sorted(names)
