@@ -28,7 +28,7 @@ from mmrl.interfaces import Simulator, Task
 from mmrl.screens import Screens
 from mmrl.simulation import Simulation, parts_of
 from mmrl.specs import Spec
-from mmrl.targets import PluginError, calling, check_options, explain_import, load_target, one_line, suggest
+from mmrl.targets import PluginError, building, calling, check_options, explain_import, load_target, misfit, one_line, suggest
 
 GROUP = "mmrl.plugins"
 
@@ -163,7 +163,7 @@ class Registry:
         cls, merged = self.target(spec), {**spec.options, **(options or {})}
         check_options(f"task {spec.id!r}", cls, merged)
         try:
-            with calling(f"task {spec.id!r}, made with {merged},"):
+            with building(f"task {spec.id!r}", cls, merged):
                 task = cls(**merged)
         except PluginError:
             raise
@@ -197,7 +197,7 @@ class Registry:
                 raise UserError(
                     f"simulator {spec.id!r} has no part {part!r} that a stage could pay for: it has {', '.join(known)}"
                 )
-        with calling(f"simulator {spec.id!r}, made with {options},"):
+        with building(f"simulator {spec.id!r}", kind, options):
             simulator = kind(num_envs=num_envs, device=device, **options)
         if not isinstance(simulator, Simulator):
             raise UserError(f"simulator {spec.id!r}: its target gave a {type(simulator).__name__}, which is no mmrl.Simulator")
@@ -210,7 +210,7 @@ class Registry:
             raise UserError(f"simulator {spec.id!r} has no screens: it is stepped by policies that act")
         kind, merged = self.target(spec), {**spec.options, **(options or {})}
         check_options(f"simulator {spec.id!r}", kind, merged)
-        with calling(f"simulator {spec.id!r}, made with {merged},"):
+        with building(f"simulator {spec.id!r}", kind, merged):
             screens = kind(**merged)
         if not isinstance(screens, Screens):
             raise PluginError(
@@ -256,6 +256,8 @@ class Registry:
                 raise
             except UserError as error:
                 raise UserError(f"verifier {spec.id!r}: {error}") from error
+        if wrong := misfit(function, merged):
+            raise UserError(f"verifier {spec.id!r}: {wrong}")
         return function, merged
 
     def _load_entry_points(self, found: list[EntryPoint], only: Iterable[str] | None, block: set[str]) -> None:

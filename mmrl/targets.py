@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import contextlib
 import difflib
 import functools
@@ -11,9 +12,11 @@ import inspect
 import math
 import numbers
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
-from typing import Any, Literal, TypeGuard, get_args, get_origin
+from types import SimpleNamespace, UnionType
+from typing import Any, Literal, TypeGuard, Union, get_args, get_origin, get_type_hints
 
 from mmrl.errors import UserError, WorldLost
 
@@ -61,6 +64,21 @@ def calling(what: str) -> Iterator[None]:
         raise PluginError(f"{what} raised {type(error).__name__}: {one_line(error)[:300]}") from error
 
 
+@contextlib.contextmanager
+def building(what: str, target: Callable[..., Any], options: Mapping[str, Any]) -> Iterator[None]:
+    """Around a call of a target with its options. What it refuses itself it says best; an option that it takes, or fails with,
+    although it is of another kind than its annotation names, is a UserError."""
+    try:
+        with calling(f"{what}, made with {options},"):
+            yield
+    except PluginError as error:
+        if wrong := misfit(target, options):
+            raise UserError(wrong) from error
+        raise
+    if wrong := misfit(target, options):
+        raise UserError(wrong)
+
+
 def explain_import(error: BaseException, module: str, dist: str | None = None) -> str:
     """Why importing `module` (of distribution `dist`) failed and what to install, to follow the name of what failed."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
@@ -104,6 +122,72 @@ def _choices(annotation: Any) -> tuple[Any, ...]:
     if isinstance(annotation, str) and re.fullmatch(r"Literal\[[^\[\]]*\]", annotation):
         return tuple(ast.literal_eval(annotation.removeprefix("Literal")))
     return get_args(annotation) if get_origin(annotation) is Literal else ()
+
+
+def misfit(target: Callable[..., Any], options: Mapping[str, Any]) -> str:
+    """What is wrong with the first option that is of another kind than its annotation names; empty where none is."""
+    hints = _hints(target)
+    wrong = (name for name in options if name in hints and not _fits(options[name], hints[name]))
+    return next((f"{name} = {options[name]!r:.60} must be {_called(hints[name])}" for name in wrong), "")
+
+
+_NAMES: Mapping[Any, tuple[str, str]] = {
+    str: ("a text", "texts"),
+    bool: ("true or false", "true and false"),
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+    Mapping: ("a table", "tables"),
+    dict: ("a table", "tables"),
+    Sequence: ("a list", "lists"),
+    list: ("a list", "lists"),
+}
+"""What an option may be -> what one and several are called. Of everything else nothing is said here."""
+
+
+def _hints(target: Callable[..., Any]) -> Mapping[str, Any]:
+    """The annotations of what a target is called with. One that names what is imported for type checkers alone says nothing."""
+    found: dict[str, Any] = {}
+    owners: list[Any] = [target]
+    if inspect.isclass(target):
+        owners = [*reversed(inspect.getmro(target)), target.__init__]  # type: ignore[misc]  # what a subclass makes of it is meant
+    for owner in owners:
+        known = vars(sys.modules.get(getattr(owner, "__module__", None) or "", builtins))
+        for name, said in inspect.get_annotations(owner).items():
+            with contextlib.suppress(NameError, TypeError, AttributeError, SyntaxError):
+                found |= get_type_hints(SimpleNamespace(__annotations__={name: said}), dict(known))
+    return found
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of the kind that an annotation names; True where that isn't known. A whole number is a number."""
+    origin, inner = get_origin(hint) or hint, get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, one) for one in inner)
+    if hint is None or hint is type(None):
+        return value is None
+    if origin is Literal:
+        return value in inner
+    if origin not in _NAMES:
+        return True
+    if origin in (str, bool):
+        return isinstance(value, origin)
+    if origin in (int, float):
+        return isinstance(value, (int, float) if origin is float else int) and not isinstance(value, bool)
+    if origin in (Mapping, dict):
+        return isinstance(value, Mapping) and (not inner or all(_fits(one, inner[1]) for one in value.values()))
+    return isinstance(value, list | tuple) and (not inner or all(_fits(one, inner[0]) for one in value))
+
+
+def _called(hint: Any, several: bool = False) -> str:
+    """What an annotation names, in the words of a run file."""
+    origin, inner = get_origin(hint) or hint, get_args(hint)
+    if origin in (Union, UnionType):
+        return " or ".join(dict.fromkeys(_called(one, several) for one in inner if one is not type(None)))
+    if origin is Literal:
+        return "one of " + ", ".join(map(repr, inner))
+    name = _NAMES[origin][several] if origin in _NAMES else ""
+    of = _called(inner[-1], True) if inner and name else ""
+    return f"{name} of {of}" if of else name
 
 
 def is_finite(value: Any) -> TypeGuard[float]:

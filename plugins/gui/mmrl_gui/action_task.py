@@ -192,7 +192,7 @@ class Inverse(Acts):
         try:
             before, after = (Path(image) for image in (rows[number]["image"], rows.later(number, self.k)))
             return before.stat().st_size == after.stat().st_size and before.read_bytes() == after.read_bytes()
-        except (UserError, OSError, TypeError):  # a row or a picture that can't be used, or pictures that are no files
+        except (UserError, OSError, TypeError, ValueError):  # what can't be used, or is no file
             return False
 
     def pose(self, row: dict[str, Any], number: int, rows: Any) -> Prompt:

@@ -372,6 +372,27 @@ def test_options_that_cant_be(screens, options, why):
         Episodes(**{"simulator": "fake/x", **options}).prompts("train", 0)
 
 
+@pytest.mark.parametrize(
+    ("id", "options", "why"),
+    [
+        ("gui/episodes", {"pages": [5]}, r"pages = \[5\] must be a list of texts or a text"),
+        ("gui/episodes", {"pages": 5}, "pages = 5 must be a list of texts or a text"),
+        ("gui/episodes", {"options": "x"}, "options = 'x' must be a table"),
+        ("gui/episodes", {"only": True}, "only = True is unknown"),
+        ("gui/grounding", {"screens": 5}, "screens = 5 must be a text"),
+        ("gui/grounding", {"kinds": 5}, "kinds = 5 must be a list"),
+        ("gui/transitions", {"kinds_of_action": [[1]]}, r"kinds_of_action = \[1\] is unknown"),
+    ],
+)
+def test_an_option_of_another_kind_is_refused_in_one_line(id, options, why):
+    from mmrl import plugins
+    from mmrl.targets import PluginError
+
+    with pytest.raises(UserError, match=rf"^task '{id}': {why}") as found:
+        plugins.registry().make_task(id, options)
+    assert not isinstance(found.value, PluginError), "which would be told with a traceback"
+
+
 def test_an_episode_as_a_strip(screens):
     from mmrl.types import Rollout, Status, Turn
 

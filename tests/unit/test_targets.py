@@ -1,0 +1,101 @@
+"""Options that are of another kind than a target's annotations name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+
+from mmrl import UserError
+from mmrl.targets import PluginError, building, misfit
+
+if TYPE_CHECKING:
+    from nowhere import Nothing
+
+
+@dataclass
+class Base:
+    names: Sequence[str] = ()
+    shares: Mapping[str, float] = field(default_factory=dict)
+    odd: Nothing | None = None
+
+
+@dataclass
+class Options(Base):
+    """`odd` can't be looked up; the others can."""
+
+    text: str = ""
+    flag: bool = False
+    count: int | None = None
+    share: float = 0.0
+    way: Literal["up", "down"] | int = "up"
+    size: str | Sequence[int] = "small"
+    nested: list[list[int]] | None = None
+    anything: Any = None
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"text": 5}, "text = 5 must be a text"),
+        ({"flag": 1}, "flag = 1 must be true or false"),
+        ({"count": True}, "count = True must be a whole number"),
+        ({"count": 2.0}, "count = 2.0 must be a whole number"),
+        ({"share": "x"}, "share = 'x' must be a number"),
+        ({"share": True}, "share = True must be a number"),
+        ({"names": "abc"}, "names = 'abc' must be a list of texts"),
+        ({"names": ["a", 5]}, "names = ['a', 5] must be a list of texts"),
+        ({"shares": ["a"]}, "shares = ['a'] must be a table of numbers"),
+        ({"shares": {"a": "b"}}, "shares = {'a': 'b'} must be a table of numbers"),
+        ({"way": "left"}, "way = 'left' must be one of 'up', 'down' or a whole number"),
+        ({"size": ["a"]}, "size = ['a'] must be a text or a list of whole numbers"),
+        ({"nested": [5]}, "nested = [5] must be a list of lists of whole numbers"),
+        ({"text": "a", "flag": 0}, "flag = 0 must be true or false"),
+    ],
+)
+def test_what_is_of_another_kind_is_named(options, wrong):
+    assert misfit(Options, options) == wrong
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"text": "", "flag": True, "count": 5, "share": 1, "names": ["a"], "shares": {"a": 1, "b": 0.5}, "way": "down"},
+        {"count": None, "names": (), "size": [1, 2], "nested": [[1], []], "anything": object(), "odd": 5, "unknown": 5},
+        {"size": "large", "way": 3},
+    ],
+)
+def test_what_fits_or_isnt_known_is_let_through(options):
+    assert misfit(Options, options) == ""
+
+
+def test_the_annotations_of_functions_and_of_classes_with_their_own_init():
+    def function(case, *, weight: float = 1.0) -> float:
+        return weight
+
+    class Own:
+        text: int = 5
+
+        def __init__(self, text: str) -> None: ...
+
+    assert misfit(function, {"weight": "x"}) == "weight = 'x' must be a number"
+    assert misfit(Own, {"text": 5}) == "text = 5 must be a text" and misfit(Own, {"text": "a"}) == ""
+
+
+def test_what_a_target_refuses_itself_comes_first():
+    def built(options, raises=None):
+        with building("task 'a/b'", Options, options):
+            if raises:
+                raise raises
+
+    built({"text": "a"})
+    with pytest.raises(UserError, match="text is to be said"):
+        built({"text": 5}, UserError("text is to be said"))
+    for raises in (None, TypeError("int is no str")):
+        with pytest.raises(UserError, match=r"^text = 5 must be a text$") as found:
+            built({"text": 5}, raises)
+        assert not isinstance(found.value, PluginError)
+    with pytest.raises(PluginError, match=r"task 'a/b', made with {'text': 'a'}, raised TypeError: of its own making"):
+        built({"text": "a"}, TypeError("of its own making"))
