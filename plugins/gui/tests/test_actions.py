@@ -1,14 +1,18 @@
 """What completions say, as actions: every form, places in every frame, and hostile text."""
 
+import contextlib
 import json
+import random
 import string
 import subprocess
 import sys
 import time
+import warnings
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mmrl_gui import reading
 from mmrl_gui.actions import SAME, NoAction, as_data, key_of, listed, of_data, read, write
 from mmrl_gui.asking import _BRIEF, _JSON, language
 from mmrl_gui.frames import Numbers, numbers_for
@@ -305,3 +309,23 @@ def test_any_text_is_an_action_or_none(parts):
     except NoAction:
         return
     assert found.kind in KINDS
+
+
+@pytest.mark.parametrize("how", ["error", "always"])
+def test_nobody_is_warned_of_what_a_model_writes(how):
+    """Python's parser warns of odd escapes and numbers: that is no error, and nothing is said of it, or changed for others."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter(how)
+        before = list(warnings.filters)
+        assert reading.literal(r'"\d"') == r"\d" and reading.literal("[5]") == [5]
+        assert read(r"[{'action': 'type', 'text': '\w'}]").text == r"\w"
+        draw = random.Random(0)
+        words = ["and", "else", "for", "if", "in", "is", "not", "or", "a", "1", "0x1f", "1.", "2e5", "3j", "1_0", "[", "]"]
+        pieces = [*words, " ", '"\\d"']
+        for _ in range(4000):
+            with contextlib.suppress(ValueError):
+                reading.literal("".join(draw.choice(pieces) for _ in range(draw.randrange(1, 7))))
+        assert not [str(one.message) for one in told] and warnings.filters == before
+        with pytest.raises(UserWarning) if how == "error" else contextlib.nullcontext():
+            warnings.warn("another's", UserWarning, stacklevel=1)
+    assert len(told) == (how == "always")
