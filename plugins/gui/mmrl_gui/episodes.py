@@ -20,7 +20,7 @@ from mmrl_gui.exploring import Step
 from mmrl_gui.frames import Numbers, numbers_for
 from mmrl_gui.listing import kept, named
 from mmrl_gui.replay import Recording, Replay
-from mmrl_gui.strip import picture_in, said_to, strip
+from mmrl_gui.strip import said_to, seen_in, showing, strip
 from mmrl_gui.trajectories import ONLY
 
 APART = 100_000_000
@@ -175,7 +175,7 @@ class Episodes(Task):
         if self.numbered:
             lines.append(listed(shown.elements))
         pictures = [shown.picture] if self.observe != "elements" and shown.picture is not None else []
-        return user("\n".join(lines), *pictures)
+        return showing(user("\n".join(lines), *pictures), shown.elements)
 
     def _asks(self, instruction: str) -> str:
         if self.text:
@@ -209,12 +209,12 @@ class Episodes(Task):
 
     def shows(self, prompt: Prompt, completion: str) -> Any:
         """The first screen with what is said to it."""
-        shown = picture_in(prompt.messages)
-        return None if shown is None else said_to(shown, completion, self.numbers(), self.style == "tags")
+        shown = seen_in(prompt.messages)
+        return None if shown.picture is None else said_to(shown, completion, self.numbers(), self.style == "tags")
 
     def shows_episode(self, rollout: Rollout) -> Any:
         """Its screens side by side, each with what was done."""
-        turns = [(picture_in(t.messages if n else rollout.prompt.messages), t.text) for n, t in enumerate(rollout.turns)]
+        turns = [(seen_in(t.messages if n else rollout.prompt.messages), t.text) for n, t in enumerate(rollout.turns)]
         return strip(turns, self.numbers(), self.style == "tags", rollout.outcome)
 
     def world(self, prompt: Prompt) -> Play | Replay:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mmrl import Message
 from mmrl.media import load_image
+from mmrl.screens import Element
 from mmrl_gui.actions import NoAction, read
 from mmrl_gui.frames import Numbers, Size
 from mmrl_gui.marks import LEAST, SAID, TRUE, marked
@@ -16,6 +17,8 @@ from mmrl_gui.marks import LEAST, SAID, TRUE, marked
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+ELEMENTS = "elements"
+"""The key of a picture in a message under which its elements stand."""
 MOST = 12
 """Screens of a strip; of a longer episode the last ones."""
 GAP = 10
@@ -29,17 +32,31 @@ LINE = 22
 """Pixels of a line of text."""
 
 
-def picture_in(messages: Sequence[Message]) -> Any:
-    """The last picture in some messages, as they hold it; None without one."""
-    found = [p["image"] for m in messages if not isinstance(m["content"], str) for p in m["content"] if p["type"] == "image"]
-    return found[-1] if found else None
+class Seen(NamedTuple):
+    """A screen as a message shows it."""
+
+    picture: Any
+    """As the message holds it; None without one."""
+    elements: Sequence[Element] = ()
+    """What `click [3]` counts."""
 
 
-def strip(turns: Sequence[tuple[Any, str]], numbers: Numbers, tags: bool, outcome: Mapping[str, float]) -> Image | None:
+def showing(message: Message, elements: Sequence[Element]) -> Message:
+    """A message whose picture knows what is listed of it, for people: a policy reads the picture and the text."""
+    return {**message, "content": [{**p, ELEMENTS: elements} if p["type"] == "image" else p for p in message["content"]]}
+
+
+def seen_in(messages: Sequence[Message]) -> Seen:
+    """The last screen in some messages."""
+    found = [p for m in messages if not isinstance(m["content"], str) for p in m["content"] if p["type"] == "image"]
+    return Seen(found[-1]["image"], found[-1].get(ELEMENTS, ())) if found else Seen(None)
+
+
+def strip(turns: Sequence[tuple[Seen, str]], numbers: Numbers, tags: bool, outcome: Mapping[str, float]) -> Image | None:
     """turns: (the screen that was seen, what was said to it). None where no screen was seen."""
     from PIL import Image, ImageDraw, ImageFont
 
-    seen = [(number, shown, said) for number, (shown, said) in enumerate(turns, 1) if shown is not None][-MOST:]
+    seen = [(number, shown, said) for number, (shown, said) in enumerate(turns, 1) if shown.picture is not None][-MOST:]
     if not seen:
         return None
     screens = [said_to(shown, said, numbers, tags, SCREEN) for _, shown, said in seen]
@@ -60,18 +77,18 @@ def strip(turns: Sequence[tuple[Any, str]], numbers: Numbers, tags: bool, outcom
     return sheet
 
 
-def said_to(shown: Any, said: str, numbers: Numbers, tags: bool, size: Size | None = None) -> Image:
+def said_to(shown: Seen, said: str, numbers: Numbers, tags: bool, size: Size | None = None) -> Image:
     """A screen with the action that is said to it; what is no action is not drawn. size: pixels that it is to fill."""
     from PIL.Image import Resampling
 
-    picture = load_image(shown)
+    picture = load_image(shown.picture)
     scale = min(size[0] / picture.width, size[1] / picture.height) if size else min(1.0, LARGEST / max(picture.size))
     if scale != 1:
         smooth = Resampling.LANCZOS if scale < 2 else Resampling.NEAREST  # the pixels of a tiny one stay to be seen
         picture = picture.resize((max(1, round(picture.width * scale)), max(1, round(picture.height * scale))), smooth)
     least = 0 if size else LEAST
     try:
-        action = read(said, numbers, tags=tags)
+        action = read(said, numbers, shown.elements, tags=tags)
     except NoAction:
         return marked(picture, least=least)
     at, to = (None if p is None else (p[0] * scale, p[1] * scale) for p in (action.at, action.to))

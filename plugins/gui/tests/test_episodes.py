@@ -393,24 +393,32 @@ def test_an_option_of_another_kind_is_refused_in_one_line(id, options, why):
     assert not isinstance(found.value, PluginError), "which would be told with a traceback"
 
 
-def test_an_episode_as_a_strip(screens):
+def drawn(task, prompt, *completions):
+    """The strip of an episode."""
     from mmrl.types import Rollout, Status, Turn
 
-    task = Episodes(simulator="fake/x", pages=["two"], style="brief")
-    prompt = task.prompts("train", 0)[1]
-    first, _ = play(task, prompt, "click 75 25", "click 25 75")
-    said = [("click 75 25", ()), ("click 25 75", tuple(first.messages))]
+    messages = [(), *(tuple(reply.messages) for reply in play(task, prompt, *completions)[:-1])]
     turns = tuple(
-        Turn(observed_ids=(1,), token_ids=(2,), logprobs=(0.0,), text=text, messages=messages) for text, messages in said
+        Turn(observed_ids=(1,), token_ids=(2,), logprobs=(0.0,), text=text, messages=shown)
+        for text, shown in zip(completions, messages, strict=True)
     )
     outcome = {"success": 1.0, "steps": 2.0, "reward": 0.9}
-    rollout = Rollout(prompt=prompt, group=0, turns=turns, status=Status.FINISHED, outcome=outcome)
-    shown = task.shows_episode(rollout)
-    assert shown.width > 2 * shown.height * 0.8, "two screens side by side"
+    return task.shows_episode(Rollout(prompt=prompt, group=0, turns=turns, status=Status.FINISHED, outcome=outcome))
+
+
+def crosses(shown):
+    """The middles of what is orange on each of two screens."""
     orange = [(x, y) for x in range(shown.width) for y in range(32, shown.height - 30) if shown.getpixel((x, y)) == (230, 120, 0)]
     halves = [[p for p in orange if (p[0] > shown.width / 2) == right] for right in (False, True)]
-    middles = [tuple(sum(axis) / len(half) for axis in zip(*half, strict=True)) for half in halves]
-    (x1, y1), (x2, y2) = middles
+    return [tuple(sum(axis) / len(half) for axis in zip(*half, strict=True)) for half in halves]
+
+
+def test_an_episode_as_a_strip(screens):
+    task = Episodes(simulator="fake/x", pages=["two"], style="brief")
+    prompt = task.prompts("train", 0)[1]
+    shown = drawn(task, prompt, "click 75 25", "click 25 75")
+    assert shown.width > 2 * shown.height * 0.8, "two screens side by side"
+    (x1, y1), (x2, y2) = crosses(shown)
     assert x1 % (shown.width / 2) > x2 % (shown.width / 2) and y1 < y2, "a cross up right, and one down left"
     green = [
         1 for x in range(shown.width) for y in range(shown.height - 24, shown.height) if shown.getpixel((x, y)) == (0, 158, 115)
@@ -419,3 +427,17 @@ def test_an_episode_as_a_strip(screens):
     assert task.shows(prompt, "no action at all").size[0] < shown.width
     listed = Episodes(simulator="fake/x", pages=["one"], observe="elements")
     assert listed.shows(listed.prompts("train", 0)[0], "click [1]") is None
+
+
+@pytest.mark.parametrize("most", [0, 4])
+def test_what_is_clicked_by_its_number_is_marked_where_it_is(screens, most):
+    placed = Episodes(simulator="fake/x", pages=["two"], style="brief")
+    task = Episodes(simulator="fake/x", pages=["two"], style="brief", observe="both", most=most)
+    prompt = task.prompts("train", 0)[1]
+    by_number = drawn(task, prompt, "click [2]", "click [3]")
+    by_place = drawn(placed, placed.prompts("train", 0)[1], "click 75 25", "click 25 75")
+    assert crosses(by_number) == crosses(by_place)
+    assert task.shows(prompt, "click [2]").tobytes() == task.shows(prompt, "click 75 25").tobytes()
+    assert task.shows(prompt, "click [2]").tobytes() != task.shows(prompt, "click [9]").tobytes()
+    as_json = Episodes(simulator="fake/x", pages=["two"], observe="both")
+    assert crosses(drawn(as_json, as_json.prompts("train", 0)[1], *(f'{{"action": "click", "element": {n}}}' for n in (2, 3))))
