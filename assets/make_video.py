@@ -32,6 +32,7 @@ def main() -> None:
     times(drawn)
     questions(drawn)
     boxes(drawn["tracking"])
+    scores()
     print(f"{sum(p.stat().st_size for p in SAMPLES.rglob('*') if p.is_file()) / 1024:.0f} KB in {SAMPLES.name}")
 
 
@@ -123,6 +124,20 @@ def questions(drawn: dict[str, list[tuple[str, Prompt]]]) -> None:
         for clip, p in chosen
     ]
     write_lines("video_rts.jsonl", letters)
+
+
+def scores() -> None:
+    """What an evaluation of the split `train` of configs/recipes/temporal-r1.toml would write; the scores are made up."""
+    found = {
+        "when": ("video/tiou@temporal-r1", {"train-0-0": (0.0, 0.5, 0.25, 1.0)}),
+        "what": ("video/answer", {"train-0-0": (0.0, 1.0, 1.0, 0.0), "train-0-1": (1.0,) * 4, "train-0-3": (0.0, 0.0, 1.0, 0.0)}),
+    }
+    rows = [
+        {"step": 0, "task": task, "split": "train", "verifier": verifier, "id": id, "value": sum(s) / len(s), "values": list(s)}
+        for task, (verifier, prompts) in found.items()
+        for id, s in prompts.items()
+    ]
+    write_lines("temporal_r1_scores.jsonl", rows)
 
 
 def asked(prompt: Prompt) -> str:

@@ -12,6 +12,7 @@ from mmrl import plugins
 from mmrl.algorithms.loss import negative_log_likelihood, policy_gradient
 from mmrl.algorithms.presets import load_algorithm, settings_of, with_defaults
 from mmrl.config import check_ranges, explain
+from mmrl.data.selection import prompts_for, taken
 from mmrl.data.source import Indexable, easy_first, prompt_at, prompts_of
 from mmrl.errors import UserError
 from mmrl.evaluate import metric_of
@@ -49,7 +50,7 @@ def check_config(config: RunConfig) -> dict[str, Task]:
             paid = simulation is not None and simulation.reward != "none"
             if isinstance(stage, RlStage) and stage.labels == "task" and not paid and not any(map(any, weights[name].values())):
                 raise UserError(f"tasks {name!r}: its verifiers all weigh 0, so nothing is rewarded: give one a weight")
-            items = prompts_of(name, tasks[name], stage.split, config.seed)
+            items = prompts_for(stage, name, tasks[name], config.seed)
             check_variant(name, tasks[name], items)
             if stage.order == "easy-first":
                 easy_first(items, name)
@@ -228,7 +229,7 @@ def remarks(config: RunConfig, tasks: Mapping[str, Task] | None = None) -> list[
     """What is allowed and most likely not meant. tasks: those of `check_config`; made here where they aren't at hand."""
     if tasks is None:
         tasks = {entry.label: plugins.registry().make_task(entry.id, entry.options) for entry in config.tasks}
-    found = few_held_out(config, tasks)
+    found = few_held_out(config, tasks) + few_selected(config)
     for number, stage in enumerate(config.stages):
         if not isinstance(stage, RlStage):
             continue
@@ -262,6 +263,18 @@ def few_held_out(config: RunConfig, tasks: Mapping[str, Task]) -> list[str]:
             found.append(
                 f"evaluate.n = {wanted}, and task {label!r} has {there} prompts in split {split!r}: all of them are asked"
             )
+    return found
+
+
+def few_selected(config: RunConfig) -> list[str]:
+    """Tasks of which a stage's `select` leaves fewer prompts than it asks for."""
+    found = []
+    for number, stage in enumerate(config.stages):
+        if (rule := stage.select) is None or rule.n is None:
+            continue
+        for label in config.weights(stage):
+            if (left := len(taken(rule, label, stage.split, config.seed))) < rule.n:
+                found.append(f"stages.{number}.select.n = {rule.n}, and {left} prompts of task {label!r} are left: all are taken")
     return found
 
 

@@ -16,7 +16,8 @@ from mmrl.algorithms.signals import Signals
 from mmrl.collect.turns import TurnCollector
 from mmrl.condition import relabelled, shown_as
 from mmrl.data.seeds import derive
-from mmrl.data.source import Source, gold_of, prompts_of
+from mmrl.data.selection import prompts_for
+from mmrl.data.source import Source, gold_of
 from mmrl.errors import UserError
 from mmrl.gather import Gatherer, Taken, collected
 from mmrl.generate.local import LocalGenerator, Sampling
@@ -52,7 +53,7 @@ class Steps:
         rl = stage if isinstance(stage, RlStage) else None
         weights = self.config.weights(stage)
         self.source = Source(
-            {t: prompts_of(t, run.tasks[t], stage.split, self.config.seed) for t in weights},
+            {t: prompts_for(stage, t, run.tasks[t], self.config.seed) for t in weights},
             weights,
             derive(self.config.seed, "source", run.at.stage),
             order=stage.order,

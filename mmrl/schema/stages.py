@@ -34,6 +34,35 @@ class PartConfig(Section):
         return self
 
 
+class SelectConfig(Section):
+    """`[stages.select]`: train on some prompts of the split, by what an evaluation saw their answers score."""
+
+    path: str
+    """What a run wrote that answered the stage's split several times, such as `runs/pilot/evaluations/step-000000.jsonl`."""
+    rule: Literal["variance", "bell", "all"] = "variance"
+    """Take those whose scores vary most (Temporal-R1), draw by a bell curve over their means (Time-R1), or draw evenly."""
+    n: Positive | None = None
+    """Prompts of each task, at most; all that are left when unset, which `bell` can't have."""
+    above: Real | None = None
+    """Leave out prompts whose mean is no higher."""
+    up_to: Real | None = None
+    """Leave out prompts whose mean is higher."""
+    center: Real = 0.3
+    """The mean score that `bell` draws most."""
+    width: Rate = 0.2
+    """The standard deviation of `bell`."""
+
+    @model_validator(mode="after")
+    def _rules_leave_some(self) -> SelectConfig:
+        if self.rule == "bell" and self.n is None:
+            raise ValueError('select.rule = "bell" draws n prompts: set select.n')
+        if self.rule == "all" and self.n is None and self.above is None and self.up_to is None:
+            raise ValueError('select.rule = "all" leaves everything: set select.n, above or up_to, or drop select')
+        if self.above is not None and self.up_to is not None and self.above >= self.up_to:
+            raise ValueError(f"no mean is above {self.above:g} and up to {self.up_to:g}: lower select.above, or raise up_to")
+        return self
+
+
 class Training(Section):
     """What all stages have."""
 
@@ -47,6 +76,8 @@ class Training(Section):
     """Task -> its share of the prompts in this stage; tasks that are not named get none. `[[tasks]] weight` when empty."""
     order: Literal["shuffled", "easy-first"] = "shuffled"
     """Shuffled anew each epoch, or by the prompts' `meta["difficulty"]`, the lowest first."""
+    select: SelectConfig | None = None
+    """Train on some of the split's prompts, by what an evaluation saw them score."""
     optimizer: Literal["adamw", "adam", "sgd", "rmsprop", "adafactor", "muon"] = "adamw"
     """torch's optimiser; `sgd` has a momentum of `beta1`. `muon` steps matrices between hidden states, and AdamW all else."""
     learning_rate: Rate = 1e-6

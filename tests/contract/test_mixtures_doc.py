@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import tomllib
+import typing
 from pathlib import Path
 
 import pytest
@@ -14,24 +15,25 @@ from mmrl import plugins
 from mmrl.cli.mix import command
 from mmrl.data.source import DECAY, FLOOR
 from mmrl.mixture import enough
-from mmrl.schema import RlStage, TaskConfig
+from mmrl.schema import RlStage, SelectConfig, TaskConfig
 from mmrl.start import check_config, resolved
 from mmrl.testing.tasks import check_task
 
 PAGE = (Path(__file__).parents[2] / "docs" / "mixtures.md").read_text("utf-8")
 BLOCKS = [tomllib.loads(text) for text in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)]
-WHOLE, OWN, STAGES = BLOCKS
+WHOLE, OWN, STAGES, SELECT = BLOCKS
 
 
 def test_the_examples_are_valid():
     """The first is a whole run file; the others replace a part of it."""
-    first, own, stages = (configs.parse_config({**WHOLE, **block}) for block in BLOCKS)
+    first, own, stages, select = (configs.parse_config({**WHOLE, **block}) for block in BLOCKS)
     assert first.weights(first.stages[0]) == {"classification/digits": 3, "birds": 1}, "three prompts of four are digits"
     assert [(t.label, t.group_size, t.max_tokens) for t in own.tasks] == [("thinking", 16, 128), ("at once", None, 8)]
     assert own.tasks[0].prompt == "{text} Think first."
     assert own.tasks[0].verifiers == {"classification/answer": 1.0, "classification/format": (0.5, 0.1)}
     assert [s.order for s in stages.stages] == ["easy-first", "shuffled"]
     assert [stages.weights(s) for s in stages.stages] == [{"graded/digits": 1}, {"graded/digits": 0.3, "birds": 0.7}]
+    assert (select.stages[0].select.rule, select.stages[0].select.n) == ("variance", 500)
     assert (stages.stages[1].adapt, stages.stages[1].replay, stages.stages[1].replay_size) == ("variance", 0.25, 128)
 
 
@@ -50,9 +52,25 @@ def as_the_page_says(tmp_path, monkeypatch, site):
         Image.new("RGB", (28, 28), (i * 10, 0, 0)).save(path)
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=["whole", "own", "stages"])
+@pytest.mark.parametrize("block", BLOCKS[:3], ids=["whole", "own", "stages"])
 def test_the_examples_are_accepted(block, as_the_page_says):
     check_config(resolved(configs.parse_config({**WHOLE, **block})))
+
+
+def test_the_rules_of_selection_are_those_of_the_code():
+    rules, options = SelectConfig.model_fields["rule"], {name: f.default for name, f in SelectConfig.model_fields.items()}
+    table = PAGE.partition("| `rule` |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == list(typing.get_args(rules.annotation))
+    assert f"{options['center']} and {options['width']} are Time-R1's" in table
+
+
+def test_the_pilot_of_the_page_answers_the_split_that_is_trained_on():
+    (line,) = re.findall(r"^mmrl train two\.toml (.*?)$", PAGE.replace("\\\n", " "), re.MULTILINE)
+    words = shlex.split(line)
+    assert words[::2] == ["--set"] * (len(words) // 2)
+    pilot = configs.parse_config(WHOLE, words[1::2])
+    assert (pilot.name, pilot.evaluate.split, pilot.evaluate.samples) == ("pilot", pilot.stages[0].split, 8)
+    assert SELECT["stages"][0]["select"]["path"] == f"{pilot.runs}/{pilot.name}/evaluations/step-000000.jsonl"
 
 
 def test_the_task_of_the_page_gives_difficulty(as_the_page_says):

@@ -30,6 +30,7 @@ SECTIONS: list[tuple[str, type[schema.Section]]] = [
     ('[[stages]] kind = "sft"', schema.SftStage),
     ('[[stages]] kind = "rl"', schema.RlStage),
     ('[[stages]] kind = "distill"', schema.DistillStage),
+    ("[stages.select]", schema.SelectConfig),
     ("[[stages.parts]]", schema.PartConfig),
     ("[stages.critic]", schema.CriticConfig),
     ("[stages.imitation]", schema.ImitationConfig),

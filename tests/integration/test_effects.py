@@ -523,6 +523,20 @@ def aside(m):
 
 S = "stages.-1."
 VISION = {"match": "vision", "learning_rate": 1e-2}
+SCORES = str(Path(__file__).parents[1] / "support" / "scores")
+MOST_SPREAD = {"path": f"{SCORES}.jsonl", "n": 3}
+BELL = {"path": f"{SCORES}.jsonl", "rule": "bell", "n": 1, "center": 1.0, "width": 0.01}
+SELECTED = {"tasks": RANKED, S + "select": MOST_SPREAD, S + "steps": 3}
+
+
+def drawn(ids):
+    """These prompts are drawn and no others, and it was otherwise."""
+    return lambda a, b: {*b.prompts} == ids != {*a.prompts}
+
+
+def otherwise_drawn(a, b):
+    """Other prompts are drawn."""
+    return {*a.prompts} != {*b.prompts}
 
 
 def of_training(kind):
@@ -546,6 +560,22 @@ def of_training(kind):
             also={"tasks": RANKED},
             seen=lambda a, b: a.prompts != b.prompts and [*dict.fromkeys(b.prompts)] == sorted({*b.prompts}, reverse=True),
             why="the lowest difficulty comes first",
+        ),
+        "select": Effect(
+            to=MOST_SPREAD, also={"tasks": RANKED}, seen=drawn({"train-2", "train-1", "train-3"}), why="they vary most"
+        ),
+        "select.path": Effect(
+            to=f"{SCORES}-other.jsonl", also=SELECTED, seen=drawn({"train-6", "train-5", "train-7"}), why="others vary most"
+        ),
+        "select.rule": Effect(to=["bell", "all"], each=True, also=SELECTED, seen=otherwise_drawn, why="others are taken"),
+        "select.n": Effect(to=1, also=SELECTED, seen=drawn({"train-2"}), why="the one that varies most"),
+        "select.above": Effect(to=0.6, also=SELECTED, seen=drawn({"train-3", "train-7"}), why="those above it that vary"),
+        "select.up_to": Effect(to=0.4, also=SELECTED, seen=drawn({"train-1", "train-5"}), why="those up to it that vary"),
+        "select.center": Effect(
+            to=0.75, also=SELECTED | {S + "select": BELL}, seen=drawn({"train-3"}), why="the only one with that mean"
+        ),
+        "select.width": Effect(
+            to=1e9, also=SELECTED | {S + "select": BELL | {"n": 3, "width": 1e-3}}, seen=otherwise_drawn, why="all are as likely"
         ),
         "optimizer": Effect(
             to=["adam", "sgd", "rmsprop", "adafactor", "muon"],
@@ -1310,6 +1340,7 @@ ENTRIES = {
 SECTIONS = {
     *("policy", "policy.lora"),
     *(f"stages.rl.{name}" for name in ("critic", "imitation", "condition", "temporal", "length")),
+    *(f"stages.{kind}.select" for kind in STAGES),
 }
 """Sections that may be left out or given: they have an entry of their own besides those of their keys."""
 

@@ -9,6 +9,8 @@ from browsers import no_browser
 
 import runs
 from mmrl.config import load_config, smoke
+from mmrl.data.selection import prompts_for
+from mmrl.run import task_weights
 from mmrl.start import check_config, resolved
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +66,22 @@ def test_it_is_named_after_its_file_and_says_so_at_its_top(path):
     assert config.name == path.stem and first.startswith("# ") and "(" in first, "what it is, with the paper"
     assert not config.policy.model.startswith("tiny:"), "it names the real model"
     check_config(resolved(config))
+
+
+def test_systems_for_video_have_the_rules_that_they_publish():
+    """The figures are those of Video-R1's trainer and Temporal-R1's code."""
+    video, temporal = (load_config(ROOT / "configs" / "recipes" / f"{name}.toml") for name in ("video-r1", "temporal-r1"))
+    length, order = video.stages[0].length, video.stages[0].temporal
+    assert (length.bonus, length.low, length.high, length.above) == (0.2, 320, 512, 0.1)
+    assert (order.bonus, order.ratio, order.share, order.above) == (0.3, 0.8, 0.5, 0.1)
+    assert length.verifier == order.verifier == "video/answer@video-r1" in video.tasks[0].verifiers
+    weights = {label: {v: w for v, (w, _) in found.items()} for label, found in task_weights(temporal).items()}
+    assert weights["when"] == {"video/tiou@temporal-r1": 0.5, "video/format@temporal-r1": 0.5}
+    assert weights["what"] == {"video/answer": 1.0, "video/format": 0.1}
+    tasks, (stage,) = check_config(temporal), temporal.stages
+    left = {label: prompts_for(stage, label, task, temporal.seed) for label, task in tasks.items()}
+    ids = {label: sorted(found[i].id for i in range(len(found))) for label, found in left.items()}
+    assert ids == {"when": ["train-0-0"], "what": ["train-0-0", "train-0-3"]}, "one that is always right is left out"
 
 
 @pytest.mark.parametrize(

@@ -415,6 +415,8 @@ def put(path, value):
     }  # fmt: skip
     steps = [path[0], "0", *path[2:]] if path[0] == "stages" else list(path)
     node = data = {**data, "stages": [dict(data["stages"][0])]}
+    if "select" in path:
+        data["stages"][0]["select"] = {"path": "scores.jsonl"}
     for name, following in itertools.pairwise(steps):
         if isinstance(node, list):
             while len(node) <= int(name):

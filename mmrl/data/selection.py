@@ -1,0 +1,131 @@
+"""Which prompts of a split a stage trains on, by what an evaluation saw their answers score."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmrl.data.seeds import derive
+from mmrl.data.source import Indexable, prompt_at, prompts_of
+from mmrl.errors import UserError
+from mmrl.interfaces import Task
+from mmrl.rows import brief, read_rows
+from mmrl.schema import SelectConfig, Training
+from mmrl.targets import PluginError, is_finite
+from mmrl.types import Prompt
+
+
+@dataclass(frozen=True)
+class Selected:
+    """Some of a task's items, in their order."""
+
+    items: Indexable
+    numbers: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: int, /) -> Prompt:
+        return self.items[self.numbers[index]]
+
+
+def prompts_for(stage: Training, label: str, task: Task, seed: int) -> Indexable:
+    """The prompts of a task that a stage draws from: its split, or what `select` leaves of it.
+
+    Raises UserError where the split or the evaluation can't be used, and where nothing is left.
+    """
+    items = prompts_of(label, task, stage.split, seed)
+    if stage.select is None:
+        return items
+    return Selected(items, _numbers(items, label, set(taken(stage.select, label, stage.split, seed)), stage.select.path))
+
+
+def taken(rule: SelectConfig, label: str, split: str, seed: int) -> list[str]:
+    """The ids of a task's prompts that a rule takes. Raises UserError where these are none."""
+    scores = scored(rule.path, label, split)
+    if ids := chosen(scores, rule, derive(seed, "select", label)):
+        return ids
+    varied = ", or give an evaluation with evaluate.samples above 1, whose scores vary" if rule.rule == "variance" else ""
+    raise UserError(f"select leaves none of the {len(scores)} prompts of task {label!r} in {brief(rule.path)}: widen it{varied}")
+
+
+def scored(path: str, label: str, split: str) -> dict[str, list[float]]:
+    """Prompt's id -> the scores of its answers, of those that didn't fail, as a run's `evaluations/` has them.
+
+    Raises UserError for a file that is none of these, or has no row of this task and split.
+    """
+    if Path(path).suffix != ".jsonl":
+        raise UserError(f"select.path = {brief(path)!r} is no .jsonl: give what a run wrote, evaluations/step-000000.jsonl")
+    rows = read_rows(path)
+    found: dict[str, list[float]] = {}
+    others: set[str] = set()
+    for i in range(len(rows)):
+        row = rows[i]
+        id, values = row.get("id"), row.get("values")
+        if not isinstance(id, str) or not isinstance(values, list) or not all(v is None or is_finite(v) for v in values):
+            raise UserError(f"{rows.where(i)} has no id and values of an evaluation: give a file of a run's evaluations/")
+        if (row.get("task"), row.get("split")) != (label, split):
+            others.add(f"{row.get('task')} on {row.get('split')}")
+            continue
+        if id in found:
+            raise UserError(f"{rows.where(i)} has the prompt {id!r:.80} of task {label!r} again: give one evaluation")
+        found[id] = [float(v) for v in values if v is not None]
+    if not found:
+        there = ", ".join(sorted(others))[:200] or "none"
+        raise UserError(f"{brief(path)} has no prompt of task {label!r} on split {split!r}, it has {there}: evaluate that split")
+    return found
+
+
+def chosen(scores: Mapping[str, Sequence[float]], rule: SelectConfig, seed: int) -> list[str]:
+    """The ids that a rule takes, at most `rule.n`; prompts without a score that didn't fail are left out in any case.
+
+    `variance`: those whose scores vary most, none whose scores are all the same (Li et al., Temporal-R1). `bell`: drawn without
+    replacement, in proportion to exp(-(mean - center)^2 / (2 width^2)) (Wang et al., Time-R1). `all`: drawn evenly. Of equals too
+    it is drawn who comes first. scores: id -> the scores of its answers.
+    """
+    means = {id: statistics.fmean(values) for id, values in scores.items() if values}
+    left = [id for id, mean in means.items() if _within(mean, rule)]
+    draws = {id: random.Random(derive(seed, id)) for id in left}
+    if rule.rule == "variance":
+        spread = {id: statistics.pvariance(scores[id]) for id in left}
+        order = sorted((id for id in left if spread[id]), key=lambda id: (-spread[id], draws[id].random()))
+    else:
+        # of exponential times with rates w the first n are a draw without replacement (Efraimidis and Spirakis 2006); in
+        # logarithms, since rates far from the center vanish
+        width = rule.width if rule.rule == "bell" else math.inf
+        log_rates = {id: -((means[id] - rule.center) ** 2) / (2 * width**2) for id in left}
+        order = sorted(left, key=lambda id: math.log(draws[id].expovariate(1.0) or math.ulp(0.0)) - log_rates[id])
+    return order[: rule.n]
+
+
+def _within(mean: float, rule: SelectConfig) -> bool:
+    return (rule.above is None or mean > rule.above) and (rule.up_to is None or mean <= rule.up_to)
+
+
+def _numbers(items: Indexable, label: str, ids: set[str], path: str) -> list[int]:
+    """The items' numbers that have these ids; reads items until all are found. One that the task can't open is passed over."""
+    found: dict[str, int] = {}
+    broken = 0
+    for i in range(len(items)):
+        if len(found) == len(ids):
+            break
+        try:
+            id = prompt_at(items, i, label).id
+        except PluginError:
+            raise
+        except UserError:
+            broken += 1
+            continue
+        if id in ids:
+            found.setdefault(id, i)
+    gone = sorted(ids - found.keys())
+    if len(gone) > broken:
+        what = f"{len(gone)} prompts that task {label!r} hasn't, such as {gone[0]!r:.80}"
+        raise UserError(f"{brief(path)} has {what}: evaluate the task as it is here")
+    if not found:
+        raise UserError(f"none of the prompts of task {label!r} that select takes can be opened: check its data")
+    return sorted(found.values())
