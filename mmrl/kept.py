@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
 from mmrl import video
+from mmrl.interfaces import Task
+from mmrl.targets import calling
 from mmrl.types import Credit, Message, Rollout, Score, user
 
 VIEW_PIXELS = 512
@@ -33,6 +35,14 @@ def kept_of(rollouts: Sequence[Rollout], credit: Credit, limit: int) -> list[int
         if len(kept) + len(group) <= limit:
             kept += group
     return kept
+
+
+def drawn(tasks: Mapping[str, Task], rollout: Rollout) -> Any:
+    """The picture that a rollout's task draws of it, if it draws one. tasks: label -> task."""
+    task = tasks[rollout.prompt.task]
+    own = "shows" if type(task).shows_episode is Task.shows_episode else "shows_episode"
+    with calling(f"task {rollout.prompt.task!r}: {own}()"):
+        return task.shows_episode(rollout)
 
 
 def rollout_row(rollout: Rollout, score: Score, advantage: float, shows: Any = None) -> dict[str, Any]:

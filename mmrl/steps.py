@@ -22,8 +22,7 @@ from mmrl.errors import UserError
 from mmrl.gather import Gatherer, Taken, collected
 from mmrl.generate.local import LocalGenerator, Sampling
 from mmrl.groups import Gathered, outcomes
-from mmrl.interfaces import Task
-from mmrl.kept import kept_of, rollout_row
+from mmrl.kept import drawn, kept_of, rollout_row
 from mmrl.learn import Demonstrations, Learner
 from mmrl.metrics import rl_metrics
 from mmrl.packer import Dealt, ones
@@ -32,7 +31,7 @@ from mmrl.policies.critic import Critic
 from mmrl.policies.reference import Reference
 from mmrl.policies.vlm import VLM
 from mmrl.schema import EXPERT, CriticConfig, DistillStage, RlStage, SftStage, Training
-from mmrl.targets import PluginError, calling
+from mmrl.targets import PluginError
 from mmrl.types import Batch, Credit, Prompt, Rollout, Score
 
 if TYPE_CHECKING:
@@ -336,14 +335,7 @@ class RlSteps(Steps):
                 kept = kept_of(gathered.rollouts, credit, record.rollouts)
                 advantages = credit.advantages if credit.advantages.ndim == 1 else credit.advantages.sum(1)
                 rows = list(zip(gathered.rollouts, gathered.scores, advantages.tolist(), strict=True))
-                run.folder.rollouts(step, [rollout_row(*rows[n], self.drawn(rows[n][0])) for n in kept])
-
-    def drawn(self, rollout: Rollout) -> Any:
-        """The picture that an episode draws, if it draws one."""
-        task = self.run.tasks[rollout.prompt.task]
-        own = "shows" if type(task).shows_episode is Task.shows_episode else "shows_episode"
-        with calling(f"task {rollout.prompt.task!r}: {own}()"):
-            return task.shows_episode(rollout)
+                run.folder.rollouts(step, [rollout_row(*rows[n], drawn(run.tasks, rows[n][0])) for n in kept])
 
 
 class DistillSteps(Steps):
