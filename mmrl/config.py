@@ -109,7 +109,10 @@ def explain(err: ValidationError) -> str:
         return f"{where!r} needs " + " or ".join(f'kind = "{kind}"' for kind in STAGES)
     found = fault.get("input")
     message = fault["msg"].removeprefix("Value error, ").rstrip(".")
-    return f"{where!r}: {message[0].lower()}{message[1:]}; found {found!r}" if path else message
+    if not path:
+        return message
+    shown = "" if fault["type"] == "value_error" and isinstance(found, dict) else f"; found {found!r}"  # such a rule says it
+    return f"{where!r}: {message[0].lower()}{message[1:]}{shown}"
 
 
 def _known_keys(loc: Sequence[int | str]) -> list[str]:

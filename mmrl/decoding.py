@@ -45,6 +45,8 @@ MAX_BYTES = 2**32
 """Of a file, 4 GiB."""
 MAX_PACKETS = 2_000_000
 """Frames of a file, more than eighteen hours at 30 a second."""
+MAX_RATE = 1000
+"""Frames a second of a file, on average."""
 SHORT_S, SHORT_SHARE = 1.0, 0.1
 """A file whose pictures end so much, and such a share, before the end that it names was cut off..."""
 ABSURD = 1000
@@ -90,8 +92,10 @@ def _opened(path: str) -> Iterator[tuple[Any, Any]]:
         raise UserError(f"video {path} does not exist: check the path")
     if not where.is_file():
         raise UserError(f"video {path} is no file: give the path of one video")
-    if where.stat().st_size > MAX_BYTES:
-        raise UserError(f"video {path} is too large, {where.stat().st_size:,} bytes: at most {MAX_BYTES:,}")
+    if not (size := where.stat().st_size):
+        raise UserError(f"video {path} is empty, 0 bytes: get it again, or leave it out")
+    if size > MAX_BYTES:
+        raise UserError(f"video {path} is too large, {size:,} bytes: at most {MAX_BYTES:,}")
     try:
         with open(path, "rb") as file, av.open(file, options={"format_whitelist": ",".join(FORMATS)}) as container:
             if not container.streams.video:
@@ -136,6 +140,8 @@ def _facts(path: str, container: Any, stream: Any) -> Facts:
     named = _named(container, stream)
     if named - duration > max(SHORT_S, SHORT_SHARE * named) and named < ABSURD * max(duration, 1.0):
         raise UserError(f"video {path} was cut off: it ends after {duration:.1f} of {named:.1f} s: get it again")
+    if len(pts) > 1 and len(pts) > MAX_RATE * duration:
+        raise UserError(f"video {path} names times that can't be: {len(pts):,} frames in {duration:.2g} s: write it anew")
     size = (stream.codec_context.width, stream.codec_context.height)
     return Facts(times_s=times, duration_s=duration or 1 / 30, size=size)
 

@@ -24,6 +24,8 @@ MAX_PATH = 4096
 MAX_LINE = 2**26
 """Bytes of a line of JSONL."""
 _HUB = re.compile(r"\w[\w.-]{0,95}(/\w[\w.-]{0,95})?")
+_FILES = (".txt", ".xlsx", ".arrow", ".zip", ".gz", ".tar", ".mp4", ".png", ".jpg")
+"""Names of files, which the Hub isn't asked for."""
 """A data set's name on the Hub."""
 
 
@@ -86,7 +88,7 @@ class Items(Sequence[T], Generic[T]):
             raise UserError(f"{self.rows.where(number)}: {error}") from error
         except KeyError as error:
             raise UserError(f"{self.rows.where(number)} has no key {error.args[0]!r}: it has {', '.join(row)[:200]}") from error
-        except (ValueError, TypeError, IndexError) as error:
+        except (ValueError, TypeError, IndexError, OverflowError) as error:  # the last: a whole number beyond all floats
             raise UserError(f"{self.rows.where(number)}: {one_line(error)[:200]}: mend or remove it") from error
 
 
@@ -125,7 +127,7 @@ def beside(path: str, image: Any, folder: str | None = None) -> Any:
     if not image.strip():
         raise ValueError("the image has an empty path")
     if len(image) > MAX_PATH:
-        raise ValueError(f"the image's path has {len(image):,} characters, {image[:40]!r} first: no file has such a name")
+        raise ValueError(f"its path has {len(image):,} characters, {image[:40]!r} first: no file has such a name")
     base = Path(folder).expanduser() if folder else Path(str(path)).expanduser().parent
     return str(base / image)
 
@@ -212,6 +214,9 @@ def _parquet(path: Path) -> Rows:
 def _dataset(path: str, local: Path, name: str | None, revision: str | None, split: str | None) -> Rows:
     datasets = _datasets()
     here = local.exists()
+    if local.is_file() or (not here and local.suffix.lower() in _FILES):
+        why = "is no table that is read: save it as" if here else "does not exist: check the path, to a table as"
+        raise UserError(f"{brief(path)} {why} .jsonl, .json, .csv, .tsv or .parquet")
     if not here and not _HUB.fullmatch(path):
         raise UserError(
             f"{brief(path)} does not exist, and is no name of a data set on the Hub, such as owner/name: check the path"

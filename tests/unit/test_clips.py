@@ -173,12 +173,13 @@ def without_sound(folder):
 
 
 BROKEN = {
-    "zero": (lambda d: b"", "broken or of an unknown kind"),
+    "zero": (lambda d: b"", "is empty, 0 bytes"),
     "text": (lambda d: b"this is no video\n" * 100, "broken or of an unknown kind"),
     "start": (lambda d: b"\0" * 700 + d[700:], "broken or of an unknown kind"),
     "half": (lambda d: d[: len(d) // 2], "broken or of an unknown kind"),
     "middle": (lambda d: scrambled(d, 0.3, 0.6), "is broken"),
     "end": (lambda d: scrambled(d, 0.8, 0.99), "is broken"),
+    "fast": (lambda d: ticks(d, 2**31 - 1), r"names times that can't be: 50 frames in .* s"),
 }
 
 
@@ -188,6 +189,13 @@ def scrambled(data, first, last):
     length = struct.unpack(">I", data[at - 8 : at - 4])[0] - 8
     a, b = at + int(first * length), at + int(last * length)
     data[a:b] = np.random.RandomState(0).randint(0, 256, b - a, dtype=np.uint8).tobytes()
+    return data
+
+
+def ticks(data, rate):
+    """Every track has so many units of time a second."""
+    for at in [i for i in range(len(data)) if data[i : i + 4] == b"mdhd"]:
+        data[at + 16 : at + 20] = struct.pack(">I", rate)
     return data
 
 

@@ -54,6 +54,7 @@ def test_defaults_and_overrides():
         ("generate.temperature=1e-300", "'generate.temperature': input should be greater than or equal to 0.001; found 1e-300"),
         ("train.threads=100000000", "'train.threads': input should be less than or equal to 1024; found 100000000"),
         ("policy={model = 'a', min_pixels = 9, max_pixels = 8}", "'policy': min_pixels = 9 is above max_pixels = 8: lower it"),
+        ("evaluate.frames=[8, 4]", "'evaluate': frames = [8, 4] must rise, such as [32, 64, 128]"),
         ("stages.0.sft=1", "unknown key 'stages.0.sft'"),
         ("generate.max_tokens=-1", "'generate.max_tokens'"),
         ("stages.0.kind=dpo", "'stages.0' needs kind"),
@@ -76,6 +77,7 @@ def test_one_line_says_what_is_wrong(override, message):
     with pytest.raises(UserError) as caught:
         configs.parse_config(GOOD, [override])
     assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert "found {" not in str(caught.value)  # a whole section
 
 
 def test_what_is_missing_is_named():

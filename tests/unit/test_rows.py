@@ -124,6 +124,8 @@ def test_pictures_are_found_beside_their_table():
         ("x" * 3000, r"\.\.\.x+ can't be read: File name too long"),
         ("x" * 3000 + ".jsonl", r"\.\.\.x+\.jsonl can't be read: File name too long"),
         ("no\nsuch.jsonl", r"no\?such\.jsonl does not exist"),
+        ("no/such.txt", r"no/such\.txt does not exist: check the path, to a table as \.jsonl"),
+        (__file__, r"test_rows\.py is no table that is read: save it as \.jsonl"),
         ("no/such/folder", "no/such/folder does not exist, and is no name of a data set on the Hub"),
         ("./nope", r"\./nope does not exist"),
     ],

@@ -7,7 +7,6 @@ where neither is known all numbers count as they stand.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -143,6 +142,6 @@ def _of_line(line: str) -> Placed | None:
 
 def _box(values: Sequence[float]) -> Box | None:
     x1, y1, x2, y2 = values
-    if not all(map(math.isfinite, values)) or not (-LIMIT <= x1 < x2 <= LIMIT and -LIMIT <= y1 < y2 <= LIMIT):
+    if not (-LIMIT <= x1 < x2 <= LIMIT and -LIMIT <= y1 < y2 <= LIMIT):  # nor of nan, nor of a whole number beyond all floats
         return None
     return float(x1), float(y1), float(x2), float(y2)

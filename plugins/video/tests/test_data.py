@@ -147,12 +147,15 @@ def test_parts_of_the_clip_and_several_spans(filmed, table):
         ({"video": "https://host/c0.mp4"}, "is a URL: download it first"),
         ({"video": "twice"}, "its clip 'twice' is there several times"),
         ({"video": 3.5}, "its clip is 3.5 and not the name of a file"),
-        ({"video": "x" * 5000}, "the image's path has 5,000 characters|can't be looked up"),
+        ({"video": "x" * 5000}, "its path has 5,000 characters|can't be looked up"),
         ({"video": "nul\0"}, "there is no clip|can't be looked up"),
         ({"video": "text.mp4"}, "video .*text.mp4 is broken or of an unknown kind"),
-        ({"video": "empty.mp4"}, "video .*empty.mp4 is broken or of an unknown kind"),
+        ({"video": "empty.mp4"}, "video .*empty.mp4 is empty, 0 bytes"),
         ({"video": "half.mp4"}, "video .*half.mp4 (is broken|was cut off)"),
         ({"duration": 60}, "its duration is 60 s and the file has 6.00 s: it is another cut"),
+        ({"duration": "long"}, "its duration is 'long' and not a number of seconds"),
+        ({"duration": 10**400}, "too large"),
+        ({"timestamp": [10**400, 3]}, "is not two times in seconds"),
         ({"timestamp": [3, 9]}, "its span from 3 to 9 s is beyond the clip, which has 6.00 s"),
         ({"timestamp": [6.2, 6.8]}, "its span from 6.2 to 6.8 s is beyond the clip"),
         ({"timestamp": [4, 3]}, "its span from 4 to 3 s is reversed"),
@@ -196,7 +199,11 @@ def test_lines_and_captions_that_will_not_do(filmed, table):
     }
     said, count = refusals(TemporalData(path=table("a.json", captions), videos=str(filmed), shares=ALL))
     assert count == 2 and len(said) == 3
-    assert sum("it has 1 timestamps and 2 sentences" in s for s in said) == 2 and any("a.json 'c2'" in s for s in said)
+    assert sum("it has 1 timestamps and 2 sentences" in s for s in said) == 2 and any(
+        "'c2' has no lists of `timestamps` and `sentences`" in s for s in said
+    )
+    with pytest.raises(UserError, match="videos nowhere does not exist: give the folder of the clips"):
+        TemporalData(path=path, videos="nowhere", shares=ALL)
     for name, text in (("none.json", "{}"), ("broken.json", "{1"), ("none.txt", "")):
         with pytest.raises(UserError, match=name):
             TemporalData(path=table(name, text), videos=str(filmed))
@@ -463,6 +470,7 @@ def test_boxes_in_every_form_are_the_same(filmed, table, tmp_path):
         ({"boxes": [[1, 1, 1, 5]]}, "its box .* is empty"),
         ({"boxes": [[1, 1, 500, 5]]}, "is outside its clip of 32 x 32"),
         ({"boxes": [[1, 2, 3]]}, "is not four finite numbers"),
+        ({"boxes": [[1, 1, 10**400, 5]]}, r"t\.json item 0: .*too large"),
         ({"boxes": "here"}, "it has no list of 1 to"),
         ({"boxes": [[1, 1, 5, 5]] * 30}, "it has 30 boxes and its clip 24 frames"),
         ({"boxes": [[1, 1, 5, 5]], "times": [9.0]}, "a box at 9 s, and its clip ends after 6.00 s"),

@@ -151,6 +151,7 @@ def test_a_clip_that_is_broken_or_short_is_named(folder, tmp_path):
         (lambda f: Anomaly(path=str(f), kinds=["swap"]), "swap needs two"),
         (lambda f: Counting(shapes=["star"]), "shapes"),
         (lambda f: Counting(shapes=[]), "shapes"),
+        (lambda f: Counting(shapes=["circle", "circle"]), "names one twice: give each once"),
         (lambda f: Counting(places=0), "places"),
         (lambda f: Counting(together=9), "together"),
         (lambda f: Jigsaw(parts=1), "parts"),

@@ -534,6 +534,7 @@ ATTACKS = {
         "NaN": "[NaN, NaN]",
         "Infinity": "[-Infinity, Infinity]",
         "huge": "0 to " + "9" * 300,
+        "huge box": "[[" + "9" * 400 + ", 1, 2, 3]]",
         "negative": "-20 to 20",
         "reversed": "20 to 0",
     },

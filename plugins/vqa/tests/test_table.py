@@ -197,7 +197,7 @@ BROKEN = [
     ({**ROW, "image": ["a.png", "cut.png"]}, "line 2: image .*cut.png is broken or cut off"),
     ({**ROW, "image": "wide.png"}, "line 2: image .*wide.png is too narrow"),
     ({**ROW, "image": 5}, "line 2: image 1 of 1 is no image"),
-    ({**ROW, "image": "x" * 100_000}, "line 2: the image's path has 100,000 characters, 'xxx"),
+    ({**ROW, "image": "x" * 100_000}, "line 2: its path has 100,000 characters, 'xxx"),
     ({**ROW, "image": "a\nb"}, r"line 2: image .*a\?b does not exist"),
     ({**ROW, "answer": float("nan")}, "line 2: the answer is nan: there must be one"),
     ({**ROW, "answer": ["dog", float("inf")]}, r"line 2: the answer is \['dog', inf\]: there must be one"),

@@ -52,6 +52,9 @@ def tables(path: str, videos: str | None) -> list[Table]:
     folders = videos.split(":") if videos else []
     if not given or len(folders) not in (0, 1, len(given)):
         raise UserError(f"path names {len(given)} tables and videos {len(folders)} folders: give one folder for each, or one")
+    for folder in folders:
+        if not _there(folder):
+            raise UserError(f"videos {brief(folder)} does not exist: give the folder of the clips")
     own = [folders[n if len(folders) > 1 else 0] if folders else None for n in range(len(given))]
     return [
         Table(rows=_rows(file), path=file, folder=folder or str(Path(file).expanduser().parent))
@@ -130,7 +133,9 @@ def _captions(path: str, found: Mapping[str, Any]) -> Rows:
     def read(index: int) -> dict[str, Any]:
         clip, k = places[index]
         about = found[clip]
-        times, sentences = about["timestamps"], about["sentences"]
+        times, sentences = (about.get(key) if isinstance(about, Mapping) else None for key in ("timestamps", "sentences"))
+        if not isinstance(times, list) or not isinstance(sentences, list):
+            raise ValueError(f"{clip!r} has no lists of `timestamps` and `sentences`")
         if len(times) != len(sentences):
             raise ValueError(f"it has {len(times)} timestamps and {len(sentences)} sentences")
         return {"video": clip, "duration": about.get("duration"), "timestamp": times[k], "sentence": sentences[k]}

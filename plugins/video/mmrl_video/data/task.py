@@ -152,7 +152,10 @@ def length_of(path: str, row: Mapping[str, Any]) -> Known:
     be read."""
     found, said = known(path), row.get("duration")
     if isinstance(said, str):
-        said = float(said) if said.strip() else None
+        try:
+            said = float(said) if said.strip() else None
+        except ValueError:
+            raise ValueError(f"its duration is {said!r:.60} and not a number of seconds") from None
     if isinstance(said, int | float) and not isinstance(said, bool) and said > 0:
         off = abs(said - found.duration_s)
         if off > max(OTHER_S, OTHER_SHARE * said):

@@ -222,3 +222,5 @@ def some(option: str, value: Any, known: Sequence[str]) -> None:
         raise UserError(f"{option} = {value!r:.60} must be a list of some of {', '.join(known)}")
     for one in value:
         one_of(option, one, known)
+    if len(set(value)) < len(value):
+        raise UserError(f"{option} = {value!r:.60} names one twice: give each once")
