@@ -7,6 +7,7 @@ import functools
 import itertools
 import math
 import re
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -171,15 +172,16 @@ def _names(films: int, drawn: Sequence[bool]) -> list[str]:
 
 
 def _columns(sizes: Sequence[tuple[int, int]], head: int, edge: int) -> int:
-    """How many pictures stand side by side, so that they are as large as can be; as many as rows where that is all the same."""
+    """How many pictures stand side by side, so that they are as large as can be, each of them as the mean of the logarithms of
+    their scales has it: none is lost beside a large one. As many as rows where that is all the same."""
 
-    def area(across: int) -> float:
+    def scale(across: int) -> float:
         width, height = CARD // across - edge, PICTURE // -(-len(sizes) // across) - edge - head
         scales = [min(width / w, height / h) for w, h in sizes]
-        return sum(w * h * (int(scale) if scale >= 1 else scale) ** 2 for (w, h), scale in zip(sizes, scales, strict=True))
+        return statistics.geometric_mean(int(s) if s >= 1 else max(s, 1e-6) for s in scales)  # of many, one may have no room
 
     square = math.ceil(math.sqrt(len(sizes)))
-    return max(range(1, len(sizes) + 1), key=lambda across: (round(area(across)), -abs(across - square)))
+    return max(range(1, len(sizes) + 1), key=lambda across: (round(scale(across), 3), -abs(across - square)))
 
 
 def _parts(message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

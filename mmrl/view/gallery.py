@@ -71,11 +71,11 @@ def _spread(items: Sequence[Any], n: int) -> list[Any]:
 def _panel(rows: Sequence[Mapping[str, Any]], folder: Path, budget: int) -> str:
     """One step: its first groups, as far as the budget goes."""
     groups: dict[tuple[Any, Any], list[Mapping[str, Any]]] = {}
-    for row in map(_watched, rows):
+    for row in rows:
         groups.setdefault((row.get("task"), row.get("group")), []).append(row)
     cards: list[str] = []
     for members in list(groups.values())[:GROUPS]:
-        card = _group(members, folder, budget)
+        card = _group(_watched(members), folder, budget)
         cards.append(card)
         budget -= len(card)
     hidden = len(groups) - len(cards)
@@ -83,14 +83,22 @@ def _panel(rows: Sequence[Mapping[str, Any]], folder: Path, budget: int) -> str:
     return f'<div class="groups">{"".join(cards)}</div>{more}' if cards else ""
 
 
-def _watched(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The row with the video of its episode apart from the messages, which a group has in common."""
-    found: list[str] = []
-    messages = []
-    for message in row.get("messages") or []:
-        found += [str(part.get("path", "")) for part in _parts(message) if part.get("type") == "video"]
-        messages.append({**message, "content": [part for part in _parts(message) if part.get("type") != "video"]})
-    return {**row, "messages": messages, "film": found[0]} if found else row
+def _watched(members: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rows with the videos of their episodes apart from the messages, which a group has in common. The clips of a prompt are
+    the same for all and stay there."""
+    if len({tuple(_videos(row)) for row in members}) == 1:
+        return [*members]
+    rows = []
+    for row in members:
+        asked = row.get("messages") or []
+        messages = [{**m, "content": [part for part in _parts(m) if part.get("type") != "video"]} for m in asked]
+        rows.append({**row, "messages": messages, "film": next(iter(_videos(row)), None)})
+    return rows
+
+
+def _videos(row: Mapping[str, Any]) -> list[str]:
+    parts = [part for message in row.get("messages") or [] for part in _parts(message)]
+    return [str(part.get("path", "")) for part in parts if part.get("type") == "video"]
 
 
 def _group(members: Sequence[Mapping[str, Any]], folder: Path, budget: int) -> str:

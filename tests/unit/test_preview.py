@@ -98,7 +98,7 @@ def test_a_box_at_the_edges_is_still_seen():
 
 @pytest.mark.parametrize(
     "sizes, columns",
-    [([(50, 50)] * 2, 2), ([(50, 50)] * 4, 2), ([(50, 50)] * 9, 3), ([(360, 640)] * 3, 3), ([(1280, 400)] * 2, 1)],
+    [([(50, 50)] * 2, 2), ([(50, 50)] * 4, 2), ([(50, 50)] * 9, 3), ([(360, 640)] * 3, 3), ([(1280, 400)] * 2, 1), ([(332, 330), (960, 188)], 1)],
 )
 def test_pictures_stand_so_that_they_are_large(sizes, columns):
     assert sheets._columns(sizes, 0, 8) == columns

@@ -659,6 +659,29 @@ def test_pictures_outside_of_the_run_are_not_read(run: RunFolder, tmp_path: Path
     assert page.texts("span").count("not a PNG") == 1
 
 
+def test_clips_of_a_prompt_stand_beside_it_and_those_of_episodes_beside_what_came_of_them(run: RunFolder) -> None:
+    import numpy as np
+    from PIL import Image
+
+    from mmrl.clips import Footage
+
+    def clip(grey: int) -> Footage:
+        frames = np.full((2, 8, 8, 3), grey, np.uint8)
+        frames[1] += 40
+        return Footage(frames_THWC=frames, times_s=(0.0, 1.0), duration_s=2.0)
+
+    def page(*rows: dict[str, Any]) -> Page:
+        run.rollouts(1, rows)
+        return page_of(run)
+
+    asked = user("in which order?", clip(0), clip(100))
+    seen = page(*(rollout(say, messages=[asked], shows=Image.new("RGB", (9, 9), say)) for say in ("red", "blue")))
+    assert seen.count("button", "film") == 2  # both clips, once for the group
+    assert sum((text or "").startswith("drawn") for text in seen.texts("small")) == 2  # and what each completion draws
+    played = page(*(rollout(f"return {k}", messages=[user("pick", clip(k))]) for k in (10, 20, 30)))
+    assert played.count("button", "film") == 3
+
+
 def test_a_drawn_picture_is_as_large_as_there_is_room_for(tmp_path: Path) -> None:
     """All screens of an episode, which nobody could read in 448 pixels; what would be too much is made smaller, not left out."""
     from PIL import Image, ImageFilter
