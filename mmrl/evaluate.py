@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import random
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -13,8 +12,8 @@ from mmrl import plugins, sparse
 from mmrl.algorithms.labels import majority
 from mmrl.altered import blanked, shuffled, with_frames
 from mmrl.collect.collector import Collector
+from mmrl.data.heldout import Heldout
 from mmrl.data.seeds import derive
-from mmrl.data.source import Indexable, prompt_at, prompts_of
 from mmrl.episodes import Watched
 from mmrl.errors import UserError
 from mmrl.generate.local import Sampling
@@ -83,10 +82,13 @@ class Evaluation:
     """Every prompt that was asked, also those that could not be scored."""
     episodes: tuple[dict[str, Any], ...] = field(default=(), repr=False)
     """Of a task that acts the first successes and failures, for `RunFolder.episodes`."""
+    left_out: tuple[str, ...] = field(default=(), repr=False)
+    """The prompts that could not be used, each with why; those that earlier evaluations had told are not among them."""
 
     def as_json(self) -> dict[str, Any]:
         """The figure, without its items and episodes."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("verifier", "items", "episodes")}
+        apart = ("verifier", "items", "episodes", "left_out")
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in apart}
 
     def rows(self) -> list[dict[str, Any]]:
         """The items, as `RunFolder.items` writes them."""
@@ -110,8 +112,8 @@ def entry_of(config: RunConfig, label: str) -> TaskConfig:
 class Evaluator:
     """Answers `evaluate.n` held-out prompts of each task, as `[evaluate]` says, and scores them with the task's metric.
 
-    Which prompts is the same for every seed and run, and spread over the split: data are often sorted by class. Sampled answers
-    depend on the run's seed alone and not on the step, so that an evaluation can be repeated.
+    Which prompts is the same for every seed and run, see `Heldout`. Sampled answers depend on the run's seed alone and not on the
+    step, so that an evaluation can be repeated.
 
     tasks: label -> task. shown: what is done to a prompt before it is answered; verifiers and `summarise` get the prompt as the
     task posed it.
@@ -126,7 +128,7 @@ class Evaluator:
         shown: Callable[[Prompt], Prompt] = lambda prompt: prompt,
     ) -> None:
         self.config, self.tasks, self.collector, self.judge, self.shown = config, tasks, collector, judge, shown
-        self._items: dict[str, Indexable] = {}  # a task may make its prompts anew whenever it is asked
+        self.heldout = Heldout(config, tasks, collector.encode)
 
     def __call__(self, label: str) -> tuple[Evaluation, list[Score]]:
         """One task's figure and the scores of all answers. Raises UserError when more of them failed than `judge.failure_limit`
@@ -135,12 +137,15 @@ class Evaluator:
         spec = plugins.registry().get("verifiers", metric)
         watched = Watched(self.config.record.episodes)
         watching = self._steering(learning_rate=0.0)
+        known = len(self.heldout.left_out.get(label, ()))
         prompts, cases, scores = self._answered(label, metric, watched=watched, steering=watching)
+        left_out = [*self.heldout.left_out.get(label, {}).values()]
         items = self._scored(label, prompts, cases, scores)
         extra = self._summarise(label, [(p, i.value) for p, i in zip(prompts, items, strict=True) if i.value is not None])
         extra |= parts_of(scores)
         extra["truncated_share"] = sum(c.status.is_truncated for c in cases) / len(cases)
         extra["failed"] = float(sum(s.failed for s in scores))
+        extra |= {"left_out": float(len(left_out))} if left_out else {}
         outcomes = self._outcomes(cases)
         extra |= {name: statistics.fmean(values) for name, values in outcomes.items()}
         if self.config.evaluate.samples > 1:
@@ -163,6 +168,7 @@ class Evaluator:
             samples=self.config.evaluate.samples,
             temperature=self.config.evaluate.temperature,
             episodes=watched.rows,
+            left_out=tuple(left_out[known:]),
         ), scores
 
     def _otherwise(self, label: str, metric: str, how: str, alter: Callable[[Prompt], Prompt]) -> float:
@@ -209,15 +215,17 @@ class Evaluator:
         limit = self.config.generate.max_tokens
         asked: list[Prompt] = []
         cases: list[Case] = []
-        for prompts in self._chunks(entry):
+        at_once = max(1, self.collector.batch_size // settings.samples)
+        for some in self.heldout.batches(entry, at_once, lambda prompt: alter(self.shown(prompt)), strict=bool(how)):
+            prompts = [one.posed for one in some]
             sampling = Sampling(
                 max_tokens=min(entry.max_tokens or limit, limit),
                 temperature=settings.temperature,
                 seed=derive(self.config.seed, "evaluate", label, len(asked)),
                 steering=steering if any(p.videos for p in prompts) else None,
             )
-            shown = [alter(self.shown(p)) for p in prompts]
-            rollouts = self.collector.collect(shown, self.collector.encode(shown), settings.samples, sampling)
+            shown, read = [one.shown for one in some], [one.read for one in some]
+            rollouts = self.collector.collect(shown, read, settings.samples, sampling)
             posed = [replace(r, prompt=prompts[i // settings.samples]) for i, r in enumerate(rollouts)]
             if watched:
                 watched.see(posed[:: settings.samples], settings.temperature)
@@ -253,8 +261,9 @@ class Evaluator:
                 cases += [replace(c, rollout=_light(c.rollout, spec)) for c in cases_of(posed)]
             return cases
 
-        prompts = [p for some in self._chunks(entry) for p in some]
-        decided = sparse.climb(prompts, settings.frames, settings.agree, ask, lambda c: self._read(label, c.completion))
+        decided = sparse.climb(
+            self.heldout.prompts(entry), settings.frames, settings.agree, ask, lambda c: self._read(label, c.completion)
+        )
         scores = self.judge.run(metric, [one.case for one in decided])
         self._check_failures(scores, f"evaluation of {label!r} from sparse to dense")
         value = statistics.fmean(s.value for s in scores if s.value is not None)
@@ -292,17 +301,6 @@ class Evaluator:
             if not isinstance(name, str) or not isinstance(value, int | float) or not math.isfinite(value):
                 raise PluginError(f"task {label!r}: summarise() must give finite numbers by name, not {name!r}: {value!r:.60}")
         return figures
-
-    def _chunks(self, entry: TaskConfig) -> Iterator[list[Prompt]]:
-        split, label = self.config.evaluate.split, entry.label
-        if label not in self._items:
-            self._items[label] = prompts_of(label, self.tasks[label], split, self.config.seed)
-        items = self._items[label]
-        n = min(self.config.evaluate.n, len(items))
-        chosen = sorted(random.Random(derive(0, "evaluate", entry.id, split)).sample(range(len(items)), n))
-        at_once = max(1, self.collector.batch_size // self.config.evaluate.samples)
-        for start in range(0, n, at_once):
-            yield [prompt_at(items, i, label, template=entry.prompt) for i in chosen[start : start + at_once]]
 
 
 def several(items: Sequence[Item], spec: VerifierSpec) -> dict[str, float]:

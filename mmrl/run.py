@@ -252,6 +252,8 @@ class Run:
                 for score in [s for s in scores if s.failed][:8]:
                     self.folder.error(self.at.step, f"evaluation of {task}", score.detail)
                 self.folder.evaluation(self.at.step, stage.kind, figure.as_json())
+                for what in figure.left_out:
+                    self.warn(f"evaluation of {task}", f"left out {what}", self.at.step)
                 self.trackers.evaluation(self.at.step, figure)
                 figures.append(figure)
         self.folder.items(self.at.step, items)

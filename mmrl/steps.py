@@ -17,7 +17,7 @@ from mmrl.collect.turns import TurnCollector
 from mmrl.condition import relabelled, shown_as
 from mmrl.data.seeds import derive
 from mmrl.data.selection import prompts_for
-from mmrl.data.source import Source, gold_of
+from mmrl.data.source import Source, gold_of, tolerated
 from mmrl.errors import UserError
 from mmrl.gather import Gatherer, Taken, collected
 from mmrl.generate.local import LocalGenerator, Sampling
@@ -91,8 +91,7 @@ class Steps:
                 except UserError as error:
                     self.quarantine.add(place)
                     run.warn(f"{place[0]} {name}", f"left out {name}: {error}")
-                    tolerated = min(2 + sum(self.source.taken.values()) // 10, len(self.source) - 1)
-                    if len(self.quarantine) > tolerated:
+                    if len(self.quarantine) > tolerated(sum(self.source.taken.values()), len(self.source)):
                         raise UserError(
                             f"step {run.at.step + 1}: {len(self.quarantine)} prompts are broken so far, "
                             f"see {run.folder.path / 'errors.jsonl'}: "

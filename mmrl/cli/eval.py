@@ -166,6 +166,9 @@ def _print(figure: Evaluation, asked: int) -> None:
         f"{figure.task}  {figure.split}  {figure.metric} {figure.value:.3f} ({figure.low:.3f} to {figure.high:.3f}), n={figure.n}"
     )
     there = len(figure.items) or figure.n + round(figure.extra["failed"])
+    if figure.left_out:
+        click.echo(f"  {len(figure.left_out)} more can't be used; the first: {figure.left_out[0]}")
+        there += len(figure.left_out)
     if asked > there:
         click.echo(f"  {asked} prompts were asked for, and the split has {there}")
     if several := [f"{name} {value:.3f}" for name, value in figure.extra.items() if "@" in name]:
@@ -173,7 +176,7 @@ def _print(figure: Evaluation, asked: int) -> None:
     for name, value in figure.extra.items():
         if name == "blank":
             click.echo(f"  blank {value:.3f} (with every picture blanked)")
-        elif "@" not in name and name.split("/")[0] not in WAYS and (value or name != "failed"):
+        elif "@" not in name and name.split("/")[0] not in WAYS and (value or name != "failed") and name != "left_out":
             click.echo(f"  {name} {value:.3f}{_interval(figure, name)}")
 
 

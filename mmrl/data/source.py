@@ -65,6 +65,11 @@ def prompt_at(items: Indexable, index: int, label: str, template: str = "") -> P
     return replace(prompt, task=label, messages=messages)
 
 
+def tolerated(drawn: int, there: int) -> int:
+    """How many of so many prompts that were drawn may be broken before it is an error: a tenth, or two of few, but not all."""
+    return min(2 + drawn // 10, there - 1)
+
+
 def _reworded(message: Message, template: str) -> Message:
     """The message with its text, the last one where there are several, inside the template; pictures stay where they are."""
     content = message["content"]

@@ -88,7 +88,7 @@ def _watched(members: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     the same for all and stay there."""
     if len({tuple(_videos(row)) for row in members}) == 1:
         return [*members]
-    rows = []
+    rows: list[Mapping[str, Any]] = []
     for row in members:
         asked = row.get("messages") or []
         messages = [{**m, "content": [part for part in _parts(m) if part.get("type") != "video"]} for m in asked]

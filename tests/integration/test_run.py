@@ -270,6 +270,22 @@ def test_a_broken_picture_is_named_replaced_and_counted(tmp_path):
     assert len(runs.rows(folder)) == 6
 
 
+def test_a_broken_picture_in_an_evaluation_is_named_once_and_counted(tmp_path):
+    """The toy's broken ones are of the training split, which may be evaluated."""
+    folder = runs.run(
+        runs.toy_config(
+            tmp_path,
+            tasks=[{"id": "toy/broken-images", "options": {"folder": str(tmp_path), "each": 8}}],
+            stages=[{"kind": "sft", "steps": 1, "batch_size": 4}],
+            evaluate={"split": "train", "n": 100},
+        )
+    )
+    figures = [row["eval"] for row in runs.rows(folder) if "eval" in row]
+    assert len(figures) == 2 and all(f["extra"]["left_out"] == 2 for f in figures)
+    errors = [json.loads(line) for line in (folder.path / "errors.jsonl").read_text().splitlines()]
+    assert sum(e["where"] == "evaluation of toy/broken-images" for e in errors) == 2
+
+
 def test_mostly_broken_pictures_stop_the_run(tmp_path):
     with pytest.raises(UserError, match=r"broken.*errors\.jsonl"):
         runs.run(

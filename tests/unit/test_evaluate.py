@@ -270,6 +270,65 @@ def test_verifiers_see_the_sizes_and_the_frame_that_they_see_in_training(tmp_pat
 # -- several answers to a prompt ----------------------------------------------------------------------------------------
 
 
+class Worn(Letters):
+    """A task of 40 prompts, of which some can't be posed and others not be read."""
+
+    splits = ("train", "test")
+
+    def __init__(self, unposed=(), unread=()):
+        self.unposed, self.unread = unposed, unread
+
+    def prompts(self, split, seed):
+        return self
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        if index in self.unposed:
+            raise UserError(f"table.jsonl line {index} is broken: mend it")
+        return Prompt(id=f"p{index}", messages=[user("x")], answer=str(index))
+
+
+class Picky(Collector):
+    """Can't read some prompts."""
+
+    def __init__(self, unread):
+        super().__init__(batch_size=7)
+        self.unread = {f"p{i}" for i in unread}
+
+    def encode(self, prompts):
+        if bad := [p.id for p in prompts if p.id in self.unread]:
+            raise UserError(f"video {bad[0]}.mp4 is broken: replace it")
+        return super().encode(prompts)
+
+
+def test_prompts_that_cant_be_used_are_left_out_named_once_and_counted(tmp_path):
+    collector = Picky({3, 4})
+    evaluator = Evaluator(
+        runs.toy_config(tmp_path, overrides=["evaluate.n=40"]), {"toy/colour": Worn({20})}, collector, Judged(*[1.0] * 37)
+    )
+    found, scores = evaluator("toy/colour")
+    assert found.n == len(scores) == 37 and found.extra["left_out"] == 3
+    assert [what.partition(":")[0] for what in found.left_out] == ["item 3", "item 4", "item 20"]
+    assert "video p3.mp4 is broken" in found.left_out[0] and "table.jsonl line 20 is broken" in found.left_out[2]
+    assert "left_out" not in found.as_json()
+    again, _ = evaluator("toy/colour")
+    assert again.items == found.items and again.extra["left_out"] == 3 and again.left_out == ()
+
+
+def test_more_than_a_tenth_of_them_or_all_end_it(tmp_path):
+    def evaluate(task, collector, n):
+        config = runs.toy_config(tmp_path, overrides=[f"evaluate.n={n}"])
+        return Evaluator(config, {"toy/colour": task}, collector, Judged(*[1.0] * 40))("toy/colour")
+
+    assert evaluate(Worn(), Picky(range(6)), 40)[0].extra["left_out"] == 6
+    with pytest.raises(UserError, match=r"7 of 40 prompts of split 'test' can't be used: .*the last: video p\d+\.mp4 is broken"):
+        evaluate(Worn(), Picky(range(7)), 40)
+    with pytest.raises(UserError, match=r"1 of 1 prompts of split 'test' can't be used: .*the last: table\.jsonl line"):
+        evaluate(Worn(range(40)), Picky(()), 1)
+
+
 class Sampled(Collector):
     """Gives prompt after prompt the next so many of these texts."""
 
