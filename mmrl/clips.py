@@ -8,6 +8,7 @@ import random
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from mmrl.errors import UserError
@@ -51,6 +52,14 @@ class Clip:
     """Every frame is grey."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.path, str):
+            raise UserError(f"video {self.path!r:.60}: path must be a text, the path of a file")
+        for name in ("fps", "count", "start_s", "end_s", "shuffled"):
+            value, whole = getattr(self, name), name in ("count", "shuffled")
+            if value is not None and (isinstance(value, bool) or not isinstance(value, Integral if whole else Real)):
+                raise UserError(f"video {self.path}: {name} = {value!r:.60} must be a {'whole ' if whole else ''}number")
+        if not all(isinstance(i, Integral) for i in self.indices):
+            raise UserError(f"video {self.path}: indices = {self.indices!r:.60} must be whole numbers")
         given = [name for name in ("fps", "count", "indices") if getattr(self, name) not in (None, ())]
         if len(given) > 1:
             raise UserError(f"video {self.path}: {' and '.join(given)} are both given: choose one")
@@ -221,7 +230,7 @@ def _stamp(path: str) -> tuple[int, int]:
     """What changes when the file does."""
     try:
         found = os.stat(path)
-    except OSError:
+    except (OSError, ValueError):  # the latter of a NUL
         return (0, 0)  # opening it says what is wrong
     return found.st_mtime_ns, found.st_size
 

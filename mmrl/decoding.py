@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from mmrl.clips import GREY, MAX_DECODED, MAX_SHOWN, Clip, Count, Footage, Limits, evenly, permutation
 from mmrl.errors import UserError
 from mmrl.media import MAX_PIXELS
+from mmrl.rows import brief
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,8 +89,12 @@ def _opened(path: str) -> Iterator[tuple[Any, Any]]:
     if "://" in path:
         raise UserError(f"video {path} is a URL: download it first, nothing is fetched while training")
     where = Path(path)
-    if not where.exists():
-        raise UserError(f"video {path} does not exist: check the path")
+    try:
+        there = where.exists()
+    except (OSError, ValueError) as error:  # too long a name
+        raise UserError(f"video {path!r:.80} can't be looked up: {str(error)[:60]}: check the path") from error
+    if not there:
+        raise UserError(f"video {brief(path)} does not exist: check the path")
     if not where.is_file():
         raise UserError(f"video {path} is no file: give the path of one video")
     if not (size := where.stat().st_size):

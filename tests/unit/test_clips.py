@@ -278,6 +278,10 @@ def test_other_things_than_videos(folder, good):
         ({"start_s": 3, "end_s": 2}, "is no part of it"),
         ({"start_s": -1}, "is no part of it"),
         ({"order": (0, 2)}, "no permutation"),
+        ({"count": 2.5}, r"count = 2\.5 must be a whole number"),
+        ({"fps": "x"}, "fps = 'x' must be a number"),
+        ({"end_s": True}, "end_s = True must be a number"),
+        ({"indices": (1.5,)}, "must be whole numbers"),
         ({"indices": (3, 50)}, "has 50 frames: there is no frame 50"),
         ({"start_s": 2.5}, r"has 2\.00 s: there is no part from 2\.5"),
         ({"end_s": 30.0}, "there is no part from 0 to 30 s"),
@@ -288,6 +292,13 @@ def test_what_cant_be_shown(good, keys, why):
     with pytest.raises(UserError, match=why) as told:
         frames_of(Clip(path=str(good), **keys))
     assert "good.mp4" in str(told.value)
+
+
+@pytest.mark.parametrize("path", ["a\0b.mp4", "x" * 5000, 5])
+def test_paths_that_nothing_could_have(path):
+    with pytest.raises(UserError, match=r"can't be looked up|must be a text|a\?b\.mp4 does not exist") as told:
+        frames_of(Clip(path=path))
+    assert len(str(told.value)) < 300 and "\0" not in str(told.value)
 
 
 def test_footage_that_is_none():
