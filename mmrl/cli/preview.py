@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,21 +48,22 @@ def command(task: str, count: int, split: str, seed: int, settings: tuple[str, .
     made.eyes = _eyes(model) if model else made.eyes
     broken: list[str] = []
     prompts = take(made, split, count, seed, broken)
-    if broken and not prompts:
-        raise UserError(broken[0])
-    if broken:
-        click.echo(f"mmrl: left out {len(broken)} of {count} prompts; the first: {broken[0]}", err=True)
-    if not prompts:
-        raise UserError(f"task {task!r} has no prompts in split {split!r}: check its options and data")
     if made.simulation is not None:
         from mmrl.collect.starts import starts
 
         prompts = starts(made, prompts)
+    prompts = _usable(made, prompts, broken)
+    if broken and not prompts:
+        raise UserError(broken[0])
+    if broken:
+        click.echo(f"mmrl: left out {len(broken)} of {len(broken) + len(prompts)} prompts; the first: {broken[0]}", err=True)
+    if not prompts:
+        raise UserError(f"task {task!r} has no prompts in split {split!r}: check its options and data")
     every = made.prompts(split, seed)
     shown = f"{len(prompts)} of {len(every):,} prompts" if isinstance(every, Sized) else f"the first {len(prompts)} prompts"
     options = ", ".join([*settings, *([f"as {model} sees it"] if model else [])])
     sheet = contact_sheet(
-        [_with_gold(made, prompt) for prompt in prompts],
+        prompts,
         task,
         f"{shown} of split {split}, seed {seed}" + (f"; {options}" if options else ""),
         (lambda image: image.resize(made.eyes.size(image.size))) if model else None,
@@ -75,6 +76,29 @@ def command(task: str, count: int, split: str, seed: int, settings: tuple[str, .
         aside.unlink(missing_ok=True)
         raise UserError(f"can't write {path}: {error.strerror or error}") from None
     click.echo(f"{path}: {shown} of {task}, split {split}")
+
+
+def _usable(task: Task, prompts: Sequence[Prompt], broken: list[str]) -> list[Prompt]:
+    """The prompts with what is to be written, those whose pictures and videos open. broken: gets why the others don't."""
+    from mmrl.clips import glimpse
+    from mmrl.media import load_image
+    from mmrl.targets import PluginError
+
+    usable = []
+    for prompt in prompts:
+        try:
+            known = _with_gold(task, prompt)
+            for video in known.videos:
+                glimpse(video)
+            for image in known.images:
+                load_image(image)
+        except PluginError:
+            raise
+        except UserError as error:
+            broken.append(str(error))
+        else:
+            usable.append(known)
+    return usable
 
 
 def _with_gold(task: Task, prompt: Prompt) -> Prompt:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import pytest
 from click.testing import CliRunner
@@ -98,7 +99,14 @@ def test_a_box_at_the_edges_is_still_seen():
 
 @pytest.mark.parametrize(
     "sizes, columns",
-    [([(50, 50)] * 2, 2), ([(50, 50)] * 4, 2), ([(50, 50)] * 9, 3), ([(360, 640)] * 3, 3), ([(1280, 400)] * 2, 1), ([(332, 330), (960, 188)], 1)],
+    [
+        ([(50, 50)] * 2, 2),
+        ([(50, 50)] * 4, 2),
+        ([(50, 50)] * 9, 3),
+        ([(360, 640)] * 3, 3),
+        ([(1280, 400)] * 2, 1),
+        ([(332, 330), (960, 188)], 1),
+    ],
 )
 def test_pictures_stand_so_that_they_are_large(sizes, columns):
     assert sheets._columns(sizes, 0, 8) == columns
@@ -282,6 +290,19 @@ def test_it_says_which_prompts_it_shows(tmp_path, monkeypatch):
         done = CliRunner().invoke(main, ["--plugin", str(tmp_path / "spread.py"), "preview", task, "-n", "5"])
         assert done.stdout == f"preview-{task.replace('/', '-')}.png: {shown} of {task}, split train\n", done.stderr
         assert seen == [*(f"row {i}" for i in ids), f"{shown} of split train, seed 0"]
+
+
+def test_pictures_that_do_not_open_are_told_and_left_out(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("cat", "dog"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for k in range(20):
+            Image.new("RGB", (40, 40), (k, 0, 0)).save(tmp_path / "pictures" / name / f"{k}.png")
+    whole = mmrl("classification/folder", "--set", "path=pictures", "-n", 99)
+    (tmp_path / "pictures" / "cat" / "3.png").write_bytes(b"no picture")
+    done = mmrl("classification/folder", "--set", "path=pictures", "-n", 99)
+    assert whole.exit_code == done.exit_code == 0 and not whole.stderr
+    assert re.search(r"left out 1 of 32 prompts; the first: .*3\.png is broken", done.stderr)
 
 
 def test_a_broken_row_is_told_and_left_out(tmp_path, monkeypatch):
