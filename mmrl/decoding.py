@@ -118,7 +118,7 @@ def _opened(path: str) -> Iterator[tuple[Any, Any]]:
     except PermissionError:
         raise UserError(f"video {path} can't be read: check its permissions") from None
     except (av.FFmpegError, OSError, ValueError, OverflowError, MemoryError) as error:
-        why = str(error).partition("]")[2].partition(":")[0].strip() or type(error).__name__
+        why = getattr(error, "strerror", None) or type(error).__name__
         raise UserError(
             f"video {path} is broken or of an unknown kind ({why}): replace it by an MP4, WebM or MKV file"
         ) from error

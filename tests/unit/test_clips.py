@@ -175,6 +175,7 @@ def without_sound(folder):
 BROKEN = {
     "zero": (lambda d: b"", "is empty, 0 bytes"),
     "text": (lambda d: b"this is no video\n" * 100, "broken or of an unknown kind"),
+    "list": (lambda d: b"ffconcat version 1.0\nfile good.mp4\n", r"of an unknown kind \(Invalid argument\)"),
     "start": (lambda d: b"\0" * 700 + d[700:], "broken or of an unknown kind"),
     "half": (lambda d: d[: len(d) // 2], "broken or of an unknown kind"),
     "middle": (lambda d: scrambled(d, 0.3, 0.6), "is broken"),
