@@ -245,6 +245,8 @@ def _resized(footage: Footage, limits: Limits) -> Footage:
     import av
     import numpy as np
 
+    from mmrl.decoding import Scaler
+
     frames = footage.frames_THWC
     if frames.ndim != 4 or frames.shape[3] != 3 or frames.dtype != np.uint8 or not len(frames):
         raise UserError(f"video {footage.name}: its frames are {frames.dtype} {list(frames.shape)}, not uint8 [T, H, W, 3]")
@@ -257,12 +259,8 @@ def _resized(footage: Footage, limits: Limits) -> Footage:
     size = limits.size(width, height, len(kept))
     if size == (width, height) and len(kept) == len(frames):
         return footage
-    scaled = [
-        av.VideoFrame.from_ndarray(np.ascontiguousarray(frames[i]), format="rgb24").to_ndarray(
-            format="rgb24", width=size[0], height=size[1], interpolation="BICUBIC"
-        )
-        for i in kept
-    ]
+    scaler = Scaler()
+    scaled = [scaler(av.VideoFrame.from_ndarray(np.ascontiguousarray(frames[i]), format="rgb24"), *size) for i in kept]
     return Footage(
         frames_THWC=np.stack(scaled),
         times_s=tuple(footage.times_s[i] for i in kept),

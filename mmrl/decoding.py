@@ -225,6 +225,7 @@ def _pictures(
     container.seek(0 if first is None else first, stream=stream)
     base = stream.time_base or Fraction(1, 1000)
     begun: int | None = None
+    scaler = Scaler()
     for frame in container.decode(stream):
         if frame.is_corrupt:
             raise UserError(f"video {path} is broken after {len(found)} of its frames: replace it")
@@ -233,7 +234,7 @@ def _pictures(
         begun = frame.pts if begun is None else begun
         number = _nearest(facts.times_s, float((frame.pts - begun) * base))
         if number in wanted and number not in found:
-            found[number] = _picture(frame, limits, len(indices))
+            found[number] = _picture(scaler, frame, limits, len(indices))
             if len(found) * found[number].nbytes > MAX_DECODED:
                 raise UserError(
                     f"video {path}: {len(indices)} frames of its size are too much memory: show fewer or smaller ones"
@@ -245,7 +246,22 @@ def _pictures(
     return found
 
 
-def _picture(frame: Any, limits: Limits, frames: int) -> np.ndarray:
+class Scaler:
+    """Frames as RGB of a size. One for a clip: to set it up takes longer than to scale a frame."""
+
+    def __init__(self) -> None:
+        from av.video.reformatter import VideoReformatter
+
+        self._of = VideoReformatter()
+
+    def __call__(self, frame: Any, width: int, height: int) -> np.ndarray:
+        """A frame of PyAV's, uint8 [height, width, 3]. On one thread: several clips are decoded side by side."""
+        scaled = self._of.reformat(frame, format="rgb24", width=width, height=height, interpolation="BICUBIC", threads=1)
+        made: np.ndarray = scaled.to_ndarray()
+        return made
+
+
+def _picture(scaler: Scaler, frame: Any, limits: Limits, frames: int) -> np.ndarray:
     """RGB, upright, in the size that is looked at."""
     import numpy as np
 
@@ -253,5 +269,4 @@ def _picture(frame: Any, limits: Limits, frames: int) -> np.ndarray:
     width, height = limits.size(*((frame.height, frame.width) if turns % 2 else (frame.width, frame.height)), frames)
     if turns % 2:
         width, height = height, width
-    made: np.ndarray = frame.to_ndarray(format="rgb24", width=width, height=height, interpolation="BICUBIC")
-    return np.ascontiguousarray(np.rot90(made, turns))
+    return np.ascontiguousarray(np.rot90(scaler(frame, width, height), turns))
