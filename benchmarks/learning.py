@@ -56,14 +56,14 @@ def train(runs: Path, name: str, text: str, **env: str) -> Run:
     return Run(evaluations, round(time.perf_counter() - started, 1))
 
 
-def write_start(folder: Path, words: Sequence[str]) -> int:
-    """A random `tiny:qwen3_vl` to begin with, with a token for each of these texts: linear and convolution weights have the
+def write_start(folder: Path, words: Sequence[str], family: str = "qwen3_vl") -> int:
+    """A random tiny model to begin with, with a token for each of these texts: linear and convolution weights have the
     standard deviation 1 / sqrt(fan-in), position embeddings 1. -> Its number of weights."""
     import torch
 
     from mmrl.policies import tiny
 
-    model, processor = tiny.build("qwen3_vl", words=words)
+    model, processor = tiny.build(family, words=words)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, module in model.named_modules():

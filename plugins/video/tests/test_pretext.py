@@ -335,6 +335,12 @@ def test_every_order_is_shown_as_often(quick):
     assert len(set(answers)) == 6 and all(20 < answers.count(a) < 64 for a in set(answers))
 
 
+def test_only_whole_orders_are_exact():
+    task = Jigsaw()
+    found = task.summarise(list(zip(some(task, 4), [1.0, 1 / 3, 1.0, 0.0], strict=True)))
+    assert found["exact"] == 0.5
+
+
 def test_the_parts_are_named_by_their_place():
     (prompt,) = some(Jigsaw(), 1)
     content = prompt.messages[0]["content"]

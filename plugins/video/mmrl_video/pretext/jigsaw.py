@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from mmrl import UserError
+from mmrl import Prompt, UserError
 from mmrl.tasks import one_of, whole
 from mmrl_video.drawn.task import Posed
 from mmrl_video.pretext.disturb import moves
@@ -67,3 +67,7 @@ class Jigsaw(Pretext):
             return super().message(text, shown)
         named = [({"type": "text", "text": f"Clip {n}:"}, {"type": "video", "video": clip}) for n, clip in enumerate(shown, 1)]
         return {"role": "user", "content": [*(part for pair in named for part in pair), {"type": "text", "text": text}]}
+
+    def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
+        """`exact`, the share of clips whose parts were all put in the right order; a wrong one may score, too."""
+        return {"exact": sum(score == 1 for _, score in results) / max(len(results), 1), **super().summarise(results)}

@@ -1,0 +1,126 @@
+"""When does it happen, and in which order do the parts belong? Drawn clips, from a warm start: held-out figures before and after
+GRPO, over seeds, and what is left of them when the frames of each clip are shuffled.
+
+    python benchmarks/learn_video.py --task temporal|jigsaw [--seeds 0 1 2] [--side-by-side 2] [--curve FILE.svg]
+
+The model is a `tiny:qwen2_5_vl` of random weights, with one token for each word of the questions and answers. It first
+imitates right answers, stopped while it begins to see what happens, so that there is room; from that checkpoint GRPO goes on,
+once for each seed, with the verifier's score as the reward. Clips are files of 64 x 64 pixels and 8 seconds; no held-out clip
+is one that is learned from. In `temporal` one thing is gone for some seconds, and the question is when: the score is the IoU
+of the intervals. In `jigsaw` a thing crosses the picture, the clip is cut into three, and the answer is their order: the
+figure is the share of clips that are put in order, while the reward also pays for pairs of parts. Each run is `mmrl train` in
+a process of its own, with one thread. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import learning
+
+from machine import machine
+
+RUN_FILE = """\
+name = "{name}"
+runs = "{runs}"
+seed = {seed}
+policy = {{ model = "{model}" }}
+tasks = [{{ id = "{task.id}", name = "{task.name}", options = {{ {task.options}, prompt = "", warm = 4000, train = 4000, \
+test = {test} }} }}]
+stages = [{stage}]
+generate = {{ max_tokens = 6 }}
+evaluate = {{ n = {test}, every = 50, shuffled = true }}
+record = {{ rollouts_every = 0, trackers = [] }}
+train = {{ threads = 1 }}
+"""
+WARM = """{{ kind = "sft", split = "warm", steps = {steps}, batch_size = 64, optimizer = "muon", beta1 = 0.95, \
+learning_rate = 3e-3, warmup_steps = 20 }}"""
+RL = """{{ kind = "rl", steps = {steps}, prompts_per_step = 32, group_size = 8, optimizer = "muon", beta1 = 0.95, \
+learning_rate = 1e-3, schedule = "linear", entropy = 0.01 }}"""
+STAGE = 'objects = 1, backgrounds = ["plain"], seconds = [8, 8]'
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What differs between the tasks."""
+
+    id: str
+    name: str
+    options: str
+    warm: int
+    steps: int
+    figure: str
+    """Of the evaluation's."""
+
+
+SETTINGS = {
+    "temporal": Setting("video/temporal", "temporal", f'{STAGE}, moving = 0.0, events = ["hide"]', 90, 150, "mIoU"),
+    "jigsaw": Setting("video/jigsaw", "jigsaw", f'{STAGE}, ways = ["right"], frames = 12', 64, 200, "exact"),
+}
+
+
+def write_start(folder: Path) -> int:
+    """The random checkpoint that the warm start begins with. -> Its number of weights."""
+    from mmrl_video.drawn.shapes import COLOURS, SHAPES
+
+    order = (
+        "These clips are the parts of one, in a wrong order or the right one, at places 1 to 3. In which order do they belong?"
+    )
+    words = ["When is the", *(f" {w}" for w in (*COLOURS, *SHAPES)), " gone?", " to ", order, *(f"Clip {n}:" for n in (1, 2, 3))]
+    return learning.write_start(folder, words, "qwen2_5_vl")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", choices=SETTINGS, required=True)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
+    parser.add_argument("--warm", type=int, default=None, help="steps of imitation")
+    parser.add_argument("--steps", type=int, default=None, help="steps of GRPO")
+    parser.add_argument("--test", type=int, default=400, help="held-out clips")
+    parser.add_argument("--side-by-side", type=int, default=2)
+    parser.add_argument("--runs", type=Path, default=None, help="where to keep the runs")
+    parser.add_argument("--curve", type=Path, default=None, help="where to draw the held-out values over the steps")
+    args = parser.parse_args()
+    task = SETTINGS[args.task]
+    started, runs = time.perf_counter(), args.runs or Path(tempfile.mkdtemp())
+    weights = write_start(runs / "start")
+
+    def run(name: str, seed: int, model: Path, stage: str) -> learning.Run:
+        own = {"name": name, "seed": seed, "model": model, "stage": stage}
+        done = learning.train(runs, name, RUN_FILE.format(**own, runs=runs, task=task, test=args.test))
+        return learning.Run(
+            [{**row, "score": row["value"], "value": row["extra"][task.figure]} for row in done.evaluations], done.wall_s
+        )
+
+    warm_steps, steps = args.warm or task.warm, args.steps or task.steps
+    warm = run("warm", 0, runs / "start", WARM.format(steps=warm_steps))
+    model, stage = learning.checkpoint(runs, "warm"), RL.format(steps=steps)
+    with ThreadPoolExecutor(args.side_by_side) as pool:
+        after = list(pool.map(lambda seed: run(f"seed-{seed}", seed, model, stage), args.seeds))
+    if args.curve:
+        learning.draw(args.curve, task.name, after)
+    found = {
+        "benchmark": "learn_video",
+        "task": args.task,
+        "weights": weights,
+        "warm": warm_steps,
+        "steps": steps,
+        "side_by_side": args.side_by_side,
+        "figure": task.figure,
+        **(learning.figures(task.name, warm, after) if after else {"warm_start": warm.last(task.name)["value"]}),
+        "score": [round(run.last(task.name)["score"], 4) for run in after],
+        "score_shuffled": [round(run.last(task.name)["extra"]["shuffled"], 4) for run in after],
+        "wall_s": round(time.perf_counter() - started, 1),
+        "machine": machine(),
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
