@@ -1,15 +1,19 @@
 """What a completion says: its tags, its JSON, its numbers. For verifiers.
 
 A completion is hostile input. Everything here takes time linear in its length, reads no more than `MAX_LENGTH` characters of it,
-and gives None, or nothing, where it can't be read; it raises nothing.
+and gives None, or nothing, where it can't be read; only `literal` raises anything.
 """
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import json
 import math
 import re
+import threading
 import unicodedata
+import warnings
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -166,14 +170,47 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_int=_integer, par
 def nfc(text: str) -> str:
     """The text in Unicode's form NFC, in linear time. Where more than `MAX_MARKS` marks follow each other it stays as it is:
     sorting them takes time by the square of their number."""
-    if text.isascii():
-        return text
+    return text if text.isascii() or _marked(text) else unicodedata.normalize("NFC", text)
+
+
+def _marked(text: str) -> bool:
+    """Whether more than `MAX_MARKS` marks follow each other."""
     run = 0
-    for sign in text:
+    for sign in text if not text.isascii() else "":
         run = run + 1 if unicodedata.category(sign)[0] == "M" else 0
         if run > MAX_MARKS:
-            return text
-    return unicodedata.normalize("NFC", text)
+            return True
+    return False
+
+
+# -- literals ---------------------------------------------------------------------------------------------------------------
+
+_WARNED_OF = re.compile(r"\\|[0-9a-fA-FjJ.](?:and|else|for|if|in|is|not|or)")
+"""All that Python's parser may warn of: a backslash that escapes nothing, a number without a blank before a word."""
+_FILTERS = threading.Lock()
+
+
+def literal(text: str, longest: int = MAX_LENGTH) -> Any:
+    """What `ast.literal_eval` gives, which evaluates nothing; ValueError for all that it doesn't read, for a longer text, and
+    where more than `MAX_MARKS` marks follow each other: Python sorts those of a name, in time by the square of their number."""
+    if len(text) > longest:
+        raise ValueError(f"longer than {longest:,} characters")
+    if _marked(text):
+        raise ValueError(f"more than {MAX_MARKS} marks on a letter")
+    try:
+        with _no_warnings() if _WARNED_OF.search(text) else contextlib.nullcontext():
+            return ast.literal_eval(text)
+    except (SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise ValueError("no literal") from error
+
+
+@contextlib.contextmanager
+def _no_warnings() -> Iterator[None]:
+    """Python's parser warns of what a model writes oddly: that is nobody's fault, and no error where warnings are errors. All
+    other warnings stay as they are, and one thread at a time does this, since filters belong to the process."""
+    with _FILTERS, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="<unknown>")  # as `ast.literal_eval` calls what it parses
+        yield
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------------

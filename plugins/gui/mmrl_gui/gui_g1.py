@@ -10,11 +10,10 @@ import math
 from typing import Any
 
 from mmrl import Case
-from mmrl.parse import MAX_LENGTH
+from mmrl.parse import MAX_LENGTH, literal
 from mmrl.screens import Box
 from mmrl_gui.frames import numbers_of
 from mmrl_gui.geometry import inside, middle
-from mmrl_gui.reading import literal
 
 LEAST_SIZE = -1.0
 """Below it the size reward is cut: its harmonic mean has poles beyond the picture, where it can be any number."""

@@ -10,9 +10,8 @@ import re
 from typing import Any
 
 from mmrl import Case, Score
-from mmrl.parse import MAX_LENGTH, first, thinks_then_answers
+from mmrl.parse import MAX_LENGTH, first, literal, thinks_then_answers
 from mmrl_gui.frames import Numbers, numbers_of
-from mmrl_gui.reading import literal
 
 REACH = 140
 """How near a click must be to a true point, in pixels; at just this distance it is wrong."""

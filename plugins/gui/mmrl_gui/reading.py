@@ -5,17 +5,11 @@ A completion is hostile input: everything here takes time linear in its length a
 
 from __future__ import annotations
 
-import ast
-import contextlib
 import json
 import re
-import threading
-import unicodedata
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
-from mmrl.parse import MAX_LENGTH, MAX_MARKS, fenced, json_in, only_answer
+from mmrl.parse import MAX_LENGTH, fenced, json_in, literal, only_answer
 from mmrl.screens import Box, Point
 from mmrl_gui.geometry import is_box, is_number, middle
 
@@ -43,9 +37,6 @@ SPARE = 1
 _TAG = re.compile("</?(?:think|answer|tool_call)>")
 _SEPARATORS = str.maketrans("[](){},:=;<>/", " " * 13)
 _SIGNED = re.compile(r"[-+]?(?:[0-9]{1,9}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:[eE][-+]?[0-9]{1,2})?")
-_WARNED_OF = re.compile(r"\\|[0-9a-fA-FjJ.](?:and|else|for|if|in|is|not|or)")
-"""All that Python's parser may warn of: a backslash that escapes nothing, a number without a blank before a word."""
-_FILTERS = threading.Lock()
 _DIGITS = re.compile(r"[0-9]+(?:\.[0-9]*)?")
 
 
@@ -89,33 +80,6 @@ def quoted(text: str) -> Any:
     except (ValueError, TypeError, RecursionError):
         return None
     return found if isinstance(found, list | dict) else None
-
-
-def literal(text: str) -> Any:
-    """What `ast.literal_eval` gives, which evaluates nothing; ValueError for all that it doesn't read.
-
-    Where more than `MAX_MARKS` marks follow each other none is read: Python sorts those of a name, in time by the square of their
-    number.
-    """
-    run = 0
-    for sign in text if not text.isascii() else "":
-        run = run + 1 if unicodedata.category(sign)[0] == "M" else 0
-        if run > MAX_MARKS:
-            raise ValueError(f"more than {MAX_MARKS} marks on a letter")
-    try:
-        with _no_warnings() if _WARNED_OF.search(text) else contextlib.nullcontext():
-            return ast.literal_eval(text)
-    except (SyntaxError, TypeError, MemoryError, RecursionError) as error:
-        raise ValueError("no literal") from error
-
-
-@contextlib.contextmanager
-def _no_warnings() -> Iterator[None]:
-    """Python's parser warns of what a model writes oddly: that is nobody's fault, and no error where warnings are errors. All
-    other warnings stay as they are, and one thread at a time does this, since filters belong to the process."""
-    with _FILTERS, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module="<unknown>")  # as `ast.literal_eval` calls what it parses
-        yield
 
 
 def place(text: str) -> tuple[Point | None, Box | None]:

@@ -12,12 +12,11 @@ import warnings
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mmrl_gui import reading
 from mmrl_gui.actions import SAME, NoAction, as_data, key_of, listed, of_data, read, write
 from mmrl_gui.asking import _BRIEF, _JSON, language
 from mmrl_gui.frames import Numbers, numbers_for
 
-from mmrl import Eyes, Frame
+from mmrl import Eyes, Frame, parse
 from mmrl.screens import DIRECTIONS, KINDS, Action, Element
 
 ELEMENTS = [Element(box=(0, 0, 10, 10), role="button", text="Save"), Element(box=(10, 20, 30, 40), role="link", icon=True)]
@@ -317,14 +316,14 @@ def test_nobody_is_warned_of_what_a_model_writes(how):
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter(how)
         before = list(warnings.filters)
-        assert reading.literal(r'"\d"') == r"\d" and reading.literal("[5]") == [5]
+        assert parse.literal(r'"\d"') == r"\d" and parse.literal("[5]") == [5]
         assert read(r"[{'action': 'type', 'text': '\w'}]").text == r"\w"
         draw = random.Random(0)
         words = ["and", "else", "for", "if", "in", "is", "not", "or", "a", "1", "0x1f", "1.", "2e5", "3j", "1_0", "[", "]"]
         pieces = [*words, " ", '"\\d"']
         for _ in range(4000):
             with contextlib.suppress(ValueError):
-                reading.literal("".join(draw.choice(pieces) for _ in range(draw.randrange(1, 7))))
+                parse.literal("".join(draw.choice(pieces) for _ in range(draw.randrange(1, 7))))
         assert not [str(one.message) for one in told] and warnings.filters == before
         with pytest.raises(UserWarning) if how == "error" else contextlib.nullcontext():
             warnings.warn("another's", UserWarning, stacklevel=1)

@@ -6,16 +6,13 @@ questions (gqa) and tracking; each task's rewards are added with weight 1.
 
 from __future__ import annotations
 
-import ast
 import math
 import re
-import unicodedata
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmrl import Case
-from mmrl.parse import MAX_MARKS, first, thinks_then_answers
+from mmrl.parse import first, literal, thinks_then_answers
 from mmrl_video import spans
 from mmrl_video.timezero import times
 
@@ -143,7 +140,7 @@ def _glued(text: str | None) -> list[spans.Span] | None:
     if text is None or len(text) > LONGEST or not _GLUE.fullmatch(text):
         return None
     try:
-        listed = [(float(start), float(end)) for start, end in _literal(text)]
+        listed = [(float(start), float(end)) for start, end in literal(text, LONGEST)]
     except (ValueError, OverflowError):
         return None
     return listed if all(start <= end < math.inf for start, end in listed) else None
@@ -152,7 +149,7 @@ def _glued(text: str | None) -> list[spans.Span] | None:
 def _boxes(text: str) -> list[Any] | None:
     """The eight lists of four of a list, as Python reads it; None for all else."""
     try:
-        found = _literal(text.replace("\n", ""))
+        found = literal(text.replace("\n", ""), LONGEST)
     except ValueError:
         return None
     if not isinstance(found, list) or len(found) != BOXES:
@@ -165,21 +162,3 @@ def _box_iou(a: Sequence[Any], b: Sequence[Any]) -> float:
     common = max(0, width) * max(0, height)
     union = (a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - common
     return float(common / union) if union else 0.0
-
-
-def _literal(text: str) -> Any:
-    """What `ast.literal_eval` gives, which evaluates nothing; ValueError for all that it doesn't read. Long texts are not
-    read, nor those with many marks on one letter, which Python sorts in time by the square of their number."""
-    run = 0
-    for sign in text if len(text) <= LONGEST and not text.isascii() else "":
-        run = run + 1 if unicodedata.category(sign)[0] == "M" else 0
-        if run > MAX_MARKS:
-            raise ValueError(f"more than {MAX_MARKS} marks on a letter")
-    if len(text) > LONGEST:
-        raise ValueError(f"longer than {LONGEST:,} characters")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python's on odd escapes and numbers
-            return ast.literal_eval(text)
-    except (SyntaxError, TypeError, MemoryError, RecursionError) as error:
-        raise ValueError("no literal") from error
