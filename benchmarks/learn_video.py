@@ -42,7 +42,7 @@ train = {{ threads = 1 }}
 WARM = """{{ kind = "sft", split = "warm", steps = {steps}, batch_size = 64, optimizer = "muon", beta1 = 0.95, \
 learning_rate = 3e-3, warmup_steps = 20 }}"""
 RL = """{{ kind = "rl", steps = {steps}, prompts_per_step = 32, group_size = 8, optimizer = "muon", beta1 = 0.95, \
-learning_rate = 1e-3, schedule = "linear", entropy = 0.01 }}"""
+learning_rate = {task.learning_rate}, schedule = "linear", entropy = {task.entropy} }}"""
 STAGE = 'objects = 1, backgrounds = ["plain"], seconds = [8, 8]'
 
 
@@ -55,13 +55,15 @@ class Setting:
     options: str
     warm: int
     steps: int
+    learning_rate: float
+    entropy: float
     figure: str
     """Of the evaluation's."""
 
 
 SETTINGS = {
-    "temporal": Setting("video/temporal", "temporal", f'{STAGE}, moving = 0.0, events = ["hide"]', 90, 150, "mIoU"),
-    "jigsaw": Setting("video/jigsaw", "jigsaw", f'{STAGE}, ways = ["right"], frames = 12', 64, 200, "exact"),
+    "temporal": Setting("video/temporal", "temporal", f'{STAGE}, moving = 0.0, events = ["hide"]', 90, 150, 1e-3, 0.01, "mIoU"),
+    "jigsaw": Setting("video/jigsaw", "jigsaw", f'{STAGE}, ways = ["right"], frames = 12', 72, 250, 5e-4, 0.02, "exact"),
 }
 
 
@@ -100,7 +102,7 @@ def main() -> None:
 
     warm_steps, steps = args.warm or task.warm, args.steps or task.steps
     warm = run("warm", 0, runs / "start", WARM.format(steps=warm_steps))
-    model, stage = learning.checkpoint(runs, "warm"), RL.format(steps=steps)
+    model, stage = learning.checkpoint(runs, "warm"), RL.format(steps=steps, task=task)
     with ThreadPoolExecutor(args.side_by_side) as pool:
         after = list(pool.map(lambda seed: run(f"seed-{seed}", seed, model, stage), args.seeds))
     if args.curve:
