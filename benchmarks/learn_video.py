@@ -31,7 +31,7 @@ name = "{name}"
 runs = "{runs}"
 seed = {seed}
 policy = {{ model = "{model}" }}
-tasks = [{{ id = "{task.id}", name = "{task.name}", options = {{ {task.options}, prompt = "", warm = 4000, train = 4000, \
+tasks = [{{ id = "video/{task}", name = "{task}", options = {{ {setting.options}, prompt = "", warm = 4000, train = 4000, \
 test = {test} }} }}]
 stages = [{stage}]
 generate = {{ max_tokens = 6 }}
@@ -42,7 +42,7 @@ train = {{ threads = 1 }}
 WARM = """{{ kind = "sft", split = "warm", steps = {steps}, batch_size = 64, optimizer = "muon", beta1 = 0.95, \
 learning_rate = 3e-3, warmup_steps = 20 }}"""
 RL = """{{ kind = "rl", steps = {steps}, prompts_per_step = 32, group_size = 8, optimizer = "muon", beta1 = 0.95, \
-learning_rate = {task.learning_rate}, schedule = "linear", entropy = {task.entropy} }}"""
+learning_rate = {setting.learning_rate}, schedule = "linear", entropy = {setting.entropy} }}"""
 STAGE = 'objects = 1, backgrounds = ["plain"], seconds = [8, 8]'
 
 
@@ -50,20 +50,20 @@ STAGE = 'objects = 1, backgrounds = ["plain"], seconds = [8, 8]'
 class Setting:
     """What differs between the tasks."""
 
-    id: str
-    name: str
     options: str
     warm: int
+    """Steps of imitation."""
     steps: int
+    """Of GRPO."""
     learning_rate: float
     entropy: float
     figure: str
     """Of the evaluation's."""
 
 
-SETTINGS = {
-    "temporal": Setting("video/temporal", "temporal", f'{STAGE}, moving = 0.0, events = ["hide"]', 90, 150, 1e-3, 0.01, "mIoU"),
-    "jigsaw": Setting("video/jigsaw", "jigsaw", f'{STAGE}, ways = ["right"], frames = 12', 72, 250, 5e-4, 0.02, "exact"),
+SETTINGS = {  # the name of a task, video/NAME -> its setting
+    "temporal": Setting(f'{STAGE}, moving = 0.0, events = ["hide"]', 90, 150, 1e-3, 0.01, "mIoU"),
+    "jigsaw": Setting(f'{STAGE}, ways = ["right"], frames = 12', 72, 250, 5e-4, 0.02, "exact"),
 }
 
 
@@ -89,35 +89,35 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=None, help="where to keep the runs")
     parser.add_argument("--curve", type=Path, default=None, help="where to draw the held-out values over the steps")
     args = parser.parse_args()
-    task = SETTINGS[args.task]
+    task, setting = args.task, SETTINGS[args.task]
     started, runs = time.perf_counter(), args.runs or Path(tempfile.mkdtemp())
     weights = write_start(runs / "start")
 
     def run(name: str, seed: int, model: Path, stage: str) -> learning.Run:
         own = {"name": name, "seed": seed, "model": model, "stage": stage}
-        done = learning.train(runs, name, RUN_FILE.format(**own, runs=runs, task=task, test=args.test))
+        done = learning.train(runs, name, RUN_FILE.format(**own, runs=runs, task=task, setting=setting, test=args.test))
         return learning.Run(
-            [{**row, "score": row["value"], "value": row["extra"][task.figure]} for row in done.evaluations], done.wall_s
+            [{**row, "score": row["value"], "value": row["extra"][setting.figure]} for row in done.evaluations], done.wall_s
         )
 
-    warm_steps, steps = args.warm or task.warm, args.steps or task.steps
+    warm_steps, steps = args.warm or setting.warm, args.steps or setting.steps
     warm = run("warm", 0, runs / "start", WARM.format(steps=warm_steps))
-    model, stage = learning.checkpoint(runs, "warm"), RL.format(steps=steps, task=task)
+    model, stage = learning.checkpoint(runs, "warm"), RL.format(steps=steps, setting=setting)
     with ThreadPoolExecutor(args.side_by_side) as pool:
         after = list(pool.map(lambda seed: run(f"seed-{seed}", seed, model, stage), args.seeds))
     if args.curve:
-        learning.draw(args.curve, task.name, after)
+        learning.draw(args.curve, task, after)
     found = {
         "benchmark": "learn_video",
-        "task": args.task,
+        "task": task,
         "weights": weights,
         "warm": warm_steps,
         "steps": steps,
         "side_by_side": args.side_by_side,
-        "figure": task.figure,
-        **(learning.figures(task.name, warm, after) if after else {"warm_start": warm.last(task.name)["value"]}),
-        "score": [round(run.last(task.name)["score"], 4) for run in after],
-        "score_shuffled": [round(run.last(task.name)["extra"]["shuffled"], 4) for run in after],
+        "figure": setting.figure,
+        **(learning.figures(task, warm, after) if after else {"warm_start": warm.last(task)["value"]}),
+        "score": [round(run.last(task)["score"], 4) for run in after],
+        "score_shuffled": [round(run.last(task)["extra"]["shuffled"], 4) for run in after],
         "wall_s": round(time.perf_counter() - started, 1),
         "machine": machine(),
     }

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mmrl import UserError, clips
 from mmrl.clips import Clip, Footage, Limits, frames_of
-from mmrl.decoding import Facts, chosen, probe
+from mmrl.decoding import Facts, Scaler, chosen, probe
 from mmrl.types import replace
 
 COUNT, RATE = 50, 25
@@ -321,3 +321,13 @@ def test_files_are_closed(good):
     for _ in range(20):
         probe(good)
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
+
+
+def test_one_scaler_for_a_clip_gives_the_pixels_of_one_for_each_frame():
+    draw, scaler = np.random.default_rng(0), Scaler()
+    for height, width, size in ((48, 64, (64, 48)), (48, 64, (32, 24)), (90, 60, (32, 24)), (48, 64, (100, 80))):
+        frame = av.VideoFrame.from_ndarray(draw.integers(0, 256, (height, width, 3), np.uint8), format="rgb24").reformat(
+            format="yuv420p"
+        )
+        alone = frame.to_ndarray(format="rgb24", width=size[0], height=size[1], interpolation="BICUBIC")
+        assert (scaler(frame, *size) == alone).all()
