@@ -1,14 +1,15 @@
-"""Clicking where one is told to, in a real browser: MiniWoB++'s pages, from a warm start, held-out success before and after, over
-seeds.
+"""Clicking where one is told to, in a real browser: MiniWoB++'s pages, from a warm start, held-out success before and after GRPO,
+over seeds.
 
-    python benchmarks/learn_gui.py [--task one-click|two-clicks] [--seeds 0 1 2] [--warm N] [--steps N] [--side-by-side 2]
+    python benchmarks/learn_gui.py --page PAGE [--seeds 0 1 2] [--side-by-side 1] [--curve FILE.svg]
 
 The model is a `tiny:qwen3_vl` of random weights, made as `learn_grounding.py` makes its own, with one token for each instruction
-that the pages give, for `click`, and for each number: an answer is `click COLUMN ROW`, cells of a grid of 16 pixels, four tokens.
-It first imitates episodes of an expert that were recorded in the browser (`python -m mmrl_gui.record`) for `--warm` steps,
-stopped while it begins to see where things are, so that there is room; from that checkpoint GRPO goes on in the browser with the
-page's own verdict as the reward, once for each seed. Held-out episodes have seeds of their own. Each run is `mmrl train` in a
-process of its own, with one thread for the model (imitation has two); the browser takes what is left. Prints one JSON object.
+that the page gives, for `click`, and for each number: an answer is `click COLUMN ROW`, cells of a grid, four tokens. It first
+imitates episodes that were recorded in the browser (`python -m mmrl_gui.record`): a random walk's that happened to do what was to
+be done, or an expert's. It is stopped while it begins to see what the picture tells, so that there is room; from that checkpoint
+GRPO goes on in the browser, once for each seed, with the page's own verdict as the reward. Held-out episodes have seeds of their
+own. Each run is `mmrl train` in a process of its own, with one thread for the model; the browser takes what is left. Prints one
+JSON object.
 """
 
 from __future__ import annotations
@@ -19,121 +20,130 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import learning
 
 from machine import machine
 
-COLUMNS, ROWS = 10, 13
-SAYS = {
-    "click-test": "Click the button.",
-    "click-dialog": 'Close the dialog box by clicking the "x".',
-    "focus-text": "Focus into the textbox.",
-    "click-collapsible-nodelay": "Expand the section below and click submit.",
-}
-"""Page -> what its instruction says."""
-TASKS: dict[str, dict[str, Any]] = {
-    "one-click": {"pages": ["click-test", "click-dialog", "focus-text"], "warm": 250, "steps": 120, "turns": 1},
-    "two-clicks": {"pages": ["click-collapsible-nodelay"], "warm": 30, "steps": 60, "turns": 3},
-}
-"""What is learned: pages, steps of imitation and of GRPO, turns of an episode."""
 RUN_FILE = """\
 name = "{name}"
 runs = "{runs}"
 seed = {seed}
 policy = {{ model = "{model}" }}
-tasks = [
-{tasks}
-]
+tasks = [{{ id = "gui/episodes", name = "{page}", options = {{ pages = ["{page}"], options = {{ fresh = false }}, \
+style = "brief", grid = [{columns}, {rows}], prompt = "{{instruction}}", recording = "{recorded}", demos = {demos} }} }}]
 stages = [{stage}]
-generate = {{ max_tokens = 6, max_turns = {turns}, batch_size = 96 }}
+generate = {{ max_tokens = 6, max_turns = {setting.turns}, batch_size = 96, temperature = {setting.temperature} }}
 evaluate = {{ n = {test}, every = {every} }}
 record = {{ rollouts_every = 0, trackers = [] }}
-train = {{ threads = {threads} }}
+train = {{ threads = 1 }}
 """
-TASK = """\
-    {{ id = "gui/episodes", name = "{page}", options = {{ pages = ["{page}"], options = {{ fresh = false }}, style = "brief", \
-grid = [{columns}, {rows}], prompt = "{{instruction}}", recording = "{recording}/{page}", demos = {demos} }} }},"""
 WARM = """{{ kind = "sft", split = "demo", steps = {steps}, batch_size = 64, optimizer = "muon", beta1 = 0.95, \
 learning_rate = 3e-3, warmup_steps = 20 }}"""
-RL = """{{ kind = "rl", split = "train", steps = {steps}, prompts_per_step = {prompts}, group_size = 4, optimizer = "muon", \
-beta1 = 0.95, learning_rate = 2e-3, schedule = "linear" }}"""
+RL = """{{ kind = "rl", split = "train", steps = {steps}, prompts_per_step = 24, group_size = 8, optimizer = "muon", \
+beta1 = 0.95, learning_rate = {setting.learning_rate}, schedule = "linear" }}"""
+WALK = ("--policy", "random", "--actions", "click", "--steps", "1", "--won")
+EXPERT = ("--policy", "expert")
 
 
-def write_start(folder: Path, pages: list[str]) -> int:
+@dataclass(frozen=True)
+class Setting:
+    """What differs between the pages."""
+
+    says: Sequence[str]
+    """Their instructions."""
+    record: Sequence[str]
+    """How the episodes that are imitated come about."""
+    episodes: int
+    """That are played for them; of a walk those are kept that did what was to be done."""
+    warm: int
+    """Steps of imitation."""
+    steps: int
+    """Of GRPO."""
+    grid: tuple[int, int] = (10, 13)
+    turns: int = 1
+    """Of an episode, at most."""
+    learning_rate: float = 1e-3
+    temperature: float = 1.0
+    """Of what is sampled; above 1 where imitation leaves a policy surer than it is right. Held-out answers are greedy."""
+
+
+SETTINGS = {  # the name of a page -> its setting
+    "click-tab": Setting([f"Click on Tab #{n}." for n in (1, 2, 3)], EXPERT, 800, 20, 30),
+    "grid-coordinate": Setting(
+        [f"Click on the grid coordinate ({x},{y})." for x in range(-2, 3) for y in range(-2, 3)], EXPERT, 800, 25, 40, (32, 42)
+    ),
+    "count-sides": Setting(
+        ["Press the button that correctly denotes how many sides the shape has."],
+        *(WALK, 5000, 90, 100),
+        learning_rate=2e-3,
+        temperature=1.6,
+    ),
+    "click-collapsible-nodelay": Setting(["Expand the section below and click submit."], EXPERT, 800, 25, 60, turns=3),
+}
+
+
+def write_start(folder: Path, setting: Setting) -> int:
     """The random checkpoint that the warm start begins with. -> Its number of weights."""
-    words = [*(SAYS[page] for page in pages), "click", *(f" {n}" for n in range(max(COLUMNS, ROWS)))]
-    return learning.write_start(folder, words)
+    return learning.write_start(folder, [*setting.says, "click", *(f" {n}" for n in range(max(setting.grid)))])
 
 
-def record(folder: Path, page: str, demos: int) -> None:
-    """An expert's episodes of a page."""
-    command = [sys.executable, "-m", "mmrl_gui.record", "--screens", "browser/miniwob", "--pages", page, "--policy", "expert"]
-    command += ["--options", "fresh=false"]
-    done = subprocess.run(
-        [*command, "--episodes", str(demos), "--out", str(folder / page)], capture_output=True, text=True, check=False
-    )
+def record(folder: Path, page: str, setting: Setting) -> None:
+    """Episodes of a page, in a folder."""
+    screens = ["--screens", "browser/miniwob", "--options", "fresh=false", "--pages", page]
+    played = [*setting.record, "--episodes", str(setting.episodes)]
+    command = [sys.executable, "-m", "mmrl_gui.record", *screens, *played, "--out", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"recording {page} failed:\n{done.stderr[-2000:]}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", choices=TASKS, default="one-click")
+    parser.add_argument("--page", choices=SETTINGS, required=True)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--warm", type=int, default=None, help="steps of imitation")
     parser.add_argument("--steps", type=int, default=None, help="steps of GRPO")
-    parser.add_argument("--demos", type=int, default=1300, help="recorded episodes of each page")
-    parser.add_argument("--prompts", type=int, default=48, help="episodes' starts in a step of GRPO, four episodes from each")
-    parser.add_argument("--test", type=int, default=200, help="held-out episodes of each page")
-    parser.add_argument("--every", type=int, default=40, help="steps between evaluations")
-    parser.add_argument("--side-by-side", type=int, default=2)
-    parser.add_argument(
-        "--runs", type=Path, default=None, help="where to keep the runs; recordings that are there are used again"
-    )
+    parser.add_argument("--test", type=int, default=200, help="held-out episodes")
+    parser.add_argument("--every", type=int, default=20, help="steps between evaluations")
+    parser.add_argument("--side-by-side", type=int, default=1)
+    parser.add_argument("--runs", type=Path, default=None, help="where to keep the runs; a recording that is there is used")
+    parser.add_argument("--curve", type=Path, default=None, help="where to draw the held-out success over the steps")
     args = parser.parse_args()
-    task = TASKS[args.task]
-    pages: list[str] = task["pages"]
+    page, setting = args.page, SETTINGS[args.page]
     started, runs = time.perf_counter(), args.runs or Path(tempfile.mkdtemp())
-    weights = write_start(runs / "start", pages)
-    for page in pages:
-        if not (runs / "recorded" / page).is_dir():
-            record(runs / "recorded", page, args.demos)
-    recorded_s = time.perf_counter() - started
-    shape = {"columns": COLUMNS, "rows": ROWS, "recording": runs / "recorded", "demos": args.demos}
-    settings = {
-        "runs": runs,
-        "tasks": "\n".join(TASK.format(page=page, **shape) for page in pages),
-        "turns": task["turns"],
-        "test": args.test,
-        "every": args.every,
-    }
+    weights = write_start(runs / "start", setting)
+    recorded = runs / f"recorded-{page}"
+    if not recorded.is_dir():
+        record(recorded, page, setting)
+    recorded_s, demos = time.perf_counter() - started, len((recorded / "episodes.jsonl").read_text().splitlines())
+    columns, rows = setting.grid
+    shape = {"page": page, "columns": columns, "rows": rows, "recorded": recorded, "demos": demos, "setting": setting}
 
-    def run(name: str, seed: int, model: Path, stage: str, threads: int = 1) -> learning.Run:
-        own = {"name": name, "seed": seed, "model": model, "stage": stage, "threads": threads}
-        return learning.train(runs, name, RUN_FILE.format(**own, **settings))
+    def run(name: str, seed: int, model: Path, stage: str) -> learning.Run:
+        own = {"name": name, "seed": seed, "model": model, "stage": stage, "runs": runs, "test": args.test, "every": args.every}
+        return learning.train(runs, name, RUN_FILE.format(**own, **shape))
 
-    warm_steps, steps = args.warm or task["warm"], args.steps or task["steps"]
-    warm = run("warm", 0, runs / "start", WARM.format(steps=warm_steps), threads=2)
-    model, stage = learning.checkpoint(runs, "warm"), RL.format(steps=steps, prompts=args.prompts)
+    warm_steps, steps = args.warm or setting.warm, args.steps or setting.steps
+    warm = run("warm", 0, runs / "start", WARM.format(steps=warm_steps))
+    model, stage = learning.checkpoint(runs, "warm"), RL.format(steps=steps, setting=setting)
     with ThreadPoolExecutor(args.side_by_side) as pool:
         after = list(pool.map(lambda seed: run(f"seed-{seed}", seed, model, stage), args.seeds))
+    if args.curve:
+        learning.draw(args.curve, page, after)
     found = {
         "benchmark": "learn_gui",
-        "task": args.task,
+        "page": page,
         "weights": weights,
+        "demos": demos,
         "warm": warm_steps,
         "steps": steps,
         "side_by_side": args.side_by_side,
-        "pages": {
-            page: learning.figures(page, warm, after)
-            if after
-            else {"warm_start": warm.last(page)["value"], "warm_s": warm.wall_s}
-            for page in pages
-        },
+        **(learning.figures(page, warm, after) if after else {"warm_start": warm.last(page)["value"], "warm_s": warm.wall_s}),
         "recorded_s": round(recorded_s, 1),
         "wall_s": round(time.perf_counter() - started, 1),
         "machine": machine(),

@@ -63,7 +63,7 @@ class Setting:
 
 SETTINGS = {  # the name of a task, video/NAME -> its setting
     "temporal": Setting(f'{STAGE}, moving = 0.0, events = ["hide"]', 90, 150, 1e-3, 0.01, "mIoU"),
-    "jigsaw": Setting(f'{STAGE}, ways = ["right"], frames = 12', 72, 250, 5e-4, 0.02, "exact"),
+    "jigsaw": Setting(f'{STAGE}, ways = ["right"], frames = 12', 72, 150, 5e-4, 0.02, "exact"),
 }
 
 
