@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 import runs
+from mmrl.cli import main
 from mmrl.errors import UserError
 from mmrl.policies.vlm import VLM
 from mmrl.rehearse import doubts
@@ -174,13 +175,20 @@ def test_a_finished_run_says_how_to_evaluate_it_again(tmp_path):
     assert not any("mmrl new plugin" in line for line in lines), "who wrote the task knows"
 
 
-def test_a_dry_run_says_what_would_be_rewarded_and_loads_nothing(tmp_path):
+def test_a_dry_run_says_what_would_be_rewarded_and_loads_nothing(tmp_path, monkeypatch, capsys):
+    def dry(setting):
+        with pytest.raises(SystemExit) as ended:
+            main(["--plugin", runs.TOY, "train", "run.toml", "--dry-run", "--set", setting])
+        out, err = capsys.readouterr()
+        return ended.value.code, [*out.splitlines(), *err.splitlines()]
+
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "run.toml").write_text(RUN_FILE)
     for verifiers, reward in (
         ("{'toy/letters' = 0.5, 'toy/exact' = 1}", "0.5 x toy/letters + toy/exact"),
         ("{'toy/letters' = [0.5, 0], 'toy/exact' = [1, 1]}", "(0.5 to 0) x toy/letters + toy/exact"),
     ):
-        code, lines = mmrl(tmp_path, "train", "run.toml", "--dry-run", "--set", f"tasks.0.verifiers={verifiers}")
+        code, lines = dry(f"tasks.0.verifiers={verifiers}")
         assert code == 0
         assert f"# toy/colour: 16 train, 16 test prompts; reward {reward}; evaluated with toy/exact" in lines
     for model, message in (
@@ -189,7 +197,7 @@ def test_a_dry_run_says_what_would_be_rewarded_and_loads_nothing(tmp_path):
         ("tiny:none", "no tiny 'none'"),
         ("tiny:qwen2_vl:hidden=33", "hidden must be a multiple of 32"),
     ):
-        code, lines = mmrl(tmp_path, "train", "run.toml", "--dry-run", "--set", f"policy.model={model}")
+        code, lines = dry(f"policy.model={model}")
         assert code == 2 and len(lines) == 1 and message in lines[0]
 
 

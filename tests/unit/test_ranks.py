@@ -31,6 +31,8 @@ from mmrl.policies.vlm import VLM
 from mmrl.schema import CriticConfig, DistillStage, PolicyConfig, RlStage, SftStage
 from mmrl.types import Credit, Score
 
+pytestmark = pytest.mark.slow
+
 MODEL = "tiny:qwen2_5_vl:hidden=32,layers=1"
 SGD = {"steps": 4, "optimizer": "sgd", "beta1": 0.0, "learning_rate": 0.5, "max_grad_norm": math.inf}
 SHARES = {"uneven": (range(4), range(4, 12)), "empty": (range(12), range(0))}

@@ -16,6 +16,8 @@ from safetensors.torch import load_file
 from mmrl.config import load_config
 from mmrl.record import read_rows, read_run
 
+pytestmark = pytest.mark.slow
+
 PAGE = (Path(__file__).parents[2] / "docs" / "run-folder.md").read_text(encoding="utf-8")
 
 PLUGIN = '''
