@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import hashlib
 import itertools
-import json
 import pickle
 import random
 import signal
@@ -107,17 +106,6 @@ def _video(video: Any) -> Any:
 
 def _hash(value: Any) -> str:
     return hashlib.sha256(repr(value).encode(errors="surrogatepass")).hexdigest()
-
-
-def print_fingerprints(request: str) -> None:
-    """What a second process says of a task, for `same_in_another_process`. `request` is JSON: id, options, splits, limit."""
-    from mmrl import plugins
-
-    asked = json.loads(request)
-    task = plugins.registry().make_task(asked["id"], asked["options"])
-    print(
-        json.dumps({split: [fingerprint(p) for p in take(task, split, asked["limit"], broken=[])] for split in asked["splits"]})
-    )
 
 
 def random_states() -> dict[str, bytes]:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-
 from mmrl.testing.checks import Fault
+from mmrl.testing.other_process import rows_elsewhere
 from mmrl.testing.sample import fingerprint, other_random_states, random_states
 from mmrl.testing.task_subject import TaskSubject
 from mmrl.types import Prompt
@@ -37,21 +33,7 @@ def same_in_another_process(subject: TaskSubject) -> str | None:
     """Another process, with another hash seed, gives the same rows."""
     if not subject.registered:
         return "skipped: another process does not find this task by its id"
-    request = json.dumps(
-        {"id": subject.spec.id, "options": dict(subject.options), "splits": list(subject.rows), "limit": subject.n}
-    )
-    hash_seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
-    program = "import sys; from mmrl.testing.sample import print_fingerprints; print_fingerprints(sys.argv[1])"
-    done = subprocess.run(
-        [sys.executable, "-c", program, request],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    if done.returncode:
-        raise Fault(f"another process can't make the rows: {(done.stderr.strip().splitlines() or ['it died'])[-1]}")
-    theirs = json.loads(done.stdout.splitlines()[-1])
+    theirs = rows_elsewhere(subject.spec.id, subject.options, list(subject.rows), subject.n)
     for split, rows in subject.rows.items():
         _compare(
             split,

@@ -17,9 +17,10 @@ from PIL import Image
 
 from mmrl import Case, NoGold, Prompt, Reply, Score, Task, TaskSpec, UserError, VerifierSpec, user
 from mmrl.tasks import Prompts
-from mmrl.testing import check_id, check_plugin, check_task, check_verifier, task_subject
+from mmrl.testing import check_id, check_plugin, check_task, check_verifier, other_process, task_subject
 from mmrl.testing import tasks as task_checks
 from mmrl.testing import verifiers as verifier_checks
+from mmrl.testing.checks import Fault
 from mmrl.types import Eyes, Frame, replace
 
 
@@ -390,6 +391,44 @@ HASH_ORDER = """
     def exact(case):
         return float(case.completion == case.answer)
 """
+
+
+def test_one_other_process_makes_the_rows_of_all_tasks(site) -> None:
+    site("mmrl-sets", {"mmrl_sets.py": HASH_ORDER}, {"sets": "mmrl_sets"})
+    first = other_process.rows_elsewhere("sets/sorted", {}, ["train"], 3)
+    kept = other_process._other
+    assert len(first["train"]) == 3 and len(set(first["train"])) == 3
+    with pytest.raises(Fault, match=r"another process can't make the rows: .*no task 'sets/none'"):
+        other_process.rows_elsewhere("sets/none", {}, ["train"], 3)
+    assert other_process.rows_elsewhere("sets/sorted", {}, ["train"], 3) == first and other_process._other is kept
+
+
+DIES = """
+    import os, sys
+    from mmrl import Task, TaskSpec, hookimpl
+
+    @hookimpl
+    def mmrl_tasks():
+        return [TaskSpec(id="dies/here", target="mmrl_dies:Dies", verifiers={"dies/none": 1.0})]
+
+    class Dies(Task):
+        def prompts(self, split, seed):
+            print("it is over here", file=sys.stderr, flush=True)
+            os._exit(3)
+"""
+
+
+def test_another_process_that_died_is_started_again_and_so_is_one_of_other_surroundings(site, monkeypatch) -> None:
+    site("mmrl-dies", {"mmrl_dies.py": DIES}, {"dies": "mmrl_dies"})
+    with pytest.raises(Fault, match="another process can't make the rows: it is over here"):
+        other_process.rows_elsewhere("dies/here", {}, ["train"], 3)
+    with pytest.raises(Fault, match="no task 'dies/none'"):
+        other_process.rows_elsewhere("dies/none", {}, ["train"], 3)
+    kept = other_process._other
+    monkeypatch.setenv("SOMETHING", "else")
+    with pytest.raises(Fault, match="no task 'dies/none'"):
+        other_process.rows_elsewhere("dies/none", {}, ["train"], 3)
+    assert other_process._other is not kept and kept.process.poll() == 0, "which has ended"
 
 
 def test_what_depends_on_the_process_is_found(site) -> None:

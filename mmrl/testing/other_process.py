@@ -1,0 +1,116 @@
+"""A process with another hash seed, which makes the rows of tasks once more: one for all that are checked, as it takes seconds to
+start.
+
+It is started anew where it has died, and where another would find other plugins: the environment, the working directory or the
+path of modules are not what they were.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mmrl.testing.checks import Fault
+from mmrl.testing.sample import fingerprint, take
+
+PROGRAM = "from mmrl.testing.other_process import serve; serve()"
+
+
+def rows_elsewhere(id: str, options: Mapping[str, Any], splits: Sequence[str], limit: int) -> dict[str, list[str]]:
+    """Split -> the fingerprints of its rows, as another process makes them. Raises Fault where it can't."""
+    global _other
+    if _other is None or not _other.fits():
+        if _other is not None:
+            _other.close()
+        _other = Other()
+    return _other.ask({"id": id, "options": dict(options), "splits": list(splits), "limit": limit})
+
+
+class Other:
+    """The process. Requests and answers are lines of JSON; what tasks print there goes nowhere."""
+
+    def __init__(self) -> None:
+        self._place = _place()
+        hash_seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - it is open as long as the process is
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            text=True,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+
+    def fits(self) -> bool:
+        """It lives, and is as one that is started now."""
+        return self.process.poll() is None and self._place == _place()
+
+    def ask(self, request: Mapping[str, Any]) -> dict[str, list[str]]:
+        """What it says of a task. Raises Fault with the last line of its error, or of what it said before it died."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # it died: then there is no answer either
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            self.process.wait()
+            self._said.seek(0)
+            raise Fault(f"another process can't make the rows: {(self._said.read().strip().splitlines() or ['it died'])[-1]}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise Fault(f"another process can't make the rows: {answer['error']}")
+        return answer["rows"]
+
+    def close(self) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()  # which ends it
+        self.process.wait()
+        self.process.stdout.close()
+        self._said.close()
+
+
+_other: Other | None = None
+
+
+@atexit.register
+def _closed() -> None:
+    if _other is not None:
+        _other.close()
+
+
+def _place() -> tuple[Any, ...]:
+    """What decides on the plugins that are found. pytest's own variable has the name of each test."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    return kept, os.getcwd(), list(sys.path)
+
+
+def serve() -> None:
+    """What the process does, until nobody asks any more."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # tasks may print
+    for line in sys.stdin:
+        answers.write(json.dumps(_answer(json.loads(line))) + "\n")
+        answers.flush()
+
+
+def _answer(asked: Mapping[str, Any]) -> dict[str, Any]:
+    from mmrl import plugins
+
+    try:
+        task = plugins.registry().make_task(asked["id"], asked["options"])
+        return {"rows": {s: [fingerprint(p) for p in take(task, s, asked["limit"], broken=[])] for s in asked["splits"]}}
+    except Exception as error:  # noqa: BLE001 - whatever a task raises is told by who asked
+        return {"error": traceback.format_exception_only(error)[-1].strip()}
+
+
+__all__ = ["rows_elsewhere"]
