@@ -21,6 +21,8 @@ from typing import Any
 from mmrl.testing.checks import Fault
 from mmrl.testing.sample import fingerprint, take
 
+PATIENCE_S = 2.0
+"""For the process to end by itself."""
 PROGRAM = "from mmrl.testing.other_process import serve; serve()"
 
 
@@ -71,10 +73,15 @@ class Other:
         return answer["rows"]
 
     def close(self) -> None:
+        """Ends it, also where a task keeps it busy, as when a person gave up."""
         assert self.process.stdin is not None and self.process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()  # which ends it
-        self.process.wait()
+            self.process.stdin.close()  # which ends it where it waits to be asked
+        try:
+            self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
         self.process.stdout.close()
         self._said.close()
 

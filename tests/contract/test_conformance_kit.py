@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
+import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -429,6 +430,14 @@ def test_another_process_that_died_is_started_again_and_so_is_one_of_other_surro
     with pytest.raises(Fault, match="no task 'dies/none'"):
         other_process.rows_elsewhere("dies/none", {}, ["train"], 3)
     assert other_process._other is not kept and kept.process.poll() == 0, "which has ended"
+
+
+def test_another_process_that_is_busy_ends_too(monkeypatch) -> None:
+    monkeypatch.setattr(other_process, "PROGRAM", "while True: pass")
+    monkeypatch.setattr(other_process, "PATIENCE_S", 0.1)
+    busy = other_process.Other()
+    busy.close()
+    assert busy.process.returncode == -signal.SIGKILL
 
 
 def test_what_depends_on_the_process_is_found(site) -> None:
