@@ -62,7 +62,12 @@ class Other:
         with contextlib.suppress(BrokenPipeError):  # it died: then there is no answer either
             self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
-        line = self.process.stdout.readline()
+        try:
+            line = self.process.stdout.readline()
+        except BaseException:  # Ctrl-C, a time limit: the answer that comes yet would be taken for that to the next request
+            self.process.kill()
+            self.process.wait()
+            raise
         if not line:
             self.process.wait()
             self._said.seek(0)

@@ -22,6 +22,7 @@ from mmrl.testing import check_id, check_plugin, check_task, check_verifier, oth
 from mmrl.testing import tasks as task_checks
 from mmrl.testing import verifiers as verifier_checks
 from mmrl.testing.checks import Fault
+from mmrl.testing.sample import TimeIsUp, time_limit
 from mmrl.types import Eyes, Frame, replace
 
 
@@ -430,6 +431,15 @@ def test_another_process_that_died_is_started_again_and_so_is_one_of_other_surro
     with pytest.raises(Fault, match="no task 'dies/none'"):
         other_process.rows_elsewhere("dies/none", {}, ["train"], 3)
     assert other_process._other is not kept and kept.process.poll() == 0, "which has ended"
+
+
+def test_an_answer_nobody_waited_for_is_not_taken_for_another(monkeypatch) -> None:
+    monkeypatch.setattr(other_process, "PROGRAM", "import time; time.sleep(60)")
+    slow = other_process.Other()
+    with pytest.raises(TimeIsUp), time_limit(0.2):
+        slow.ask({"id": "toy/colour"})
+    assert not slow.fits()
+    slow.close()
 
 
 def test_another_process_that_is_busy_ends_too(monkeypatch) -> None:
