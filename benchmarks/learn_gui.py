@@ -69,13 +69,20 @@ class Setting:
     """Of an episode, at most."""
     learning_rate: float = 1e-3
     temperature: float = 1.0
-    """Of what is sampled; above 1 where imitation leaves a policy surer than it is right. Held-out answers are greedy."""
+    """Of what is sampled: above 1 where imitation leaves a policy surer than it is right, below where it is unsure of what is.
+    Held-out answers are greedy."""
 
 
 SETTINGS = {  # the name of a page -> its setting
     "click-tab": Setting([f"Click on Tab #{n}." for n in (1, 2, 3)], EXPERT, 800, 20, 30),
     "grid-coordinate": Setting(
-        [f"Click on the grid coordinate ({x},{y})." for x in range(-2, 3) for y in range(-2, 3)], EXPERT, 800, 25, 40, (32, 42)
+        [f"Click on the grid coordinate ({x},{y})." for x in range(-2, 3) for y in range(-2, 3)],
+        EXPERT,
+        800,
+        22,
+        40,
+        (32, 42),
+        temperature=0.5,
     ),
     "count-sides": Setting(
         ["Press the button that correctly denotes how many sides the shape has."],
