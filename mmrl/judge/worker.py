@@ -39,7 +39,7 @@ Row = tuple[float | None, dict[str, float], str, list[float]]
 
 def main(clock_fd: int, parent: int, memory_mb: int | None) -> None:
     """Load the verifiers, then run chunks of cases until the engine closes the pipe or dies."""
-    jobs, replies = _take_pipes()
+    jobs, replies = take_pipes()
     _die_with(parent)
     faulthandler.enable()  # a crash in C code names its line on stderr
     clock = memoryview(mmap.mmap(clock_fd, 16)).cast("d")
@@ -235,8 +235,8 @@ def _reply(replies: int, kind: str, body: Any) -> None:
         os._exit(os.EX_IOERR)
 
 
-def _take_pipes() -> tuple[BinaryIO, int]:
-    """Keep stdin and stdout for jobs and replies; verifiers get an empty stdin, and their prints go to stderr."""
+def take_pipes() -> tuple[BinaryIO, int]:
+    """Keep stdin and stdout for jobs and replies; a plugin's code gets an empty stdin, and its prints go to stderr."""
     jobs, replies = os.fdopen(os.dup(0), "rb"), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)

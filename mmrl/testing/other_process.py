@@ -11,18 +11,19 @@ import atexit
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mmrl.judge.worker import describe, take_pipes
 from mmrl.testing.checks import Fault
 from mmrl.testing.sample import fingerprint, take
 
-PATIENCE_S = 2.0
-"""For the process to end by itself."""
+PATIENCE_S = 10.0
+"""For the process to end by itself, and what it started, such as a browser, with it."""
 PROGRAM = "from mmrl.testing.other_process import serve; serve()"
 
 
@@ -37,7 +38,7 @@ def rows_elsewhere(id: str, options: Mapping[str, Any], splits: Sequence[str], l
 
 
 class Other:
-    """The process. Requests and answers are lines of JSON; what tasks print there goes nowhere."""
+    """The process. Requests and answers are lines of JSON; what tasks print is none of them."""
 
     def __init__(self) -> None:
         self._place = _place()
@@ -49,6 +50,7 @@ class Other:
             stdout=subprocess.PIPE,
             stderr=self._said,
             text=True,
+            start_new_session=True,
             env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
 
@@ -59,14 +61,13 @@ class Other:
     def ask(self, request: Mapping[str, Any]) -> dict[str, list[str]]:
         """What it says of a task. Raises Fault with the last line of its error, or of what it said before it died."""
         assert self.process.stdin is not None and self.process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # it died: then there is no answer either
-            self.process.stdin.write(json.dumps(request) + "\n")
-            self.process.stdin.flush()
         try:
+            with contextlib.suppress(BrokenPipeError):  # it died: then there is no answer either
+                self.process.stdin.write(json.dumps(request) + "\n")
+                self.process.stdin.flush()
             line = self.process.stdout.readline()
         except BaseException:  # Ctrl-C, a time limit: the answer that comes yet would be taken for that to the next request
-            self.process.kill()
-            self.process.wait()
+            self._kill()
             raise
         if not line:
             self.process.wait()
@@ -85,10 +86,15 @@ class Other:
         try:
             self.process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+            self._kill()
         self.process.stdout.close()
         self._said.close()
+
+    def _kill(self) -> None:
+        """Ends it at once, and all that it started in its session."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody left; macOS says EPERM when only zombies are
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
 
 _other: Other | None = None
@@ -108,11 +114,11 @@ def _place() -> tuple[Any, ...]:
 
 def serve() -> None:
     """What the process does, until nobody asks any more."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # tasks may print
-    for line in sys.stdin:
-        answers.write(json.dumps(_answer(json.loads(line))) + "\n")
-        answers.flush()
+    requests, replies = take_pipes()
+    with os.fdopen(replies, "w") as answers:
+        for line in requests:
+            answers.write(json.dumps(_answer(json.loads(line))) + "\n")
+            answers.flush()
 
 
 def _answer(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,7 +128,7 @@ def _answer(asked: Mapping[str, Any]) -> dict[str, Any]:
         task = plugins.registry().make_task(asked["id"], asked["options"])
         return {"rows": {s: [fingerprint(p) for p in take(task, s, asked["limit"], broken=[])] for s in asked["splits"]}}
     except Exception as error:  # noqa: BLE001 - whatever a task raises is told by who asked
-        return {"error": traceback.format_exception_only(error)[-1].strip()}
+        return {"error": describe(error)}
 
 
 __all__ = ["rows_elsewhere"]

@@ -407,13 +407,19 @@ def test_one_other_process_makes_the_rows_of_all_tasks(site) -> None:
 
 DIES = """
     import os, sys
-    from mmrl import Task, TaskSpec, hookimpl
+    from mmrl import Prompt, Task, TaskSpec, hookimpl, user
 
     @hookimpl
     def mmrl_tasks():
-        return [TaskSpec(id="dies/here", target="mmrl_dies:Dies", verifiers={"dies/none": 1.0})]
+        return [TaskSpec(id=f"dies/{name.lower()}", target=f"mmrl_dies:{name}", verifiers={"dies/none": 1.0})
+                for name in ("Here", "Talks")]
 
-    class Dies(Task):
+    class Talks(Task):
+        def prompts(self, split, seed):
+            print("so to speak")
+            return [Prompt(id=split, messages=[user(f"what? {sys.stdin.read()}")])]
+
+    class Here(Task):
         def prompts(self, split, seed):
             print("it is over here", file=sys.stderr, flush=True)
             os._exit(3)
@@ -431,6 +437,12 @@ def test_another_process_that_died_is_started_again_and_so_is_one_of_other_surro
     with pytest.raises(Fault, match="no task 'dies/none'"):
         other_process.rows_elsewhere("dies/none", {}, ["train"], 3)
     assert other_process._other is not kept and kept.process.poll() == 0, "which has ended"
+
+
+def test_tasks_may_print_and_read_in_another_process(site) -> None:
+    site("mmrl-dies", {"mmrl_dies.py": DIES}, {"dies": "mmrl_dies"})
+    for _ in range(2):  # what is printed after an answer is no answer to the next request
+        assert len(other_process.rows_elsewhere("dies/talks", {}, ["train", "test"], 3)["test"]) == 1
 
 
 def test_an_answer_nobody_waited_for_is_not_taken_for_another(monkeypatch) -> None:

@@ -183,6 +183,7 @@ def test_a_dry_run_says_what_would_be_rewarded_and_loads_nothing(tmp_path, monke
         return ended.value.code, [*out.splitlines(), *err.splitlines()]
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(VLM, "__init__", lambda *_: pytest.fail("a model is loaded"))
     (tmp_path / "run.toml").write_text(RUN_FILE)
     for verifiers, reward in (
         ("{'toy/letters' = 0.5, 'toy/exact' = 1}", "0.5 x toy/letters + toy/exact"),

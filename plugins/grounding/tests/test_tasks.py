@@ -11,6 +11,8 @@ from mmrl import Case, Eyes, UserError, plugins
 from mmrl.config import parse_config
 from mmrl.pictures import chance
 from mmrl.start import train
+from mmrl.testing.other_process import rows_elsewhere
+from mmrl.testing.sample import fingerprint, take
 from mmrl.types import Frame
 
 ALL = (Refer, Detect, Count, Point)
@@ -136,6 +138,12 @@ def test_splits_and_seeds_share_nothing_and_the_runs_seed_draws_nothing():
     assert [p.id for p in task.prompts("test", 0)[2:4]] == ["test-2", "test-3"]
     with pytest.raises(UserError, match="there is no split 'dev': choose one of warm, train, test"):
         task.prompts("dev", 0)
+
+
+def test_another_process_draws_the_same_scenes():
+    task = Detect(objects=6)
+    here = {split: [fingerprint(p) for p in take(task, split, 2)] for split in task.splits}
+    assert rows_elsewhere("grounding/detect", {"objects": 6}, list(task.splits), 2) == here and here["train"]
 
 
 def test_the_first_scenes_stay_what_they_are():

@@ -17,6 +17,8 @@ from mmrl import Case, UserError, plugins
 from mmrl.cli import main
 from mmrl.media import load_image
 from mmrl.testing import check_plugin
+from mmrl.testing.other_process import rows_elsewhere
+from mmrl.testing.sample import fingerprint, take
 
 SIZES = st.builds(Size, st.integers(1, 4), st.integers(1, 4)).filter(lambda size: size.patches > 1)
 
@@ -297,6 +299,12 @@ def test_broken_and_small_pictures_are_named_when_asked_for(folder):
     assert "broken.png is broken or of an unknown kind" in messages["broken.png"]
     assert "image small.png of 20 x 60 is too small to cut into 2x2" in messages["small.png"]
     assert f"take it out of {root}, or cut into fewer" in messages["small.png"]
+
+
+def test_another_process_makes_the_same_of_a_folder(folder):
+    root = str(folder(20))
+    here = [fingerprint(p) for p in take(Pair(path=root), "test", 3)]
+    assert rows_elsewhere("jigsaw/pair", {"path": root}, ["test"], 3) == {"test": here} and here
 
 
 # -- bad input --------------------------------------------------------------------------------------------------------------
