@@ -74,7 +74,7 @@ class Setting:
 
 
 SETTINGS = {  # the name of a page -> its setting
-    "click-tab": Setting([f"Click on Tab #{n}." for n in (1, 2, 3)], EXPERT, 800, 20, 30, temperature=0.5),
+    "click-tab": Setting([f"Click on Tab #{n}." for n in (1, 2, 3)], EXPERT, 800, 12, 30, temperature=0.5),
     "grid-coordinate": Setting(
         [f"Click on the grid coordinate ({x},{y})." for x in range(-2, 3) for y in range(-2, 3)],
         EXPERT,
