@@ -425,7 +425,7 @@ def test_teachers_that_cannot_teach_are_refused(tmp_path, stage, message):
         )
 
 
-@pytest.mark.parametrize("chunk", [1, 2])
+@pytest.mark.parametrize("chunk", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_correction_of_a_frozen_policy_learns_and_leaves_it_alone(tmp_path, chunk):
     """The base imitates for a moment and turns too little; the correction makes up for it."""
     stage = {"kind": "sft", "split": "warm", "steps": 6, "batch_size": 16, "learning_rate": 3e-3}

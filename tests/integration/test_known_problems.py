@@ -159,6 +159,7 @@ def test_a_contextual_bandit_is_solved_and_its_values_are_the_expected_rewards(b
     assert found["logprob_gap"] < 1e-5
 
 
+@pytest.mark.slow
 def test_while_the_critic_warms_up_the_policy_stays_bit_for_bit():
     """The values then are those of a policy that picks each arm as often: the mean of a context's expected rewards."""
     problem = Problem(ARMS, critic={"warmup_steps": 120}, steps=130, learning_rate=0.05, weight_decay=0.1, schedule="constant")

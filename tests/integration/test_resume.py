@@ -113,7 +113,7 @@ def kill_and_resume(whole, tmp_path, at):
     return False
 
 
-@pytest.mark.parametrize("at", [1, 9])
+@pytest.mark.parametrize("at", [1, pytest.param(9, marks=pytest.mark.slow)])
 def test_killed_while_a_checkpoint_is_written(whole, tmp_path, at):
     assert kill_and_resume(whole, tmp_path, at)
 

@@ -25,7 +25,7 @@ RUN_FILE = """
 name = "told"
 policy = {model = "tiny:qwen2_5_vl:hidden=32,layers=1"}
 tasks = [{id = "toy/colour"}]
-stages = [{kind = "rl", steps = 2000, prompts_per_step = 2, group_size = 2}]
+stages = [{kind = "rl", steps = 400, prompts_per_step = 2, group_size = 2}]
 generate = {max_tokens = 4}
 evaluate = {n = 4}
 """
@@ -140,7 +140,7 @@ def mmrl(folder, *arguments, stop=False):
     lines = []
     for line in process.stdout:
         lines.append(line.rstrip())
-        if stop and "step 200/" in line:
+        if stop and "step 40/" in line:
             process.send_signal(signal.SIGINT)
             stop = False
     process.stdout.close()
@@ -157,7 +157,7 @@ def test_a_stopped_run_says_where_it_stands_and_how_to_go_on(tmp_path):
     code, lines = mmrl(tmp_path, "train", "run.toml", "--set", "seed=3", "--overwrite", stop=True)
     assert code == 130
     step = int(next(line for line in lines if line.startswith("stopped after step ")).split()[3])
-    assert 200 <= step < 400
+    assert 40 <= step < 80
     assert f"stopped after step {step} of the run; the newest checkpoint is step-{step:06d}" in lines
     assert "report    runs/told/report.html" in lines and (tmp_path / "runs" / "told" / "report.html").exists()
     again = shlex.split(next(line for line in lines if line.startswith("go on     "))[10:])

@@ -62,6 +62,7 @@ def test_all_of_its_pages_are_there(miniwob):
     assert "open" not in miniwob.actions
 
 
+@pytest.mark.slow
 def test_experts_do_what_is_to_be_done(miniwob):
     from mmrl_browser.experts import EXPERTS
 

@@ -11,13 +11,12 @@ from mmrl.testing.simulators import check_simulator
 (SPEC, _) = mmrl_gym.mmrl_simulators()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "env_id,dims,options",
     [
         ("Pendulum-v1", 1, {"instruction": "swing the pole up and hold it there", "size": 32}),
-        pytest.param(
-            *("CartPole-v1", 2, {"instruction": "balance the pole", "size": 48, "success_return": 100.0}), marks=pytest.mark.slow
-        ),
+        ("CartPole-v1", 2, {"instruction": "balance the pole", "size": 48, "success_return": 100.0}),
     ],
 )
 def test_conformance(env_id: str, dims: int, options: dict) -> None:

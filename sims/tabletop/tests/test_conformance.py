@@ -15,9 +15,12 @@ OPTIONS = {
 }
 
 
+LONG = [*((task, "plain") for task in TASKS if task != "reach"), ("push", "four dims"), ("stack", "four dims")]
+
+
 @pytest.mark.parametrize(
     "task,options",
-    [*((task, "plain") for task in TASKS), ("put-on", "everything"), ("push", "four dims"), ("stack", "four dims")],
+    [("reach", "plain"), ("put-on", "everything"), *(pytest.param(*case, marks=pytest.mark.slow) for case in LONG)],
 )
 def test_conformance(task: str, options: str) -> None:
     report = check_simulator(SPEC, Table, options={"task": task, "size": 24} | OPTIONS[options])
