@@ -202,7 +202,8 @@ class Qwen25VL(PrefixFamily):
         seen = {k: encoded[k] for k in ("image_grid_thw", "video_grid_thw", "second_per_grid_ts") if k in encoded}
         if not seen:
             return torch.arange(len(ids_S)).expand(3, -1)
-        return self.model.model.get_rope_index(ids_S[None], mm_token_type_ids=encoded["mm_token_type_ids"], **seen)[0][:, 0]
+        types = encoded["mm_token_type_ids"]
+        return after_media(self.model.model.get_rope_index(ids_S[None], mm_token_type_ids=types, **seen)[0][:, 0], types[0])
 
     @property
     def frame_factor(self) -> int:
@@ -214,6 +215,15 @@ class Qwen25VL(PrefixFamily):
         return (
             tuple((w * patch, h * patch) for _, h, w in encoded["image_grid_thw"].tolist()) if "image_grid_thw" in encoded else ()
         )
+
+
+def after_media(positions: torch.Tensor, types_S: torch.Tensor) -> torch.Tensor:
+    """What follows a picture or a video begins behind the largest of its positions on any axis, as in Qwen2-VL (Wang et al. 2024,
+    section 2.1) and in vLLM. transformers from 5.3 to 5.19 leaves time out, so that text lies among the frames of a long video."""
+    positions = positions.clone()
+    for start in ((types_S[1:] != types_S[:-1]).nonzero()[:, 0] + 1).tolist():
+        positions[:, start:] += positions[:, :start].max() + 1 - positions[:, start].min()
+    return positions
 
 
 class Qwen2VL(Qwen25VL):
