@@ -90,7 +90,9 @@ SETTINGS = {  # the name of a page -> its setting
         learning_rate=2e-3,
         temperature=1.6,
     ),
-    "click-collapsible-nodelay": Setting(["Expand the section below and click submit."], EXPERT, 800, 22, 12, turns=3, temperature=0.5),
+    "click-collapsible-nodelay": Setting(
+        ["Expand the section below and click submit."], EXPERT, 800, 22, 12, turns=3, temperature=0.5
+    ),
 }
 
 

@@ -218,8 +218,8 @@ class Qwen25VL(PrefixFamily):
 
 
 def after_media(positions: torch.Tensor, types_S: torch.Tensor) -> torch.Tensor:
-    """What follows a picture or a video begins behind the largest of its positions on any axis, as in Qwen2-VL (Wang et al. 2024,
-    section 2.1) and in vLLM. transformers from 5.3 to 5.19 leaves time out, so that text lies among the frames of a long video."""
+    """What follows a picture or a video begins behind the largest of its positions on any axis: Wang et al. 2024, Qwen2-VL,
+    section 2.1. transformers 5.3 to 5.19 leaves time out, so that text stands among the frames of a long video."""
     positions = positions.clone()
     for start in ((types_S[1:] != types_S[:-1]).nonzero()[:, 0] + 1).tolist():
         positions[:, start:] += positions[:, :start].max() + 1 - positions[:, start].min()

@@ -56,8 +56,8 @@ def theirs(policy, messages, **options):
 
 
 def published(policy, encoded):
-    """The positions of Qwen2-VL (Wang et al. 2024, section 2.1) and Qwen2.5-VL, one token after the other: text goes on behind the
-    largest position of what was seen. transformers 5.3 to 5.19 leave time out of that; before and elsewhere it counts."""
+    """The positions of Qwen2-VL (Wang et al. 2024, section 2.1) and Qwen2.5-VL, one token after the other: text goes on behind
+    the largest position of what was seen. transformers 5.3 to 5.19 leaves time out of that; before and elsewhere it counts."""
     config = policy.model.config
     merge = config.vision_config.spatial_merge_size
     own = config.model_type
