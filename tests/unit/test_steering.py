@@ -15,7 +15,8 @@ from mmrl.cli import main
 from mmrl.clips import Footage
 from mmrl.errors import UserError
 from mmrl.generate import steering as module
-from mmrl.generate.local import LocalGenerator, Sampling
+from mmrl.generate.local import LocalGenerator
+from mmrl.generate.sampling import Sampling
 from mmrl.generate.steering import SteeredLayer, Steering, Switch
 from mmrl.policies.vlm import VLM
 from mmrl.schema import PolicyConfig
@@ -301,7 +302,7 @@ def test_the_entropy_falls_while_it_is_lowered_and_rises_while_it_is_raised(fami
     plain, lowered, raised = entropies(1.0, 0.0), entropies(1.0, 3.0), entropies(-1.0, 3.0)
     assert (lowered[:2] == plain[:2]).all(), "what is learned of a token serves the next"
     assert (lowered - plain)[20:].mean() < -0.2 and (raised - plain)[20:].mean() > 0.05
-    assert (lowered - plain)[20:].mean() < 3 * (lowered - plain)[2:10].mean(), "further and further"
+    assert (lowered - plain)[20:].mean() < 2 * (lowered - plain)[2:10].mean(), "further and further"
 
 
 # -- evaluations ----------------------------------------------------------------------------------------------------------
