@@ -1,4 +1,4 @@
-# The commands of the README. Everything is installed into .venv, simulators into .simulators; `make clean` removes them.
+# The commands of the README. Everything is installed into .venv, simulators into .simulators, vLLM into .engines; `make clean` removes them.
 # Another interpreter: make setup PYTHON=/path/to/python3.12
 
 PYTHONS := $(if $(PYTHON),"$(PYTHON)",python3 python3.13 python3.12 python3.11)
@@ -7,7 +7,7 @@ PYTEST := OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2
 STAMP := .venv/setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system simulators demo demo-robot test test-slow test-all lint bench clean
+.PHONY: help setup system simulators engines demo demo-robot test test-slow test-all lint bench clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1 \2/p' Makefile | while read -r make name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -18,7 +18,10 @@ system:  ## install what some tests need from Debian, as root: Chromium, Vulkan,
 	tests/system.sh
 
 simulators: $(STAMP)  ## install ManiSkill and Meta-World (3 GB) for their tests, each into an environment of its own
-	tests/simulators.sh
+	tests/environments.sh maniskill metaworld
+
+engines: $(STAMP)  ## install vLLM's CPU build (4 GB) for its tests, into an environment of its own
+	tests/environments.sh vllm
 
 demo: $(STAMP)  ## teach a tiny model to read handwritten digits: a warm start, then GRPO
 	.venv/bin/python -m mmrl train configs/demo/digits.toml --overwrite
@@ -48,8 +51,8 @@ else
 	@for file in $$(grep -l __main__ benchmarks/*.py); do printf '  make bench NAME=%-20s %s\n' "$$(basename "$$file" .py)" "$$(sed -n '1s/"""//gp' "$$file")"; done
 endif
 
-clean:  ## remove .venv, .simulators and the caches; runs/ stays
-	rm -rf .venv .simulators .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis build dist
+clean:  ## remove .venv, .simulators, .engines and the caches; runs/ stays
+	rm -rf .venv .simulators .engines .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis build dist
 
 # The stamp makes a second run instant. A Python without ensurepip (Debian's, unless python3-venv is there) lends its own pip.
 $(STAMP): Makefile pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml sims/*/pyproject.toml)

@@ -21,7 +21,7 @@ from machine import machine
 from mmrl import SimulatorSpec
 from mmrl.collect.lane import Lane
 from mmrl.collect.steps import StepCollector, made_lane
-from mmrl.generate.local import Sampling
+from mmrl.generate.sampling import Sampling
 from mmrl.policies.acting import Chosen
 from mmrl.policies.vla import VLA
 from mmrl.schema import PolicyConfig, SimulateConfig

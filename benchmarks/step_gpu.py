@@ -24,7 +24,8 @@ from machine import machine
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.collect.turns import TurnCollector
 from mmrl.compat import prepare_torchvision
-from mmrl.generate.local import LocalGenerator, Sampling
+from mmrl.generate.local import LocalGenerator
+from mmrl.generate.sampling import Sampling
 from mmrl.learn import Learner
 from mmrl.pack import pack
 from mmrl.policies import tiny

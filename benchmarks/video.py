@@ -41,7 +41,8 @@ def compared(args: argparse.Namespace) -> dict[str, object]:
     """Completions a second of both ways, and their ratio."""
     from mmrl import clips
     from mmrl.collect.turns import TurnCollector
-    from mmrl.generate.local import LocalGenerator, Sampling
+    from mmrl.generate.local import LocalGenerator
+    from mmrl.generate.sampling import Sampling
     from mmrl.policies.vlm import VLM
     from mmrl.schema import PolicyConfig
     from mmrl.types import Prompt

@@ -23,7 +23,7 @@ from machine import machine
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.algorithms.signals import Signals
 from mmrl.collect.steps import StepCollector
-from mmrl.generate.local import Sampling
+from mmrl.generate.sampling import Sampling
 from mmrl.learn import Learner
 from mmrl.pack_tracks import pack_tracks
 from mmrl.packer import TrackPacker

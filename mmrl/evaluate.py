@@ -16,7 +16,7 @@ from mmrl.data.heldout import Heldout
 from mmrl.data.seeds import derive
 from mmrl.episodes import Watched
 from mmrl.errors import UserError
-from mmrl.generate.local import Sampling
+from mmrl.generate.sampling import Sampling
 from mmrl.generate.steering import Steering
 from mmrl.interfaces import Task
 from mmrl.intervals import Z, wilson

@@ -15,7 +15,7 @@ from mmrl.altered import shuffled
 from mmrl.collect.collector import Collector
 from mmrl.data.source import Place, gold_of
 from mmrl.errors import UserError
-from mmrl.generate.local import Sampling
+from mmrl.generate.sampling import Sampling
 from mmrl.groups import Gathered, Group, adjusted, right
 from mmrl.interfaces import Task
 from mmrl.judge import Judge, cases_of

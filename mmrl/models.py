@@ -16,7 +16,8 @@ import torch
 
 from mmrl.compat import prepare_torchvision
 from mmrl.errors import UserError
-from mmrl.generate.local import LocalGenerator, Sampling
+from mmrl.generate.local import LocalGenerator
+from mmrl.generate.sampling import Sampling
 from mmrl.policies.reading import PromptInputs
 from mmrl.policies.vlm import VLM
 from mmrl.schema import PolicyConfig

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import distributed
+from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 
 from mmrl.errors import UserError
@@ -106,6 +107,7 @@ class Optimizer:
             group["lr"] = rate
         self.steps += 1  # before it, so that an interrupt inside is noticed
         self.rule.step()
+        increment_version(self.masters)  # as fused rules don't, and samplers with weights of their own go by it
         with torch.no_grad():
             for master, (_, p) in zip(self.masters, self.named, strict=True):
                 if master is not p and master.grad is not None:

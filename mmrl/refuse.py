@@ -40,6 +40,7 @@ def check_config(config: RunConfig) -> dict[str, Task]:
     acts = registry.get("policies", config.policy.kind).acts
     tasks = {entry.label: registry.make_task(entry.id, entry.options) for entry in config.tasks}
     check_acting(config, tasks, acts)
+    check_sampler(config, acts)
     check_verifiers(config, tasks)
     weights = task_weights(config)
     for number, stage in enumerate(config.stages):
@@ -120,6 +121,23 @@ def check_acting(config: RunConfig, tasks: Mapping[str, Task], acts: bool) -> No
             )
     if acted and config.simulate.device != "auto":
         present("simulate.device", config.simulate.device)
+
+
+def check_sampler(config: RunConfig, acts: bool) -> None:
+    """Refuse what vLLM can't do here."""
+    if config.compute.sampler != "vllm":
+        return
+    generate = config.generate
+    for wrong, why in (
+        (acts, f"samples words, and policy.kind = {config.policy.kind!r} acts"),
+        (generate.top_p != 1 or generate.top_k, "gives log-probabilities of what generate.top_p and top_k leave, not of all"),
+        (config.evaluate.steer, "can't be steered (evaluate.steer)"),
+    ):
+        if wrong:
+            raise UserError(f'compute.sampler = "vllm" {why}: use "local"')
+    from mmrl.generate.vllm import check_installed
+
+    check_installed()
 
 
 def check_variant(label: str, task: Task, items: Indexable) -> None:

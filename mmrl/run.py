@@ -18,7 +18,7 @@ from mmrl.condition import shown_as
 from mmrl.config import SMOKE
 from mmrl.errors import UserError
 from mmrl.evaluate import Evaluation, Evaluator, metric_of
-from mmrl.generate.local import Sampling
+from mmrl.generate.sampling import Sampling
 from mmrl.groups import Group
 from mmrl.interfaces import Task
 from mmrl.judge import Judge, lost

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mmrl.algorithms.labels import majority
-from mmrl.generate.local import Sampling
+from mmrl.generate.sampling import Sampling
 from mmrl.types import Case, Prompt
 
 TEMPERATURE, WARMER = 0.8, 0.15

@@ -20,7 +20,8 @@ from mmrl.data.selection import prompts_for
 from mmrl.data.source import Source, gold_of, tolerated
 from mmrl.errors import UserError
 from mmrl.gather import Gatherer, Taken, collected
-from mmrl.generate.local import LocalGenerator, Sampling
+from mmrl.generate.local import LocalGenerator
+from mmrl.generate.sampling import Sampling
 from mmrl.groups import Gathered, outcomes
 from mmrl.kept import drawn, kept_of, rollout_row
 from mmrl.learn import Demonstrations, Learner

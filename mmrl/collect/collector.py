@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 from mmrl.collect.steps import StepCollector
 from mmrl.collect.turns import TurnCollector
-from mmrl.generate.local import LocalGenerator, Sampling
+from mmrl.generate.local import LocalGenerator
+from mmrl.generate.sampling import Generator, Sampling
 from mmrl.interfaces import Task
 from mmrl.policies.acting import ActingPolicy
 from mmrl.policies.critic import Critic
@@ -62,8 +63,17 @@ def collector_of(config: RunConfig, tasks: Mapping[str, Task], policy: Policy) -
     """tasks: label -> task; all are answered in words or all act, as the policy does (`mmrl.refuse`)."""
     if isinstance(policy, VLM):
         generate = config.generate
-        generator = LocalGenerator(policy, generate.batch_size)
-        return TurnCollector(policy, generator, tasks, generate.max_turns, generate.max_context)
+        return TurnCollector(policy, generator_of(config, policy), tasks, generate.max_turns, generate.max_context)
     assert isinstance(policy, ActingPolicy)
     device = str(policy.device) if config.simulate.device == "auto" else config.simulate.device
     return StepCollector(policy, tasks, config.simulate, device)
+
+
+def generator_of(config: RunConfig, policy: VLM) -> Generator:
+    """What completions are sampled with."""
+    if config.compute.sampler == "local":
+        return LocalGenerator(policy, config.generate.batch_size)
+    from mmrl.generate.vllm import VllmGenerator
+
+    longest = config.generate.max_context or policy.longest
+    return VllmGenerator(policy, config.compute, config.generate.batch_size, longest)

@@ -15,7 +15,7 @@ from mmrl.collect.demonstrations import Played, advice, as_expert, demonstrated,
 from mmrl.collect.lane import Job, Lane
 from mmrl.data.seeds import derive
 from mmrl.errors import UserError
-from mmrl.generate.local import Sampling
+from mmrl.generate.sampling import Sampling
 from mmrl.interfaces import Task
 from mmrl.policies.acting import ActingPolicy, Chosen
 from mmrl.policies.critic import Critic

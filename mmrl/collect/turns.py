@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from mmrl.data.seeds import derive
 from mmrl.errors import WorldLost
-from mmrl.generate.local import LocalGenerator, Sample, Sampling
+from mmrl.generate.sampling import Generator, Sample, Sampling
 from mmrl.interfaces import Task, World
 from mmrl.policies.critic import Critic
 from mmrl.policies.reading import PromptInputs
@@ -138,7 +138,7 @@ class TurnCollector:
     def __init__(
         self,
         policy: VLM,
-        generator: LocalGenerator,
+        generator: Generator,
         tasks: Mapping[str, Task] | None = None,
         max_turns: int = 8,
         max_context: int | None = None,
@@ -150,7 +150,7 @@ class TurnCollector:
         """Unused: values of words are measured in the update's own passes."""
         self.advised = False
         self.tasks, self.max_turns = tasks or {}, max_turns
-        self.max_context = max_context or policy.model.config.get_text_config().max_position_embeddings
+        self.max_context = max_context or policy.longest
         self._lost = self._ever = 0
 
     @property
@@ -164,9 +164,10 @@ class TurnCollector:
 
     def close(self) -> None:
         """Worlds are closed with their episodes."""
+        self.generator.close()
 
     def ready(self) -> None:
-        """Nothing is missing."""
+        self.generator.ready()
 
     def encode(self, prompts: Sequence[Prompt]) -> list[PromptInputs]:
         """Prompts as the model reads them."""

@@ -3,43 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from transformers import DynamicCache
 
 from mmrl.errors import UserError
 from mmrl.generate.cache import expand, select
-from mmrl.generate.steering import Steering, decoding
+from mmrl.generate.sampling import Sample, Sampling
+from mmrl.generate.steering import decoding
 from mmrl.policies.reading import PromptInputs, concatenate
 from mmrl.policies.vlm import VLM
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """One sampled completion."""
-
-    token_ids: tuple[int, ...]
-    """The end token included, if it came."""
-    logprobs: tuple[float, ...]
-    finished: bool
-    """An end token was sampled; otherwise the limit cut the completion off."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
-    """Effective sampling parameters; the checkpoint's generation_config is ignored."""
-
-    max_tokens: int
-    temperature: float
-    """Of the distribution that is sampled; 0 takes the most likely token (its logprob is that at temperature 1)."""
-    top_p: float = 1.0
-    """Only the likeliest tokens that together have this probability are sampled; their logprobs stay those among all tokens."""
-    top_k: int = 0
-    """Only so many of the likeliest tokens are sampled; 0 for all."""
-    seed: int = 0
-    steering: Steering | None = None
-    """Steers the answers to videos while they are decoded."""
 
 
 class LocalGenerator:
@@ -49,6 +22,12 @@ class LocalGenerator:
         """batch_size: completions decoded at once."""
         self.policy = policy
         self.batch_size = batch_size
+
+    def ready(self) -> None:
+        """Nothing is missing."""
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     def generate(self, inputs: Sequence[PromptInputs], group_size: int, sampling: Sampling) -> list[list[Sample]]:
         """group_size completions of each prompt. The same seed, inputs and batch size give the same samples."""

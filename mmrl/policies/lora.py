@@ -68,6 +68,17 @@ def adapters_off(model: torch.nn.Module) -> Iterator[None]:
             layer._disable_adapters = False
 
 
+def plain_weights(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """The weights that a model without adapters needs to do the same, by that model's names."""
+    layers = dict(_layers(model))
+    for name, value in model.state_dict().items():
+        owner, _, own = name.partition(".base_layer.")
+        if own == "weight":
+            value = value + layers[owner].get_delta_weight("default").to(value.dtype)
+        if not is_adapter(name):
+            yield (f"{owner}.{own}" if own else name), value
+
+
 def save_adapters(model: Any, folder: Path, base: str) -> None:
     """Write the adapters and their configuration as peft does. base: what they belong to, a folder or name of a checkpoint."""
     settings = copy.copy(model.peft_config["default"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -34,6 +34,8 @@ class PromptInputs:
     """Keyword arguments of the forward that don't run along the tokens: pixels, grids."""
     token_types: Mapping[str, torch.Tensor]
     """Keyword arguments [S] that do; a completion's tokens get 0."""
+    clocks: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """What the positions of videos were counted from; a sampler that counts them again needs it."""
     image_sizes: tuple[tuple[int, int], ...] = ()
     model_sizes: tuple[tuple[int, int], ...] = ()
     frame: Frame = Frame.PIXELS
@@ -82,6 +84,7 @@ class Reader:
             positions=positions,
             media={k: v for k, v in encoded.items() if k not in per_token and k != SECONDS},
             token_types={} if positions is not None else {k: encoded[k][0] for k in sorted(per_token)},
+            clocks=_clocks(encoded),
             image_sizes=tuple(i.size for i in images),
             model_sizes=self.family.model_sizes(encoded),
             frame=self.family.frame,
@@ -126,6 +129,7 @@ class Reader:
             positions=positions,
             media=media,
             token_types=types,
+            clocks=concatenate([inputs.clocks, _clocks(encoded)], torch.device("cpu")),
             image_sizes=(*inputs.image_sizes, *(i.size for i in images)),
             model_sizes=(*inputs.model_sizes, *self.family.model_sizes(encoded)),
             frame=inputs.frame,
@@ -252,6 +256,10 @@ def _tensors(encoded: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
 def _per_token(encoded: Mapping[str, torch.Tensor], length: int) -> set[str]:
     return {k for k, v in encoded.items() if k != SECONDS and v.ndim == 2 and tuple(v.shape) == (1, length)}
+
+
+def _clocks(encoded: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    return {SECONDS: torch.as_tensor(encoded[SECONDS])} if SECONDS in encoded else {}
 
 
 def _channels_first(footage: Footage) -> torch.Tensor:

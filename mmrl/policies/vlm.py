@@ -123,6 +123,11 @@ class VLM:
         """Of the hidden states that a critic reads."""
         return int(self.model.config.get_text_config().hidden_size)
 
+    @property
+    def longest(self) -> int:
+        """Tokens that the model's positions were made for."""
+        return int(self.model.config.get_text_config().max_position_embeddings)
+
     exact_sampler = False
     """A sampler decodes with a cache, token by token."""
 

@@ -33,6 +33,7 @@ __all__ = [
     "EXPERT",
     "PARTS",
     "STAGES",
+    "ComputeConfig",
     "ConditionConfig",
     "CriticConfig",
     "DistillStage",
@@ -254,6 +255,15 @@ class TrainConfig(Section):
     """CPU threads of torch; 0 leaves torch's choice."""
 
 
+class ComputeConfig(Section):
+    """`[compute]`: on what a run runs; none of this changes its result beyond rounding."""
+
+    sampler: Literal["local", "vllm"] = "local"
+    """What completions are sampled with: mmrl itself, or vLLM in the same process."""
+    memory: Annotated[float, Field(gt=0, le=1)] = 0.4
+    """Share of the GPU's memory that vLLM takes, for weights and for what it keeps of conversations; on a CPU it keeps 1 GiB."""
+
+
 class CheckpointConfig(Section):
     """`[checkpoint]`: what a resume needs."""
 
@@ -342,6 +352,7 @@ class RunConfig(Section):
     evaluate: EvaluateConfig = EvaluateConfig()
     judge: JudgeConfig = JudgeConfig()
     train: TrainConfig = TrainConfig()
+    compute: ComputeConfig = ComputeConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     record: RecordConfig = RecordConfig()
     limits: LimitsConfig = LimitsConfig()

@@ -43,6 +43,7 @@ SECTIONS: list[tuple[str, type[schema.Section]]] = [
     ("[evaluate.steering]", schema.SteeringConfig),
     ("[judge]", schema.JudgeConfig),
     ("[train]", schema.TrainConfig),
+    ("[compute]", schema.ComputeConfig),
     ("[checkpoint]", schema.CheckpointConfig),
     ("[record]", schema.RecordConfig),
     ("[limits]", schema.LimitsConfig),
@@ -131,7 +132,7 @@ def test_the_table_of_keys_is_that_of_the_schema():
 @pytest.mark.parametrize("title, model", SECTIONS, ids=lambda v: str(v)[:20])
 def test_every_key_says_what_it_does(title, model):
     named = (
-        {"generate", "simulate", "evaluate", "judge", "train", "checkpoint", "record", "limits"}
+        {"generate", "simulate", "evaluate", "judge", "train", "compute", "checkpoint", "record", "limits"}
         if model is schema.RunConfig
         else set()
     )

@@ -15,7 +15,7 @@ import vlm_cases as cases
 from mmrl.algorithms.gae import gae
 from mmrl.algorithms.signals import Signals
 from mmrl.collect.turns import TurnCollector
-from mmrl.generate.local import Sample, Sampling
+from mmrl.generate.sampling import Sample, Sampling
 from mmrl.pack import pack
 from mmrl.schema import RlStage
 from mmrl.types import Credit, Score, Status

@@ -171,6 +171,8 @@ class Ran:
     """Of each batch: its rollouts, and how they were packed."""
     decodes: int = 0
     workers: int = 0
+    vllm: list[float] = field(default_factory=list)
+    """The memory of each vLLM that is started."""
     lanes: list[int] = field(default_factory=list)
     """Environments in each lane of simulators."""
     resets: list[list[list[int]]] = field(default_factory=list)
@@ -320,6 +322,16 @@ def watch(m, found):
         found.policy = load(*args)
         found.first = {name: p.detach().clone() for name, p in found.policy.parameters()}
         return found.policy
+
+    class Vllm(LocalGenerator):
+        """Stands for the real one, which has tests of its own."""
+
+        def __init__(self, policy, settings, batch_size, max_context):
+            super().__init__(policy, batch_size)
+            found.vllm.append(settings.memory)
+
+    m.setattr("mmrl.generate.vllm.VllmGenerator", Vllm)
+    m.setattr("mmrl.generate.vllm.check_installed", lambda: None)
 
     def laned(simulation, size, device):
         made = lane(simulation, size, device)
@@ -1228,7 +1240,9 @@ ENTRIES = {
         to=1.0, also=STEERED | {"evaluate.steering.learning_rate": 0.0}, seen=steered, why="0 only looks on"
     ),
     "evaluate.steering.interval": Effect(to=100, also=STEERED, seen=steered, why="answers are shorter: no step is made"),
-    "evaluate.steering.ema": Effect(to=0.0, also=STEERED, seen=steered, why="the entropy itself turns the sign"),
+    "evaluate.steering.ema": Effect(
+        to=0.0, also=STEERED | {"seed": 1, "generate.max_tokens": 24}, seen=steered, why="the entropy itself turns the sign"
+    ),
     # the judge
     "verifiers": Effect(
         to={"extras/opposite": {"share": 0.5}},
@@ -1288,6 +1302,10 @@ ENTRIES = {
         also=SGD,
         seen=lambda a, b: (a.threads, b.threads) == ({1}, {2}) and same(a, b),
         why="two threads, and the same result",
+    ),
+    "compute.sampler": Effect(to="vllm", each=True, seen=both(lambda r: r.vllm, [], [0.4]), why="vLLM samples"),
+    "compute.memory": Effect(
+        to=0.25, also={"compute.sampler": "vllm"}, seen=both(lambda r: r.vllm, [0.4], [0.25]), why="of which it takes less"
     ),
     # what is kept
     "checkpoint.every": Effect(

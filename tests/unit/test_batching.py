@@ -5,7 +5,8 @@ import torch
 
 import vlm_cases as cases
 from mmrl.generate import cache
-from mmrl.generate.local import LocalGenerator, Sampling
+from mmrl.generate.local import LocalGenerator
+from mmrl.generate.sampling import Sampling
 from mmrl.pack import pack
 from mmrl.types import replace
 

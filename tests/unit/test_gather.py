@@ -13,7 +13,7 @@ from mmrl import Task
 from mmrl.clips import Clip
 from mmrl.errors import UserError
 from mmrl.gather import HINT, Gatherer, collected, with_text
-from mmrl.generate.local import Sampling
+from mmrl.generate.sampling import Sampling
 from mmrl.groups import outcomes
 from mmrl.judge import weigh
 from mmrl.schema import RlStage

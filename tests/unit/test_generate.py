@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import vlm_cases as cases
-from mmrl.generate.local import LocalGenerator, Sampling
+from mmrl.generate.local import LocalGenerator
+from mmrl.generate.sampling import Sampling
 from mmrl.pack import pack
 
 

@@ -5,7 +5,8 @@ import torch
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 import vlm_cases as cases
-from mmrl.generate.local import LocalGenerator, Sampling
+from mmrl.generate.local import LocalGenerator
+from mmrl.generate.sampling import Sampling
 from mmrl.pack import pack
 from mmrl.policies.lora import adapters_off
 from mmrl.policies.recompute import checkpointing

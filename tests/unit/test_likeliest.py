@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import vlm_cases as cases
-from mmrl.generate.local import LocalGenerator, Sampling, likeliest
+from mmrl.generate.local import LocalGenerator, likeliest
+from mmrl.generate.sampling import Sampling
 from mmrl.types import Rollout
 
 P = [0.05, 0.4, 0.1, 0.25, 0.2]

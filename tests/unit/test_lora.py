@@ -10,7 +10,8 @@ from safetensors.torch import load_file
 
 import vlm_cases as cases
 from mmrl.errors import UserError
-from mmrl.generate.local import LocalGenerator, Sampling
+from mmrl.generate.local import LocalGenerator
+from mmrl.generate.sampling import Sampling
 from mmrl.optimizer import Optimizer
 from mmrl.pack import pack
 from mmrl.policies.lora import adapters_off, is_adapter, layers_of, merged, targets

@@ -9,7 +9,8 @@ import torch
 from PIL import Image
 
 from mmrl import UserError, user
-from mmrl.generate.local import LocalGenerator, Sampling
+from mmrl.generate.local import LocalGenerator
+from mmrl.generate.sampling import Sampling
 from mmrl.models import NUMBER, check_contrastive, check_vision_language, contrastive, device_of, vision_language
 from mmrl.policies import tiny, tiny_clip
 from mmrl.types import Prompt

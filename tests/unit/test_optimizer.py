@@ -177,6 +177,16 @@ def test_the_first_entry_that_matches_holds_and_says_only_what_it_says():
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_step_is_told_to_whoever_holds_copies_of_the_weights(rule, dtype):
+    """torch counts what is written to a tensor, and its fused rules don't; vLLM's copy is renewed by that count."""
+    p = weights([1.0, 2.0], [3.0, 4.0], dtype=dtype)
+    optimizer, before = Optimizer([(TEXT, p)], sft(optimizer=rule)), p._version
+    go(optimizer, {p: [0.5, -0.5, 1.0, 0.25]})
+    assert p._version > before
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_frozen_part_stays_and_a_later_stage_trains_it(rule, dtype):
     a, b = weights(1.0, -3.0, dtype=dtype), weights(1.0, -3.0, dtype=dtype)
     named = [(VISION, a), (TEXT, b)]

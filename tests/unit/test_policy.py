@@ -7,7 +7,8 @@ import torch
 
 import vlm_cases as cases
 from mmrl.errors import UserError
-from mmrl.generate.local import LocalGenerator, Sampling
+from mmrl.generate.local import LocalGenerator
+from mmrl.generate.sampling import Sampling
 from mmrl.pack import pack
 from mmrl.policies import tiny
 from mmrl.policies import vlm as vlm_module

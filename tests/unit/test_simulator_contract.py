@@ -11,7 +11,7 @@ import torch
 from mmrl import plugins
 from mmrl.collect.steps import StepCollector
 from mmrl.errors import UserError
-from mmrl.generate.local import Sampling
+from mmrl.generate.sampling import Sampling
 from mmrl.policies.small import Small
 from mmrl.schema import PolicyConfig, SimulateConfig
 from mmrl.types import Prompt, replace

@@ -13,7 +13,7 @@ from mmrl import plugins
 from mmrl.collect import steps
 from mmrl.collect.steps import StepCollector
 from mmrl.errors import UserError
-from mmrl.generate.local import Sampling
+from mmrl.generate.sampling import Sampling
 from mmrl.policies.critic import Critic
 from mmrl.policies.small import Small
 from mmrl.schema import CriticConfig, PolicyConfig, SimulateConfig

@@ -9,7 +9,8 @@ import torch
 import vlm_cases as cases
 from mmrl.collect.turns import TurnCollector
 from mmrl.errors import UserError, WorldLost
-from mmrl.generate.local import LocalGenerator, Sampling
+from mmrl.generate.local import LocalGenerator
+from mmrl.generate.sampling import Sampling
 from mmrl.interfaces import Task
 from mmrl.judge import cases_of
 from mmrl.kept import rollout_row

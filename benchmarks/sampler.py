@@ -1,0 +1,138 @@
+"""vLLM as the sampler against mmrl's own: prompt ids, log-probabilities, the time of a sync, completions a second.
+
+    python benchmarks/sampler.py [--model tiny:qwen2_5_vl:hidden=128,layers=2] [--prompts 200] [--group 4] [--tokens 32]
+
+For an interpreter that has vLLM, such as the one of `make engines`: .engines/vllm/bin/python. Prompts are text alone, one
+picture and several, of many sizes. `ids_equal` counts those whose ids are what vLLM's own processor makes of text and pictures.
+The gap is that between what vLLM says of the tokens that it sampled and what the learner says, in nats a token, before and
+after the learner's weights have moved. Both samplers serve the same prompts in turn, three rounds; the ratio is vLLM's
+completions a second over ours, median of the rounds. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+
+import numpy
+import torch
+from PIL import Image
+
+from machine import machine
+from mmrl.generate.local import LocalGenerator
+from mmrl.generate.sampling import Generator, Sampling
+from mmrl.generate.vllm import VllmGenerator
+from mmrl.pack import pack
+from mmrl.policies.reading import PromptInputs
+from mmrl.policies.vlm import VLM
+from mmrl.schema import ComputeConfig, PolicyConfig
+from mmrl.types import Credit, Prompt, Rollout, Status, Turn, user
+
+TEMPERATURE = 0.7
+
+
+def varied(count: int) -> list[Prompt]:
+    """None to three pictures, from 28 to 230 pixels a side."""
+    noise = numpy.random.default_rng(0)
+    made = []
+    for n in range(count):
+        sizes = noise.integers(28, 231, (n % 4, 2))
+        pictures = [Image.fromarray(noise.integers(0, 255, (h, w, 3), dtype=numpy.uint8)) for w, h in sizes]
+        made.append(Prompt(id=f"p{n}", messages=[user("What is shown? " + "x" * (n % 7), *pictures)], answer=""))
+    return made
+
+
+def ids_equal(policy: VLM, generator: VllmGenerator, prompts: list[Prompt], inputs: list[PromptInputs]) -> int:
+    """How many prompts vLLM's own processor reads as they are read here."""
+    from vllm.renderers.inputs.preprocess import parse_model_prompt
+
+    renderer, equal = generator.engine.renderer, 0
+    for prompt, ours in zip(prompts, inputs, strict=True):
+        messages = [{"role": "user", "content": list(prompt.messages[0]["content"])}]
+        text = policy.processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        given = {"prompt": text} | ({"multi_modal_data": {"image": list(prompt.images)}} if prompt.images else {})
+        parsed = parse_model_prompt(generator.engine.model_config, given)
+        (theirs,) = renderer.render_cmpl([parsed], renderer.default_cmpl_tok_params)
+        equal += theirs["prompt_token_ids"] == ours.ids.tolist()
+    return equal
+
+
+def gap(policy: VLM, generator: Generator, prompts: list[Prompt], inputs: list[PromptInputs], tokens: int) -> tuple[float, float]:
+    """(mean, largest) difference of the sampler's log-probabilities from the learner's."""
+    groups = generator.generate(inputs, 1, Sampling(max_tokens=tokens, temperature=TEMPERATURE, seed=1))
+    found = []
+    for n, (prompt, encoded, (sample,)) in enumerate(zip(prompts, inputs, groups, strict=True)):
+        turn = Turn(observed_ids=tuple(encoded.ids.tolist()), token_ids=sample.token_ids, logprobs=sample.logprobs, text="")
+        rollout = Rollout(prompt=prompt, group=n, turns=(turn,), status=Status.FINISHED, inputs=encoded)
+        credit = Credit(advantages=torch.ones(1))
+        (micro,) = pack([rollout], credit, policy, shared_prefix=False, budget=1).micro
+        with torch.no_grad():
+            learned = policy.logprobs(micro, TEMPERATURE)[0].cpu()
+        found.append((learned - torch.tensor(sample.logprobs)).abs())
+    every = torch.cat(found)
+    return float(every.mean()), float(every.max())
+
+
+def moved(policy: VLM, seed: int) -> None:
+    """The learner's weights, some of the way elsewhere."""
+    noise = torch.Generator(policy.device).manual_seed(seed)
+    with torch.no_grad():
+        for _, p in policy.parameters():
+            p.add_(0.1 * p.std() * torch.randn(p.shape, generator=noise, device=p.device, dtype=p.dtype))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="tiny:qwen2_5_vl:hidden=128,layers=2")
+    parser.add_argument("--prompts", type=int, default=200)
+    parser.add_argument("--group", type=int, default=4)
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
+    args = parser.parse_args()
+    policy = VLM(PolicyConfig(model=args.model, dtype=args.dtype), device=args.device)
+    theirs = VllmGenerator(policy, ComputeConfig(sampler="vllm"), 256, 2048)
+    ours = LocalGenerator(policy, 256)
+    started = time.perf_counter()
+    theirs.ready()
+    start_s = time.perf_counter() - started
+    prompts = varied(args.prompts)
+    inputs = [policy.encode(p) for p in prompts]
+    theirs.generate(inputs[:4], 1, Sampling(max_tokens=2, temperature=TEMPERATURE))  # compiles
+    before = gap(policy, theirs, prompts, inputs, args.tokens)
+    syncs = []
+    for seed in range(5):
+        moved(policy, seed)
+        started = time.perf_counter()
+        theirs.sync()
+        syncs.append(time.perf_counter() - started)
+    after = gap(policy, theirs, prompts, inputs, args.tokens)
+    rates: dict[str, list[float]] = {"mmrl": [], "vllm": []}
+    for seed in range(3):
+        for name, generator in (("mmrl", ours), ("vllm", theirs)):
+            started = time.perf_counter()
+            generator.generate(inputs, args.group, Sampling(max_tokens=args.tokens, temperature=1.0, seed=seed))
+            rates[name].append(len(inputs) * args.group / (time.perf_counter() - started))
+    ratios = [v / m for v, m in zip(rates["vllm"], rates["mmrl"], strict=True)]
+    found = {
+        "benchmark": "sampler",
+        "model": args.model,
+        "dtype": args.dtype,
+        "prompts": len(prompts),
+        "ids_equal": ids_equal(policy, theirs, prompts, inputs),
+        "gap": {"mean": before[0], "max": before[1]},
+        "gap_after_sync": {"mean": after[0], "max": after[1]},
+        "sync_s": round(statistics.median(syncs), 4),
+        "start_s": round(start_s, 1),
+        "completions_a_second": {name: round(statistics.median(values), 1) for name, values in rates.items()},
+        "vllm_over_mmrl": round(statistics.median(ratios), 2),
+        "machine": machine(),
+    }
+    theirs.close()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

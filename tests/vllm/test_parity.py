@@ -1,0 +1,181 @@
+"""vLLM's CPU build beside the learner: the same ids, the same distribution, the same weights after each update.
+
+vLLM has an environment of its own (`make engines`); `tests/integration/test_vllm.py` runs this folder there, a process for each
+family, since an engine lives as long as its process.
+"""
+
+import os
+import time
+
+import pytest
+import torch
+
+pytest.importorskip("vllm", reason="vLLM is not installed: make engines")
+
+import footages
+
+import vlm_cases as cases
+from mmrl.clips import Clip
+from mmrl.generate.local import LocalGenerator
+from mmrl.generate.sampling import Sampling
+from mmrl.generate.vllm import VllmGenerator
+from mmrl.pack import pack
+from mmrl.schema import ComputeConfig
+from mmrl.types import Prompt
+
+FAMILY = os.environ.get("MMRL_TEST_FAMILY", "qwen2_5_vl")
+GAP = 5e-3
+"""Mean difference of log-probabilities, nats a token, in float32."""
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return cases.policy(FAMILY, hidden=128)  # vLLM's attention on a CPU wants heads of 32 numbers
+
+
+@pytest.fixture(scope="module")
+def generator(policy):
+    made = VllmGenerator(policy, ComputeConfig(sampler="vllm"), batch_size=64, max_context=1024)
+    made.ready()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory):
+    return str(footages.write(tmp_path_factory.mktemp("clips") / "clip.mp4", footages.frames(50), fps=10))
+
+
+def varied(clip: str, count: int) -> list[Prompt]:
+    """Text alone, one picture and several of many sizes, clips of several lengths, clips beside pictures."""
+    made = []
+    for n in range(count):
+        text = {"type": "text", "text": "What is shown? " + "x" * (n % 7)}
+        match n % 4:
+            case 0:
+                parts = [text]
+            case 1:
+                parts = [text, picture(n, 28 + 9 * (n % 13), 28 + 5 * (n % 17))]
+            case 2:
+                parts = [picture(n, 56, 30 + n), text, picture(n + 1, 84, 56), picture(n + 2, 200, 28)]
+            case _:
+                clips = [Clip(path=clip, count=2 + n % 5)] + ([Clip(path=clip, fps=1.5)] if n % 8 == 3 else [])
+                parts = [*({"type": "video", "video": c} for c in clips), text, *([picture(n, 56, 56)] if n % 3 else [])]
+        made.append(Prompt(id=f"p{n}", messages=[{"role": "user", "content": parts}], answer="7"))
+    return made
+
+
+def picture(seed: int, width: int, height: int) -> dict:
+    return {"type": "image", "image": cases.picture(seed, width, height)}
+
+
+def gaps(policy, prompts, inputs, groups, temperature):
+    """Of each sampled token: the sampler's log-probability less the learner's."""
+    found = []
+    for rollout in cases.as_rollouts(prompts, inputs, groups):
+        batch = pack([rollout], cases.credit(1.0), policy, shared_prefix=False, budget=1)
+        with torch.no_grad():
+            logprobs, _ = policy.logprobs(batch.micro[0], temperature)
+        found.append(torch.tensor(rollout.turns[0].logprobs) - logprobs)
+    return torch.cat(found)
+
+
+def sampled(policy, generator, prompts, temperature=0.7, **options):
+    inputs = [policy.encode(p) for p in prompts]
+    groups = generator.generate(inputs, 2, Sampling(max_tokens=6, temperature=temperature, **options))
+    return inputs, groups, gaps(policy, prompts, inputs, groups, temperature or 1.0).abs()
+
+
+def test_prompt_ids_are_those_that_vllm_would_make_itself(policy, generator, clip):
+    """Of text and pictures; the frames of clips are chosen here, so vLLM is not asked for them."""
+    renderer = generator.engine.renderer
+    for prompt in varied(clip, 200):
+        parts = prompt.messages[0]["content"]
+        if any(p["type"] == "video" for p in parts):
+            continue
+        pictures = [p["image"] for p in parts if p["type"] == "image"]
+        text = policy.processor.apply_chat_template(
+            [{"role": "user", "content": list(parts)}], tokenize=False, add_generation_prompt=True
+        )
+        given = {"prompt": text} | ({"multi_modal_data": {"image": pictures}} if pictures else {})
+        from vllm.renderers.inputs.preprocess import parse_model_prompt
+
+        (theirs,) = renderer.render_cmpl(
+            [parse_model_prompt(generator.engine.model_config, given)], renderer.default_cmpl_tok_params
+        )
+        ours = generator.prompt(policy.encode(prompt))
+        assert ours["prompt_token_ids"] == theirs["prompt_token_ids"]
+        if pictures:
+            spans = [[(p.offset, p.length) for p in one["mm_placeholders"]["image"]] for one in (ours, theirs)]
+            assert spans[0] == spans[1]
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 0.0])
+def test_log_probabilities_are_the_learners(policy, generator, clip, temperature):
+    prompts = varied(clip, 40)
+    inputs, groups, gap = sampled(policy, generator, prompts, temperature, seed=3)
+    assert len(gap) > 300 and gap.mean() < GAP and gap.max() < 10 * GAP
+    assert not policy.banned & {t for g in groups for s in g for t in s.token_ids}
+    if temperature == 0:
+        local = LocalGenerator(policy).generate(inputs, 1, Sampling(max_tokens=6, temperature=0.0))
+        same = [a[0].token_ids == b[0].token_ids for a, b in zip(groups, local, strict=True)]
+        assert sum(same) >= 0.9 * len(same), "ties apart, the likeliest token is the likeliest"
+
+
+def test_the_same_seed_gives_the_same_samples_and_another_others(policy, generator, clip):
+    prompts = varied(clip, 8)
+    draw = lambda seed: sampled(policy, generator, prompts, 1.0, seed=seed)[1]  # noqa: E731
+    tokens = [[s.token_ids for g in draw(seed) for s in g] for seed in (5, 5, 6)]
+    assert tokens[0] == tokens[1] != tokens[2] and len(set(tokens[0])) > 8
+
+
+def test_a_completion_ends_with_any_end_token_or_is_cut_off(policy, generator, clip):
+    policy.bias_V.requires_grad_(False)
+    head = policy.model.get_output_embeddings().weight
+    _, groups, _ = sampled(policy, generator, varied(clip, 16), 2.0, seed=1)
+    for sample in (s for g in groups for s in g):
+        assert sample.finished == (sample.token_ids[-1] in policy.eos) and len(sample.token_ids) == len(sample.logprobs)
+        assert sample.finished or len(sample.token_ids) == 6
+        assert not set(sample.token_ids[:-1]) & policy.eos
+    assert head.shape[0] == len(policy.bias_V)
+
+
+def test_weights_follow_the_learner_and_nothing_old_is_remembered(policy, generator, clip):
+    prompts = varied(clip, 24)
+    sampled(policy, generator, prompts)
+    before = generator.syncs
+    _, _, gap = sampled(policy, generator, prompts)
+    assert generator.syncs == before and gap.mean() < GAP, "nothing changed, nothing is sent"
+    kept = {name: p.detach().clone() for name, p in policy.model.named_parameters()}
+    try:
+        for part in ("visual", "language_model"):
+            with torch.no_grad():
+                for name, p in policy.model.named_parameters():
+                    if part in name:
+                        p.add_(0.3 * p.std() * torch.randn_like(p))
+            started = time.perf_counter()
+            generator.sync()
+            assert time.perf_counter() - started < 1.0
+            _, _, gap = sampled(policy, generator, prompts)
+            assert gap.mean() < GAP, f"old values of {part} are used"
+    finally:
+        with torch.no_grad():
+            for name, p in policy.model.named_parameters():
+                p.copy_(kept[name])
+    assert sampled(policy, generator, prompts)[2].mean() < GAP
+
+
+@pytest.mark.parametrize("fault", ["reset_prefix_cache", "sync"])
+def test_these_checks_see_what_is_not_brought_over(policy, generator, clip, monkeypatch, fault):
+    text = {"type": "text", "text": "What is shown? " * 110}  # what is remembered of prompts are blocks of 128 tokens
+    prompts = [Prompt(id=f"{n}", messages=[{"role": "user", "content": [picture(n, 84, 84), text]}], answer="") for n in range(8)]
+    assert len(policy.encode(prompts[0]).ids) > 400
+    sampled(policy, generator, prompts)
+    monkeypatch.setattr(generator if fault == "sync" else generator.engine, fault, lambda *a, **k: None)
+    with torch.no_grad():
+        for p in policy.model.parameters():
+            p.add_(0.3 * p.std() * torch.randn_like(p))
+    assert sampled(policy, generator, prompts)[2].mean() > GAP
+    monkeypatch.undo()
+    generator.forget()
+    assert sampled(policy, generator, prompts)[2].mean() < GAP

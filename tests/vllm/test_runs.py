@@ -1,0 +1,122 @@
+"""Whole runs with vLLM as the sampler, in vLLM's environment; see `test_parity.py`."""
+
+import json
+import random
+
+import numpy
+import pytest
+import torch
+
+pytest.importorskip("vllm", reason="vLLM is not installed: make engines")
+
+import runs
+import vlm_cases
+from mmrl.errors import UserError
+
+MODEL = {"model": "tiny:qwen2_5_vl:hidden=128,layers=1"}
+STAGES = [
+    {"kind": "sft", "steps": 2, "batch_size": 4, "learning_rate": 1e-3},
+    {"kind": "rl", "steps": 10, "prompts_per_step": 3, "group_size": 4, "learning_rate": 1e-3},
+]
+
+
+@pytest.fixture(autouse=True)
+def toy(monkeypatch):
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", runs.TOY)
+
+
+def run(folder, name, **sections):
+    options = {k: sections.pop(k) for k in ("resume", "progress") if k in sections}
+    rest = {"policy": MODEL, "stages": STAGES, "compute": {"sampler": "vllm"}}
+    return runs.run(runs.toy_config(folder, name=name, **rest | sections), **options)
+
+
+def steps(folder):
+    return [r["metrics"] for r in runs.rows(folder) if "metrics" in r and r["stage"] == "rl"]
+
+
+def test_grpo_learns_with_it_and_the_gap_stays_small(tmp_path):
+    folder = run(tmp_path, "whole")
+    found = steps(folder)
+    assert len(found) == 10 and max(m["logprob_gap"] for m in found) < 5e-3
+    assert any(m["grad_norm"] > 0 for m in found)
+    summary = json.loads((folder.path / "summary.json").read_text())
+    assert summary["last"]["toy/colour"]["n"] == 4
+
+
+def test_global_generators_and_threads_are_left_alone(tmp_path):
+    short = [{**STAGES[1], "steps": 1}]
+    run(tmp_path, "first", stages=short, compute={"sampler": "local"})  # what is imported for the first time may draw
+    before = torch.get_rng_state(), random.getstate(), numpy.random.get_state()[1].tolist()
+    run(tmp_path, "second", stages=short)
+    after = torch.get_rng_state(), random.getstate(), numpy.random.get_state()[1].tolist()
+    assert torch.equal(before[0], after[0]) and before[1:] == after[1:]
+    assert torch.get_num_threads() == 1, "as `train.threads` says"
+
+
+WORLD = """
+from mmrl import Prompt, Reply, Task, TaskSpec, VerifierSpec, hookimpl, user
+from PIL import Image
+
+@hookimpl
+def mmrl_tasks():
+    return [TaskSpec(id="look/again", target="look:Look", verifiers={"look/letters": 1.0})]
+
+@hookimpl
+def mmrl_verifiers():
+    return [VerifierSpec(id="look/letters", target="look:letters")]
+
+class World:
+    said = 0
+
+    def step(self, text):
+        self.said += 1
+        shown = Image.new("RGB", (56, 28 + 28 * self.said), (40 * self.said, len(text) % 9 * 20, 90))
+        return Reply(messages=(user(f"And now? {self.said}", shown),), reward=len(text) / 10)
+
+    def close(self): pass
+
+class Look(Task):
+    def prompts(self, split, seed):
+        for i in range(12):
+            yield Prompt(id=f"{split}-{i}", messages=[user(f"{i}?", Image.new("RGB", (56, 56), (20 * i, 90, 30)))], answer="x")
+
+    def world(self, prompt):
+        return World()
+
+def letters(case):
+    return min(0.9, sum(ord(c) % 17 for c in case.completion) / 400)
+"""
+
+
+def test_episodes_of_several_turns_go_on_with_what_the_world_showed(tmp_path, monkeypatch):
+    (tmp_path / "look.py").write_text(WORLD)
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", str(tmp_path / "look.py"))
+    generate = {"max_tokens": 4, "max_turns": 3}
+    stages = [{**STAGES[1], "steps": 3}]
+    folder = run(tmp_path, "turns", tasks=[{"id": "look/again"}], stages=stages, generate=generate)
+    found = steps(folder)
+    gaps = [m["logprob_gap"] for m in found if "logprob_gap" in m]  # a step without spread learns nothing
+    assert len(found) == 3 and gaps and max(gaps) < 5e-3
+    assert all(m["turns/mean"] > 1 for m in found)
+
+
+def test_adapters_are_worked_into_what_it_samples_with(tmp_path):
+    policy = {**MODEL, "lora": {"match": ["language", "vision"]}}
+    found = steps(run(tmp_path, "lora", policy=policy, stages=[{**STAGES[1], "steps": 4}]))
+    assert max(m["logprob_gap"] for m in found) < 5e-3 and found[-1]["grad_norm"] > 0
+
+
+def test_a_stopped_run_goes_on(tmp_path):
+    whole = run(tmp_path, "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, "parts", progress=runs.Silent(6))
+    parts = run(tmp_path, "parts", resume=True)
+    assert [m["reward/mean"] for m in steps(parts)] == pytest.approx([m["reward/mean"] for m in steps(whole)], abs=1e-6)
+    assert [m["loss"] for m in steps(parts)] == pytest.approx([m["loss"] for m in steps(whole)], abs=1e-4)
+
+
+def test_models_whose_pictures_can_not_be_handed_over_are_refused(tmp_path):
+    with pytest.raises(UserError, match='serves the Qwen-VL families, not llava: use "local"'):
+        run(tmp_path, "other", policy={"model": vlm_cases.llava(tmp_path / "llava")})
+    assert not (tmp_path / "other").exists()
