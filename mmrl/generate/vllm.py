@@ -23,7 +23,7 @@ from mmrl.compat import prepare_torchvision
 from mmrl.data.seeds import derive
 from mmrl.errors import UserError
 from mmrl.generate.sampling import Sample, Sampling
-from mmrl.policies.families import Qwen25VL
+from mmrl.policies.families import Qwen3VL, Qwen25VL
 from mmrl.policies.lora import plain_weights
 from mmrl.policies.reading import PromptInputs
 from mmrl.policies.vlm import VLM
@@ -139,11 +139,12 @@ class VllmGenerator:
         """For each picture or video: (where it begins, which of the tokens from there to its last stand for patches)."""
         config = self.policy.model.config
         merged = config.vision_config.spatial_merge_size**2
+        framed = kind == "video" and isinstance(self.policy.family, Qwen3VL)  # vLLM looks for where each frame begins and ends
         own_S = inputs.ids == getattr(config, f"{kind}_token_id")
         taken = own_S.nonzero()[:, 0].split((inputs.media[GRIDS[kind]].prod(-1) // merged).tolist())
         for at in taken:
             first, last = int(at[0]), int(at[-1])
-            if last - first + 1 > len(at):  # frames with their times between them: vLLM looks for where each begins
+            if framed:
                 first, last = first - 1, last + 1
             yield first, own_S[first : last + 1]
 
