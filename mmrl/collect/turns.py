@@ -163,10 +163,11 @@ class TurnCollector:
         return {"world/lost": float(lost)} if any(has_world(task) for task in self.tasks.values()) else {}
 
     def close(self) -> None:
-        """Worlds are closed with their episodes."""
+        """Let go of the sampler; worlds are closed with their episodes."""
         self.generator.close()
 
     def ready(self) -> None:
+        """Make the sampler; worlds are made with their episodes."""
         self.generator.ready()
 
     def encode(self, prompts: Sequence[Prompt]) -> list[PromptInputs]:

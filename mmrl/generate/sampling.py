@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from mmrl.generate.steering import Steering
 from mmrl.policies.reading import PromptInputs
-
-if TYPE_CHECKING:
-    from mmrl.generate.steering import Steering
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

