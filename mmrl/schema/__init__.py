@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from mmrl.schema.base import Count, Free, Positive, Rate, Real, Section, Share, Threshold, Weight
+from mmrl.schema.compute import ComputeConfig
 from mmrl.schema.stages import (
     EXPERT,
     PARTS,
@@ -253,15 +254,6 @@ class TrainConfig(Section):
     """Compute activations again in the backward pass instead of keeping them: less memory, about a third more time."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads of torch; 0 leaves torch's choice."""
-
-
-class ComputeConfig(Section):
-    """`[compute]`: on what a run runs; none of this changes its result beyond rounding."""
-
-    sampler: Literal["local", "vllm"] = "local"
-    """What completions are sampled with: mmrl itself, or vLLM in the same process."""
-    memory: Annotated[float, Field(gt=0, le=1)] = 0.4
-    """Share of the GPU's memory that vLLM takes, for weights and for what it keeps of conversations; on a CPU it keeps 1 GiB."""
 
 
 class CheckpointConfig(Section):
