@@ -41,9 +41,16 @@ class Collector(Protocol):
         ...
 
     def collect(
-        self, prompts: Sequence[Prompt], inputs: Sequence[Any], group_size: int, sampling: Sampling, version: int = 0
+        self,
+        prompts: Sequence[Prompt],
+        inputs: Sequence[Any],
+        group_size: int,
+        sampling: Sampling,
+        version: int = 0,
+        numbers: Sequence[int] = (),
     ) -> list[Rollout]:
-        """N = len(prompts) * group_size finished episodes, a group's next to each other."""
+        """N = len(prompts) * group_size finished episodes, a group's next to each other. numbers: of the prompts, see
+        `Generator.generate`."""
         ...
 
     def demonstrate(self, prompts: Sequence[Prompt], inputs: Sequence[Any], completions: Sequence[str]) -> list[Rollout]:

@@ -83,9 +83,16 @@ class StepCollector:
         return [demonstrated(self.tasks[prompt.task], prompt) for prompt in prompts]
 
     def collect(
-        self, prompts: Sequence[Prompt], inputs: Sequence[Any], group_size: int, sampling: Sampling, version: int = 0
+        self,
+        prompts: Sequence[Prompt],
+        inputs: Sequence[Any],
+        group_size: int,
+        sampling: Sampling,
+        version: int = 0,
+        numbers: Sequence[int] = (),
     ) -> list[Rollout]:
-        """N = len(prompts) * group_size episodes, a group's next to each other; those of a group begin in the same state."""
+        """N = len(prompts) * group_size episodes, a group's next to each other; those of a group begin in the same state. What is
+        drawn in an episode is fixed by its prompt's id, so that `numbers` say nothing."""
         jobs = [
             Job(prompt=prompt, seed=derive(sampling.seed, prompt.task, prompt.id, g))
             for prompt in prompts

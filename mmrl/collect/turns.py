@@ -29,10 +29,10 @@ SIDE_BY_SIDE = 4
 class Episode:
     """A conversation with a world, while it goes on."""
 
-    def __init__(self, rollout: Rollout, world: World, close: Callable[[], None]) -> None:
+    def __init__(self, rollout: Rollout, world: World, close: Callable[[], None], number: int = 0) -> None:
         """rollout: with its first turn. close: the world, once; it is called as soon as the episode is over, so that what the
-        world holds serves the next."""
-        self.rollout, self.world, self.close = rollout, world, close
+        world holds serves the next. number: which fixes what is drawn for its later turns."""
+        self.rollout, self.world, self.close, self.number = rollout, world, close, number
         self.turns, self.inputs, self.status = [*rollout.turns], rollout.inputs, rollout.status
         self.outcome: Mapping[str, float] = {}
         self.lost: WorldLost | None = None
@@ -175,31 +175,45 @@ class TurnCollector:
         return [self.policy.encode(p) for p in prompts]
 
     def collect(
-        self, prompts: Sequence[Prompt], inputs: Sequence[PromptInputs], group_size: int, sampling: Sampling, version: int = 0
+        self,
+        prompts: Sequence[Prompt],
+        inputs: Sequence[PromptInputs],
+        group_size: int,
+        sampling: Sampling,
+        version: int = 0,
+        numbers: Sequence[int] = (),
     ) -> list[Rollout]:
         """N = len(prompts) * group_size finished episodes, a group's next to each other."""
+        numbers = numbers or range(len(prompts))
         at_once = max(1, self.batch_size // group_size)
         if len(prompts) <= at_once or not any(has_world(self.tasks[p.task]) for p in prompts if p.task in self.tasks):
-            return self._collected(prompts, inputs, group_size, sampling, version)
+            return self._collected(prompts, inputs, group_size, sampling, version, numbers)
         rollouts: list[Rollout] = []
         for first in range(0, len(prompts), at_once):  # each world may be a browser's page, so that all at once are too many
-            some, wave = slice(first, first + at_once), replace(sampling, seed=derive(sampling.seed, "wave", first))
-            found = self._collected(prompts[some], inputs[some], group_size, wave, version)
+            some = slice(first, first + at_once)
+            found = self._collected(prompts[some], inputs[some], group_size, sampling, version, numbers[some])
             rollouts += [replace(rollout, group=rollout.group + first) for rollout in found]
         return rollouts
 
     def _collected(
-        self, prompts: Sequence[Prompt], inputs: Sequence[PromptInputs], group_size: int, sampling: Sampling, version: int
+        self,
+        prompts: Sequence[Prompt],
+        inputs: Sequence[PromptInputs],
+        group_size: int,
+        sampling: Sampling,
+        version: int,
+        numbers: Sequence[int],
     ) -> list[Rollout]:
         with contextlib.ExitStack() as opened:
             worlds = [self._world(prompt, opened) for prompt in prompts for _ in range(group_size)]  # they start meanwhile
-            groups = self.generator.generate(inputs, group_size, sampling)
+            groups = self.generator.generate(inputs, group_size, sampling, numbers)
             rollouts = [
                 self._rollout(prompt, encoded, sample, group, version)
                 for group, (prompt, encoded, samples) in enumerate(zip(prompts, inputs, groups, strict=True))
                 for sample in samples
             ]
-            episodes = [Episode(r, *world) for r, world in zip(rollouts, worlds, strict=True) if world is not None]
+            own = [number * group_size + g for number in numbers for g in range(group_size)]
+            episodes = [Episode(r, *w, number) for r, w, number in zip(rollouts, worlds, own, strict=True) if w is not None]
             self._go_on(episodes, sampling, version)
         ended = {id(e.rollout): e.ended() for e in episodes}
         for episode in episodes:
@@ -246,7 +260,7 @@ class TurnCollector:
             if not episodes:
                 return
             again = replace(sampling, seed=derive(sampling.seed, "turn", number))
-            samples = self.generator.generate([e.inputs for e in episodes], 1, again)
+            samples = self.generator.generate([e.inputs for e in episodes], 1, again, [e.number for e in episodes])
             for episode, (sample,) in zip(episodes, samples, strict=True):
                 episode.answer(sample, self.policy.decode(sample.token_ids), version)
 

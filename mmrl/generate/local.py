@@ -9,7 +9,7 @@ from transformers import DynamicCache
 
 from mmrl.errors import UserError
 from mmrl.generate.cache import expand, select
-from mmrl.generate.sampling import Sample, Sampling
+from mmrl.generate.sampling import Sample, Sampling, seed_of
 from mmrl.generate.steering import decoding
 from mmrl.policies.reading import PromptInputs, concatenate
 from mmrl.policies.vlm import VLM
@@ -29,16 +29,19 @@ class LocalGenerator:
     def close(self) -> None:
         """Nothing is held."""
 
-    def generate(self, inputs: Sequence[PromptInputs], group_size: int, sampling: Sampling) -> list[list[Sample]]:
-        """group_size completions of each prompt. The same seed, inputs and batch size give the same samples."""
-        noise = torch.Generator(self.policy.device).manual_seed(sampling.seed)
+    def generate(
+        self, inputs: Sequence[PromptInputs], group_size: int, sampling: Sampling, numbers: Sequence[int] = ()
+    ) -> list[list[Sample]]:
+        """group_size completions of each prompt. The same seed, numbers and inputs give the same samples, up to rounding."""
+        numbers = numbers or range(len(inputs))
         at_once = max(1, self.batch_size // group_size) if self.policy.family.shares_prefix else 1
         order = sorted(range(len(inputs)), key=lambda i: len(inputs[i].ids))  # like lengths together: little padding
         groups: list[list[Sample]] = [[] for _ in inputs]
         with decoding(sampling.steering, self.policy.model):
             for start in range(0, len(order), at_once):
                 chosen = order[start : start + at_once]
-                for i, group in zip(chosen, self._decode([inputs[i] for i in chosen], group_size, sampling, noise), strict=True):
+                seeds = [seed_of(sampling, numbers[i]) for i in chosen]
+                for i, group in zip(chosen, self._decode([inputs[i] for i in chosen], group_size, sampling, seeds), strict=True):
                     groups[i] = group
         return groups
 
@@ -55,10 +58,9 @@ class LocalGenerator:
                 found[i] = row
         return torch.stack([row for row in found if row is not None])
 
-    def _decode(
-        self, inputs: list[PromptInputs], group_size: int, sampling: Sampling, noise: torch.Generator
-    ) -> list[list[Sample]]:
+    def _decode(self, inputs: list[PromptInputs], group_size: int, sampling: Sampling, seeds: list[int]) -> list[list[Sample]]:
         policy, device = self.policy, self.policy.device
+        drawn_TN = uniforms(seeds, group_size, sampling.max_tokens).to(device) if sampling.temperature else None
         cache = DynamicCache(config=policy.model.config)
         logits, mask = self._prefill(inputs, cache)
         if not torch.isfinite(logits).all():
@@ -80,7 +82,7 @@ class LocalGenerator:
         finished_N = torch.zeros(total, dtype=torch.bool, device=device)
         row_N = torch.arange(total, device=device)  # which rollout each decoded row is; finished rows are dropped
         for t in range(sampling.max_tokens):
-            token, logprob = self._choose(logits, sampling, noise)
+            token, logprob = self._choose(logits, sampling, None if drawn_TN is None else drawn_TN[t, row_N])
             tokens_TN.append(torch.zeros(total, dtype=torch.long, device=device).index_copy_(0, row_N, token))
             logprobs_TN.append(torch.zeros(total, device=device).index_copy_(0, row_N, logprob))
             ended = torch.isin(token, eos)
@@ -113,13 +115,15 @@ class LocalGenerator:
         ]
         return [samples[i : i + group_size] for i in range(0, total, group_size)]
 
-    def _choose(self, logits_NV: torch.Tensor, sampling: Sampling, noise: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    def _choose(
+        self, logits_NV: torch.Tensor, sampling: Sampling, drawn_N: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         logprobs_NV = self.policy.distribution(logits_NV, sampling.temperature or 1.0)
-        if sampling.temperature:
-            token_N = torch.multinomial(likeliest(logprobs_NV.exp(), sampling.top_p, sampling.top_k), 1, generator=noise)
+        if drawn_N is None:
+            token_N = logprobs_NV.argmax(-1)
         else:
-            token_N = logprobs_NV.argmax(-1, keepdim=True)
-        return token_N[:, 0], logprobs_NV.gather(1, token_N)[:, 0]
+            token_N = chosen(likeliest(logprobs_NV.exp(), sampling.top_p, sampling.top_k), drawn_N)
+        return token_N, logprobs_NV.gather(1, token_N[:, None])[:, 0]
 
     def _prefill(self, inputs: list[PromptInputs], cache: DynamicCache) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Fill the cache with the prompts, padded on the left; returns logits [P, V] and the padding mask, if any."""
@@ -136,6 +140,19 @@ class LocalGenerator:
         media = concatenate([i.media for i in inputs], device) | {k: v[None].to(device) for k, v in inputs[0].token_types.items()}
         padded = mask.to(device) if not mask.all() else None
         return self.policy.family.step(ids.to(device), padded, positions.to(device) if axes else None, media, cache), padded
+
+
+def uniforms(seeds: Sequence[int], group_size: int, length: int) -> torch.Tensor:
+    """float64 [T, N] in [0, 1): what each token of each completion is drawn with. A prompt's own seed alone fixes its group's."""
+    made = [torch.rand(group_size, length, dtype=torch.float64, generator=torch.Generator().manual_seed(s)) for s in seeds]
+    return torch.cat(made).T
+
+
+def chosen(probabilities_NV: torch.Tensor, drawn_N: torch.Tensor) -> torch.Tensor:
+    """int64 [N]: the first id at which the probabilities, added up in float64, exceed that share of their sum. An id whose
+    probability is 0 is never chosen."""
+    sums_NV = probabilities_NV.double().cumsum(-1)
+    return torch.searchsorted(sums_NV, (drawn_N * sums_NV[:, -1])[:, None], right=True)[:, 0]
 
 
 def likeliest(probabilities_NV: torch.Tensor, top_p: float, top_k: int) -> torch.Tensor:

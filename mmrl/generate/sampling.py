@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from mmrl.data.seeds import derive
 from mmrl.generate.steering import Steering
 from mmrl.policies.reading import PromptInputs
 
@@ -33,8 +34,14 @@ class Sampling:
     top_k: int = 0
     """Only so many of the likeliest tokens are sampled; 0 for all."""
     seed: int = 0
+    """Each completion draws from a generator of its own, made from this and `seed_of`'s numbers."""
     steering: Steering | None = None
     """Steers the answers to videos while they are decoded."""
+
+
+def seed_of(sampling: Sampling, number: int) -> int:
+    """What a prompt's completions are drawn with."""
+    return derive(sampling.seed, "prompt", number)
 
 
 class Generator(Protocol):
@@ -47,8 +54,11 @@ class Generator(Protocol):
         """Make what sampling needs, so that what can't be made is refused before a run begins."""
         ...
 
-    def generate(self, inputs: Sequence[PromptInputs], group_size: int, sampling: Sampling) -> list[list[Sample]]:
-        """group_size completions of each prompt."""
+    def generate(
+        self, inputs: Sequence[PromptInputs], group_size: int, sampling: Sampling, numbers: Sequence[int] = ()
+    ) -> list[list[Sample]]:
+        """group_size completions of each prompt. numbers: of the prompts, which with the seed fix what is drawn for each, whoever
+        its neighbours are; by default they are counted."""
         ...
 
     def close(self) -> None:

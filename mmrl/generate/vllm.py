@@ -21,9 +21,8 @@ import torch
 from packaging.version import Version
 
 from mmrl.compat import prepare_torchvision
-from mmrl.data.seeds import derive
 from mmrl.errors import UserError
-from mmrl.generate.sampling import Sample, Sampling
+from mmrl.generate.sampling import Sample, Sampling, seed_of
 from mmrl.policies.families import Qwen3VL, Qwen25VL
 from mmrl.policies.lora import plain_weights
 from mmrl.policies.reading import PromptInputs
@@ -80,8 +79,10 @@ class VllmGenerator:
             cleanup_dist_env_and_memory()
             self._held.close()
 
-    def generate(self, inputs: Sequence[PromptInputs], group_size: int, sampling: Sampling) -> list[list[Sample]]:
-        """group_size completions of each prompt. The same seed and inputs give the same samples, up to rounding."""
+    def generate(
+        self, inputs: Sequence[PromptInputs], group_size: int, sampling: Sampling, numbers: Sequence[int] = ()
+    ) -> list[list[Sample]]:
+        """group_size completions of each prompt. The same seed, numbers and inputs give the same samples, up to rounding."""
         self.ready()
         self.sync()
         longest = max((len(one.ids) for one in inputs), default=0)
@@ -98,7 +99,7 @@ class VllmGenerator:
                 for n, one in enumerate(inputs):
                     self._asked += 1
                     waiting[str(self._asked)] = n
-                    parameters = self._parameters(sampling, group_size // alike, n)
+                    parameters = self._parameters(sampling, group_size // alike, numbers[n] if numbers else n)
                     self.engine.add_request(str(self._asked), self.prompt(one), parameters)
                 while waiting:
                     for output in self.engine.step():
@@ -159,7 +160,7 @@ class VllmGenerator:
                 first, last = first - 1, last + 1
             yield first, own_S[first : last + 1]
 
-    def _parameters(self, sampling: Sampling, group_size: int, n: int) -> Any:
+    def _parameters(self, sampling: Sampling, group_size: int, number: int) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -167,7 +168,7 @@ class VllmGenerator:
             n=group_size,
             max_tokens=sampling.max_tokens,
             temperature=sampling.temperature,
-            seed=derive(sampling.seed, "prompt", n),
+            seed=seed_of(sampling, number),
             logprobs=0,
             stop_token_ids=sorted(self.policy.eos),
             detokenize=False,

@@ -5,7 +5,7 @@ import torch
 
 import vlm_cases as cases
 from mmrl.generate import cache
-from mmrl.generate.local import LocalGenerator
+from mmrl.generate.local import LocalGenerator, chosen
 from mmrl.generate.sampling import Sampling
 from mmrl.pack import pack
 from mmrl.types import replace
@@ -79,3 +79,22 @@ def test_room_that_runs_out_is_made_anew_and_loses_nothing(monkeypatch):
             assert (logprobs - torch.tensor(rollout.turns[0].logprobs)).abs().max() < 1e-5
     finally:
         vlm.bias_V[vlm.end_id] -= 3.0
+
+
+def test_what_is_drawn_for_a_prompt_depends_on_its_number_alone(vlm):
+    inputs = [vlm.encode(cases.prompt(i)) for i in range(1, 6)]
+    sampling = Sampling(max_tokens=12, temperature=1.0, seed=4)
+    ids = lambda groups: [[s.token_ids for s in g] for g in groups]  # noqa: E731
+    together = ids(LocalGenerator(vlm).generate(inputs, 3, sampling))
+    alone = LocalGenerator(vlm, batch_size=3)
+    assert ids(alone.generate(inputs, 3, sampling)) == together
+    shares = {r: ids(LocalGenerator(vlm).generate(inputs[r::2], 3, sampling, range(5)[r::2])) for r in (0, 1)}
+    assert [shares[i % 2][i // 2] for i in range(5)] == together
+    assert ids(LocalGenerator(vlm).generate(inputs[:1], 3, sampling, [7])) != together[:1]
+
+
+def test_the_chosen_id_is_where_the_summed_probabilities_pass_the_draw():
+    probabilities = torch.tensor([[0.0, 0.5, 0.0, 0.25, 0.25, 0.0]]).expand(7, -1)
+    drawn = torch.tensor([0.0, 0.49, 0.5, 0.74, 0.75, 0.999, 1 - 2**-53], dtype=torch.float64)
+    assert chosen(probabilities, drawn).tolist() == [1, 1, 3, 3, 4, 4, 4]
+    assert chosen(probabilities * 0.3, drawn).tolist() == [1, 1, 3, 3, 4, 4, 4]  # what is left of them by top_p
