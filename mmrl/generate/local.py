@@ -14,6 +14,9 @@ from mmrl.generate.steering import decoding
 from mmrl.policies.reading import PromptInputs, concatenate
 from mmrl.policies.vlm import VLM
 
+LOOK_EVERY = 8
+"""Tokens between two looks at which completions ended: a look waits for the device. What is decoded past an end is dropped."""
+
 
 class LocalGenerator:
     """Samples with the learner's own weights, so there is nothing to synchronise."""
@@ -22,6 +25,7 @@ class LocalGenerator:
         """batch_size: completions decoded at once."""
         self.policy = policy
         self.batch_size = batch_size
+        self.look_every = 1 if policy.device.type == "cpu" else LOOK_EVERY
 
     def ready(self) -> None:
         """Nothing is missing."""
@@ -85,18 +89,21 @@ class LocalGenerator:
             token, logprob = self._choose(logits, sampling, None if drawn_TN is None else drawn_TN[t, row_N])
             tokens_TN.append(torch.zeros(total, dtype=torch.long, device=device).index_copy_(0, row_N, token))
             logprobs_TN.append(torch.zeros(total, device=device).index_copy_(0, row_N, logprob))
-            ended = torch.isin(token, eos)
-            length_N[row_N[ended]] = t + 1
-            finished_N[row_N[ended]] = True
-            alive = ~finished_N[row_N]
-            remaining = int(alive.sum())
-            if not remaining or t + 1 == sampling.max_tokens:
+            ended = torch.isin(token, eos) & ~finished_N[row_N]  # what a row that is still decoded says after its end is nothing
+            length_N[row_N] = torch.where(ended, t + 1, length_N[row_N])
+            finished_N[row_N] |= ended
+            if t + 1 == sampling.max_tokens:
                 break
-            if remaining <= len(row_N) // 2:
-                keep = alive.nonzero()[:, 0]
-                select(cache, keep)
-                row_N, token, position_N = row_N[keep], token[keep], position_N[keep]
-                mask = None if mask is None else mask[keep]
+            if (t + 1) % self.look_every == 0:
+                alive = ~finished_N[row_N]
+                remaining = int(alive.sum())
+                if not remaining:
+                    break
+                if remaining <= len(row_N) // 2:
+                    keep = alive.nonzero()[:, 0]
+                    select(cache, keep)
+                    row_N, token, position_N = row_N[keep], token[keep], position_N[keep]
+                    mask = None if mask is None else mask[keep]
             if mask is not None:
                 mask = torch.cat([mask, mask.new_ones(len(row_N), 1)], 1)
             positions = (

@@ -137,3 +137,19 @@ def test_the_vision_tower_runs_once_per_prompt(monkeypatch):
         [vlm.encode(cases.prompt(1, 2)), vlm.encode(cases.prompt(2))], 8, Sampling(max_tokens=5, temperature=1.0)
     )
     assert rows == [3]
+
+
+@pytest.mark.parametrize("look_every", [1, 3, 50])
+def test_a_completion_stops_at_its_first_end_however_seldom_ends_are_looked_for(look_every):
+    """Rows that ended are decoded on until half of the batch has; what they say then, a second end included, is nothing."""
+    vlm = cases.policy("qwen2_5_vl")
+    inputs = [vlm.encode(cases.prompt(1))]
+    sampling = Sampling(max_tokens=40, temperature=3.0, seed=5)
+    every, seldom = LocalGenerator(vlm), LocalGenerator(vlm)
+    seldom.look_every = look_every
+    (expected,), (found,) = every.generate(inputs, 96, sampling), seldom.generate(inputs, 96, sampling)
+    assert 4 < sum(s.finished for s in expected) < 90
+    for one, other in zip(expected, found, strict=True):
+        assert vlm.eos.isdisjoint(one.token_ids[:-1]) and (one.token_ids[-1] in vlm.eos) == one.finished
+        assert one.token_ids == other.token_ids and one.finished == other.finished
+        assert torch.tensor(one.logprobs).allclose(torch.tensor(other.logprobs), atol=1e-5)
