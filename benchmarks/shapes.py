@@ -1,0 +1,81 @@
+"""The shapes of published Qwen2.5-VL models: how many weights, bytes and floating-point operations they come to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+VOCABULARY = 151936
+TEXT = {
+    "3b": dict(hidden_size=2048, intermediate_size=11008, num_hidden_layers=36, num_attention_heads=16, num_key_value_heads=2),
+    "7b": dict(hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, num_attention_heads=28, num_key_value_heads=4),
+    "72b": dict(hidden_size=8192, intermediate_size=29568, num_hidden_layers=80, num_attention_heads=64, num_key_value_heads=8),
+}
+"""`text_config` of their config.json; heads are 128 wide."""
+VISION = dict(depth=32, hidden_size=1280, intermediate_size=3420, num_heads=16, patch_size=14)
+"""`vision_config`; it is the same for all sizes but for 3b's and 7b's width of the MLP, which differ by 1%."""
+TIED = {"3b": True, "7b": False, "72b": False}
+"""Whether the output layer shares the embedding's weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What arithmetic needs of a model."""
+
+    layers: int
+    hidden: int
+    matrices: int
+    """Weights of the text model that each token is multiplied with: all layers and the output layer, without the embedding."""
+    embedding: int
+    """Weights of the embedding that are not the output layer's too."""
+    vision: int
+    """Weights of the vision tower that each patch is multiplied with."""
+    merger: int
+    """Weights of its projector, which makes one token of four patches."""
+    kv: int
+    """Numbers that one token leaves in the cache: keys and values of all layers."""
+    vision_depth: int
+    vision_hidden: int
+
+    @property
+    def weights(self) -> int:
+        return self.matrices + self.embedding + self.vision + self.merger
+
+    @property
+    def bytes(self) -> int:
+        """In bfloat16."""
+        return 2 * self.weights
+
+    def text_flops(self, tokens: float, context: float) -> float:
+        """Of a forward pass over tokens that see `context` others each: 2 for each weight, and 4 * hidden a layer for each
+        (token, seen token): scores and their sum over values. A backward pass takes twice as many."""
+        return tokens * (2 * self.matrices + 4 * self.layers * self.hidden * context)
+
+    def vision_flops(self, patches: float, window: float = 64.0) -> float:
+        """Of a forward pass of the tower. window: patches that a patch sees, nearly always those of its window (8 x 8)."""
+        return patches * (2 * self.vision + self.merger / 2 + 4 * self.vision_depth * self.vision_hidden * window)
+
+
+def shape(size: str) -> Shape:
+    """Of a published size."""
+    return shape_of(TEXT[size] | {"head_dim": 128, "vocab_size": VOCABULARY}, VISION, tied=TIED[size])
+
+
+def shape_of(text: dict, vision: dict, tied: bool) -> Shape:
+    """Of a Qwen2.5-VL's `text_config` and `vision_config`. Biases and norms are left out: under 0.1% of the weights."""
+    H, F, L = text["hidden_size"], text["intermediate_size"], text["num_hidden_layers"]
+    width = text.get("head_dim") or H // text["num_attention_heads"]
+    query, keys = text["num_attention_heads"] * width, text["num_key_value_heads"] * width
+    output = text["vocab_size"] * H
+    h, f = vision["hidden_size"], vision["intermediate_size"]
+    tower = vision["depth"] * (4 * h * h + 3 * h * f) + 2 * 3 * vision["patch_size"] ** 2 * h
+    return Shape(
+        layers=L,
+        hidden=query,
+        matrices=L * (2 * H * query + 2 * H * keys + 3 * H * F) + output,
+        embedding=0 if tied else output,
+        vision=tower,
+        merger=4 * h * 4 * h + 4 * h * H,
+        kv=2 * L * keys,
+        vision_depth=vision["depth"],
+        vision_hidden=h,
+    )
