@@ -67,7 +67,7 @@ $(STAMP): Makefile pyproject.toml constraints.txt $(wildcard plugins/*/pyproject
 	if "$$python" -c 'import ensurepip' 2>/dev/null; then "$$python" -m venv --clear .venv; \
 	else "$$python" -m venv --clear --without-pip .venv && "$$python" -m pip --python .venv/bin/python install -q pip; fi
 	@echo 'installing mmrl and what it needs into .venv: a minute or a few'
-	@.venv/bin/python -m pip install -q -c constraints.txt -e ".[train,tasks,test,dev]"
+	@.venv/bin/python -m pip install -q -c constraints.txt -e ".[train,tasks,ray,test,dev]"
 	.venv/bin/python -m mmrl.compat --install-pth
 	@touch $@
 	@echo 'ready: .venv/bin/mmrl, make demo, make test'

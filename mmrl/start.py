@@ -10,7 +10,7 @@ import re
 import shutil
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +35,19 @@ from mmrl.schema import EXPERT, DistillStage, PolicyConfig, RunConfig
 from mmrl.targets import calling, check_options, one_line
 
 
-def train(config: RunConfig, progress: Progress, *, resume: bool = False, overwrite: bool = False) -> RunFolder:
+def train(
+    config: RunConfig,
+    progress: Progress,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    begun: Callable[[Run], None] = lambda run: None,
+) -> RunFolder:
     """Train as the run file says, into `runs/<name>`; see `docs/run-files.md`.
 
     Whatever can be refused is refused before the run folder is made. If the run stops for any reason, what the finished steps
-    learned is kept in a checkpoint, and `resume=True` goes on as if nothing had happened.
+    learned is kept in a checkpoint, and `resume=True` goes on as if nothing had happened. begun: is given the run before it goes,
+    so that somebody else can stop it (`Run.stop`).
     """
     config = resolved(config)
     path = Path(config.runs) / config.name
@@ -78,6 +86,7 @@ def train(config: RunConfig, progress: Progress, *, resume: bool = False, overwr
         run = Run(config, tasks, folder, policy, judge, progress, lambda stage: load_teacher(config, stage, policy), collector)
         if resume:
             restore(run, found)
+        begun(run)
         with stopping_gently(run):
             finish(run)
         if run.stop:  # asked for in the last moments, when no step was left that it could end

@@ -25,8 +25,15 @@ from mmrl.errors import UserError
 @click.option("--resume", is_flag=True, help="Go on from the newest checkpoint of the run, or begin it when there is none.")
 @click.option("--overwrite", is_flag=True, help="Remove an earlier run of the same name first.")
 @click.option("--dry-run", is_flag=True, help="Check the run file and everything it names, print it resolved, train nothing.")
+@click.option(
+    "--cluster",
+    metavar="ADDRESS",
+    help="Run on a Ray cluster: ray://HOST:PORT, auto for the one that this machine is part of, local for a fresh one.",
+)
 @click.option("--smoke", is_flag=True, help="Run it in seconds: tiny model, two steps a stage, few prompts.")
-def command(run_file: Path, overrides: tuple[str, ...], resume: bool, overwrite: bool, dry_run: bool, smoke: bool) -> None:
+def command(
+    run_file: Path, overrides: tuple[str, ...], resume: bool, overwrite: bool, dry_run: bool, smoke: bool, cluster: str | None
+) -> None:
     """Train a policy as a run file says.
 
     Writes runs/NAME: configuration, metrics, rollouts, checkpoints, summary.json and report.html.
@@ -41,9 +48,8 @@ def command(run_file: Path, overrides: tuple[str, ...], resume: bool, overwrite:
     if dry_run:
         _dry_run(config)
         return
-    tell(f"loading {config.policy.model} ...")
+    tell(f"starting on the cluster {cluster} ..." if cluster else f"loading {config.policy.model} ...")
     quiet()
-    from mmrl.start import train
     from mmrl.view.progress import Show
     from mmrl.view.report import write_report
 
@@ -52,13 +58,26 @@ def command(run_file: Path, overrides: tuple[str, ...], resume: bool, overwrite:
         if smoke:
             show.note("a smoke run: a tiny model and a few steps show that it works, not that it learns")
         try:
-            folder = train(config, show, resume=resume, overwrite=overwrite or (smoke and _is_smoke(path)))
+            _train(config, show, cluster, resume, overwrite or (smoke and _is_smoke(path)))
         except (KeyboardInterrupt, UserError):
             if show.title:  # it had begun
                 _stopped(path, show)
             raise
-    page = write_report(folder.path)
-    _close(folder.path, page, show)
+    if path.is_dir() or not cluster:
+        _close(path, write_report(path), show)
+    else:  # a terminal beside the cluster, which doesn't see its files
+        show.console.print(f"\nfinished: the run is in {path} on the cluster", highlight=False, markup=False, soft_wrap=True)
+
+
+def _train(config: Any, show: Any, cluster: str | None, resume: bool, overwrite: bool) -> None:
+    if cluster:
+        from mmrl.cluster import train_on_cluster
+
+        train_on_cluster(config, show, cluster, resume=resume, overwrite=overwrite)
+    else:
+        from mmrl.start import train
+
+        train(config, show, resume=resume, overwrite=overwrite)
 
 
 def _is_smoke(path: Path) -> bool:

@@ -1,0 +1,132 @@
+"""`mmrl train --cluster`: the run's learners are the workers of a Ray Train `TorchTrainer`.
+
+Ray places, starts, watches and restarts processes; torch.distributed carries what learners say to each other. What is here asks
+for that, tells the person at the terminal what the first learner says, and turns faults into one line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from mmrl import __version__
+from mmrl.cluster.connect import connected
+from mmrl.cluster.room import Wanted, check_room, lacking
+from mmrl.config import as_data
+from mmrl.errors import UserError
+from mmrl.schema import RunConfig
+
+if TYPE_CHECKING:
+    from mmrl.run import Progress
+
+HEARD_S = 0.5
+"""Seconds after which the terminal asks again what was said."""
+LOOK_S = 5.0
+"""Seconds between two looks at what the cluster has."""
+
+
+def train_on_cluster(
+    config: RunConfig, progress: Progress, address: str, *, resume: bool = False, overwrite: bool = False
+) -> None:
+    """`mmrl.start.train` on a cluster, in `compute.learners` processes; returns when the run is finished.
+
+    address: `ray://HOST:PORT`; `auto` for the cluster that this machine is part of; `local` for one that is started here and ends
+    with the run. The folder that the command is given in and the folder of runs must be seen by all nodes, at the same path.
+
+    Raises UserError for what the run refuses, for what is wrong with the cluster, and where processes died more often than
+    `compute.retries`; KeyboardInterrupt when the run was stopped, which it is after the step under way.
+    """
+    wanted = Wanted.of(config.compute)
+    with connected(address, wanted) as ray:
+        use_gpu = check_room(ray, wanted, config.policy.device)
+        job = {
+            "config": as_data(config),
+            "folder": os.getcwd(),
+            "environment": {name: value for name, value in os.environ.items() if name.startswith("MMRL_")},
+            "versions": {"mmrl": __version__},
+            "resume": resume,
+            "overwrite": overwrite,
+            "learners": config.compute.learners,
+            "retries": config.compute.retries,
+            "use_gpu": use_gpu,
+        }
+        from mmrl.cluster.relay import Relay
+
+        # on the head: the one node that a cluster doesn't survive
+        head = {"num_cpus": 0, "resources": {"node:__internal_head__": 0.001}, "max_concurrency": 32}
+        relay = ray.remote(Relay).options(**head).remote()
+        try:
+            with asked_to_stop() as stop:
+                outcome = follow(ray, relay, relay.fit.remote(relay, job), progress, stop, wanted)
+        finally:
+            with contextlib.suppress(Exception):  # the cluster may be gone, and its processes with it
+                ray.kill(relay)
+    conclude(*outcome, retries=config.compute.retries)
+
+
+def follow(ray: Any, relay: Any, ended: Any, progress: Progress, stop: threading.Event, wanted: Wanted) -> tuple[str, str]:
+    """Tell what the run says until it ends: (how, the words of it). stop: set when the person wants it to end."""
+    asked, missing, looked = False, "", time.monotonic()
+    outcome = ("died", "it said nothing of why")
+    while True:
+        over = bool(ray.wait([ended], timeout=0)[0])
+        for name, arguments in ray.get(relay.told.remote(0.0 if over else HEARD_S)):
+            if name == "ended":
+                outcome = arguments
+            elif name == "broke":
+                sys.stderr.write(arguments[0])
+            else:
+                getattr(progress, name)(*arguments)
+        if over:
+            found = ray.get(ended)
+            return ("died", found) if found else outcome
+        if stop.is_set() and not asked:
+            asked = True
+            ray.get(relay.ask_to_stop.remote())
+        if time.monotonic() - looked > LOOK_S:
+            looked, before, missing = time.monotonic(), missing, lacking(ray, wanted)
+            if missing and missing != before:
+                progress.note(f"{missing}: waiting for a node to come back; Ctrl-C ends the run, which --resume goes on with")
+        if asked and missing:  # there is nobody who could end a step
+            raise KeyboardInterrupt
+
+
+def conclude(how: str, why: str, retries: int) -> None:
+    """Raise what the end of a run means here."""
+    if how == "stopped":
+        raise KeyboardInterrupt
+    if how == "refused":
+        raise UserError(why)
+    if how != "finished":
+        raise UserError(
+            f"processes of the run died more often than compute.retries = {retries} allows; the last time: {why}: mend that, "
+            "then go on with --resume"
+        )
+
+
+@contextlib.contextmanager
+def asked_to_stop() -> Iterator[threading.Event]:
+    """Set by Ctrl-C and by a termination signal; a second Ctrl-C ends it at once."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def ask(number: int, frame: Any) -> None:
+        stop.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with contextlib.suppress(OSError):  # not through the console, which may be in the middle of a line
+            os.write(2, b"\nstopping after this step; Ctrl-C again to stop at once\n")
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

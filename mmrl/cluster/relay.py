@@ -1,0 +1,111 @@
+"""Between the learners and the terminal: an actor on the head node that starts the learners and hands on what they say."""
+
+from __future__ import annotations
+
+import queue
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mmrl.targets import one_line
+
+
+class Relay:
+    """A Ray actor, with threads of its own for those who call."""
+
+    def __init__(self) -> None:
+        self._told: queue.SimpleQueue[tuple[str, tuple[Any, ...]]] = queue.SimpleQueue()
+        self._stop = threading.Event()
+        self._began: list[str] = []
+
+    def fit(self, relay: Any, job: Mapping[str, Any]) -> str:
+        """Run the learners to their end, with Ray's retries; what the last of them died of, or empty. relay: this actor."""
+        import ray.train
+        from ray.train.torch import TorchConfig, TorchTrainer
+
+        from mmrl.cluster.learner import learn
+
+        with tempfile.TemporaryDirectory(prefix="mmrl-ray-") as folder:  # checkpoints are the run folder's, none go through Ray
+            trainer = TorchTrainer(
+                learn,
+                train_loop_config={**job, "relay": relay},
+                torch_config=TorchConfig("cpu:gloo,cuda:nccl" if job["use_gpu"] else "gloo"),
+                scaling_config=ray.train.ScalingConfig(num_workers=job["learners"], use_gpu=job["use_gpu"]),
+                run_config=ray.train.RunConfig(
+                    name="mmrl", storage_path=folder, failure_config=ray.train.FailureConfig(max_failures=job["retries"])
+                ),
+            )
+            try:
+                trainer.fit()
+            except Exception as error:  # noqa: BLE001  whatever it is, the person is told
+                failures = getattr(error, "worker_failures", None) or {0: error}
+                rank, first = min(failures.items(), key=lambda found: found[0])
+                return f"learner {rank}: {one_line(getattr(first, '_base_exc', first))[:300]}"
+        return ""
+
+    def begin(self, mark: str) -> tuple[int, str]:
+        """(how many attempts there were before this one, what the first of them gave as its mark)."""
+        self._began.append(mark)
+        return len(self._began) - 1, self._began[0]
+
+    def tell(self, name: str, arguments: tuple[Any, ...]) -> bool:
+        """Hand something on to the terminal; whether the person wants the run to end."""
+        self._told.put((name, arguments))
+        return self._stop.is_set()
+
+    def told(self, seconds: float) -> list[tuple[str, tuple[Any, ...]]]:
+        """What was told since the last time; waits so long for the first of it."""
+        found = []
+        try:
+            found.append(self._told.get(timeout=seconds) if seconds else self._told.get_nowait())
+            while True:
+                found.append(self._told.get_nowait())
+        except queue.Empty:
+            return found
+
+    def ask_to_stop(self) -> None:
+        self._stop.set()
+
+
+class Teller:
+    """The `Progress` of the first learner: what it is told goes to the terminal, from where a wish to stop comes back."""
+
+    def __init__(self, relay: Any) -> None:
+        self.relay = relay
+        self.run: Any = None
+        self.stop = False
+
+    def begun(self, run: Any) -> None:
+        """run: the one to stop (`Run.stop`) when the person wants it to end."""
+        self.run, run.stop = run, run.stop or self.stop
+
+    def tell(self, name: str, *arguments: Any) -> None:
+        import ray
+
+        self.stop = self.stop or ray.get(self.relay.tell.remote(name, arguments))
+        if self.stop and self.run is not None:
+            self.run.stop = True
+
+    def stage_started(self, number: int, count: int, stage: Any, done: int) -> None:
+        self.tell("stage_started", number, count, stage, done)
+
+    def step_finished(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.tell("step_finished", step, dict(metrics))
+
+    def evaluated(self, step: int, figures: Sequence[Any]) -> None:
+        self.tell("evaluated", step, [replace(f, items=(), episodes=()) for f in figures])  # those are the run folder's
+
+    def note(self, text: str) -> None:
+        self.tell("note", text)
+
+
+class Quiet:
+    """The `Progress` of the other learners."""
+
+    def begun(self, run: Any) -> None: ...
+    def stage_started(self, *_: Any) -> None: ...
+    def step_finished(self, *_: Any) -> None: ...
+    def evaluated(self, *_: Any) -> None: ...
+    def note(self, text: str) -> None: ...
