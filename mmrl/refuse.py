@@ -135,7 +135,7 @@ def check_sampler(config: RunConfig, acts: bool) -> None:
     ):
         if wrong:
             raise UserError(f'compute.sampler = "vllm" {why}: use "local"')
-    from mmrl.generate.vllm import check_installed
+    from mmrl.generate.vllm_engine import check_installed
 
     check_installed()
 

@@ -193,6 +193,7 @@ class Run:
 
     def prepare(self, stage: Training) -> None:
         """The prompts, the optimiser and the rules of a stage."""
+        self.collector.rest()  # a teacher is loaded, then an optimiser and a reference
         following = steps_of(self, stage)  # which may refuse to go on
         if "steps" in self.__dict__:
             self.steps.learner.close()

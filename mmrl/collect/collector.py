@@ -61,6 +61,10 @@ class Collector(Protocol):
         """Metrics of its own since they were last asked for."""
         ...
 
+    def rest(self) -> None:
+        """The learner learns now: give back what memory can be given until the next `collect`."""
+        ...
+
     def close(self) -> None:
         """Let go of simulators."""
         ...

@@ -138,6 +138,9 @@ class StepCollector:
             self._played.add({key: found[key]}, lasting)
         return found
 
+    def rest(self) -> None:
+        """Simulators keep what they have: it is needed again at once."""
+
     def close(self) -> None:
         for lane in self._every_lane():
             lane.simulator.close()

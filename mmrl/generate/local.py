@@ -30,6 +30,9 @@ class LocalGenerator:
     def ready(self) -> None:
         """Nothing is missing."""
 
+    def rest(self) -> None:
+        """Nothing is kept between calls."""
+
     def close(self) -> None:
         """Nothing is held."""
 

@@ -61,6 +61,10 @@ class Generator(Protocol):
         its neighbours are; by default they are counted."""
         ...
 
+    def rest(self) -> None:
+        """The learner learns now: give back what memory can be given until the next `generate`."""
+        ...
+
     def close(self) -> None:
         """Let go of it."""
         ...

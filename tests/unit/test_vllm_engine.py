@@ -1,0 +1,264 @@
+"""What vLLM is asked for and when, with an engine that only takes notes; the real one is asked in `tests/vllm`."""
+
+import copy
+import multiprocessing
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import distributed
+
+import runs
+import vlm_cases as cases
+from mmrl.errors import UserError
+from mmrl.generate import vllm_engine, weights
+from mmrl.generate.local import LocalGenerator
+from mmrl.generate.sampling import Sampling
+from mmrl.generate.vllm import VllmGenerator
+from mmrl.learn import Learner
+from mmrl.policies.lora import add_adapters, plain_weights
+from mmrl.schema import ComputeConfig, LoraConfig
+
+
+class Engine:
+    """Notes the calls; takes weights as vLLM's workers do, so that they are read."""
+
+    def __init__(self):
+        self.calls, self.names = [], []
+        self.engine_core = SimpleNamespace(shutdown=lambda: self.calls.append("shutdown"))
+        self.model_executor = SimpleNamespace(is_failed=False)
+
+    def sleep(self, level):
+        self.calls.append(f"sleep {level}")
+
+    def wake_up(self, tags):
+        self.calls.append(f"wake {' '.join(tags)}")
+
+    def collective_rpc(self, method, args):
+        self.calls.append(method)
+        self.names = [name for name, _ in args[0]]
+
+    def reset_prefix_cache(self):
+        self.calls.append("forget")
+
+    def reset_mm_cache(self): ...
+
+    def reset_encoder_cache(self): ...
+
+    def abort_request(self, ids): ...
+
+
+@pytest.fixture
+def policy():
+    return copy.copy(cases.policy("qwen2_5_vl"))
+
+
+@pytest.fixture
+def generator(policy, monkeypatch):
+    monkeypatch.setattr("mmrl.generate.vllm.start", lambda *a: Engine())
+    made = VllmGenerator(policy, ComputeConfig(sampler="vllm"), batch_size=4, max_context=64)
+    yield made
+    made.close()
+
+
+def ask(generator):
+    """What sampling makes it do."""
+    generator.engine.calls.clear()
+    assert generator.generate([], 1, Sampling(max_tokens=1, temperature=1.0)) == []
+    return list(generator.engine.calls)
+
+
+def test_it_sleeps_once_started_and_wakes_to_new_weights_before_it_samples(generator):
+    generator.sleeps = True  # as on a GPU
+    generator.ready()
+    assert generator.engine.calls == ["sleep 2"] and generator.resting
+    woken = ["wake weights", "mmrl_reload", "forget", "wake kv_cache"]
+    assert ask(generator) == woken and not generator.resting
+    assert ask(generator) == [], "awake, and no weight changed"
+    generator.rest()
+    generator.rest()
+    assert generator.engine.calls == ["sleep 2"], "once"
+    assert ask(generator) == woken, "level 2 dropped the weights, so all come again though none changed"
+    assert generator.engine.names == [name for name, _ in plain_weights(generator.policy.model)]
+
+
+def test_where_it_can_not_sleep_rest_is_only_noted(generator):
+    assert not generator.sleeps, "on a CPU"
+    generator.ready()
+    assert generator.engine.calls == [] and generator.resting
+    assert ask(generator) == ["mmrl_reload", "forget"] and not generator.resting
+    generator.rest()
+    assert ask(generator) == [] and generator.syncs == 1
+
+
+def test_weights_that_did_not_arrive_are_sent_again(generator, monkeypatch):
+    generator.ready()
+
+    def fail(method, args):
+        raise RuntimeError("in the middle")
+
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError):
+        patched.setattr(generator.engine, "collective_rpc", fail)
+        generator.sync()
+    assert ask(generator) == ["mmrl_reload", "forget"]
+
+
+def test_a_worker_that_died_is_said_in_one_line(generator, monkeypatch):
+    generator.ready()
+
+    def fail(method, args):
+        generator.engine.model_executor.is_failed = True
+        raise RuntimeError("cancelled\nand more")
+
+    monkeypatch.setattr(generator.engine, "collective_rpc", fail)
+    with pytest.raises(UserError, match=r"^a process of vLLM died \(cancelled.*go on with --resume$") as caught:
+        generator.sync()
+    assert "\n" not in str(caught.value)
+
+
+def test_only_blocks_that_were_written_to_are_sent(generator):
+    """Whole ones: of q, k and v, which vLLM fuses, all."""
+    generator.ready()
+    ask(generator)
+    model = generator.policy.model
+    with torch.no_grad():
+        model.get_parameter("model.language_model.layers.1.self_attn.k_proj.bias").add_(0)
+        model.get_parameter("model.visual.blocks.0.mlp.gate_proj.weight").add_(0)
+    assert ask(generator) == ["mmrl_reload", "forget"]
+    whole = dict(plain_weights(model))
+    wanted = ("model.language_model.layers.1.self_attn.", "model.visual.blocks.0.mlp.")
+    assert generator.engine.names == [name for name in whole if name.startswith(wanted)]
+    assert generator.sent == sum(4 * whole[name].numel() for name in generator.engine.names) > 0
+    assert {name.split(".")[-2] for name in generator.engine.names} == {
+        *("q_proj", "k_proj", "v_proj", "o_proj"), *("gate_proj", "up_proj", "down_proj")
+    }  # fmt: skip
+
+
+def test_an_adapter_sends_the_block_of_the_layer_that_it_belongs_to(policy):
+    policy.model = copy.deepcopy(policy.model)
+    add_adapters(policy.model, LoraConfig(rank=2, match=["*language_model.layers.0.self_attn.v_proj"]), seed=0)
+    before = weights.versions(policy.model)
+    (adapter,) = [p for name, p in policy.model.named_parameters() if "lora_B" in name]
+    with torch.no_grad():
+        adapter.add_(1.0)
+    sent = dict(weights.changed(policy.model, before, weights.versions(policy.model)))
+    whole = dict(plain_weights(policy.model))
+    start = "model.language_model.layers.0.self_attn."
+    assert set(sent) == {name for name in whole if name.startswith(start)}
+    assert all(torch.equal(sent[name], whole[name]) for name in sent)
+    plain = policy.model.get_submodule(f"{start}v_proj").base_layer.weight
+    assert (sent[f"{start}v_proj.weight"] - plain).abs().max() > 1e-3, "what it learned is in it"
+
+
+def test_a_tied_weight_is_sent_by_all_its_names(policy):
+    model = torch.nn.Module()
+    model.embed, model.head = torch.nn.Embedding(4, 2), torch.nn.Module()
+    model.head.out = torch.nn.Linear(2, 4, bias=False)
+    model.head.out.weight = model.embed.weight
+    before = weights.versions(model)
+    with torch.no_grad():
+        model.embed.weight.add_(1.0)
+    assert {name for name, _ in weights.changed(model, before, weights.versions(model))} == {"embed.weight", "head.out.weight"}
+
+
+def _read(asked, answers):
+    for handle, places in iter(asked.get, None):
+        answers.put([(name, value.tolist(), str(value.dtype)) for name, value in weights.taken(handle, places)])
+
+
+@pytest.mark.slow
+def test_another_process_reads_what_lies_on_the_shelf(monkeypatch):
+    monkeypatch.setattr(weights, "SHELF", 200)
+    given = [
+        ("a.q.weight", torch.arange(6.0).view(2, 3)),
+        ("a.k.weight", torch.tensor([1.5, -2.0], dtype=torch.bfloat16)),
+        ("b.up.weight", torch.arange(30)),
+        ("c.norm.weight", torch.tensor(3.0)),
+    ]
+    shelf, context = weights.Shelf(torch.device("cpu")), multiprocessing.get_context("spawn")
+    asked, answers = context.SimpleQueue(), context.SimpleQueue()
+    process = context.Process(target=_read, args=(asked, answers))
+    process.start()
+    loads, found = [], []
+    for places in shelf.loads(iter(given)):
+        asked.put((*shelf.handles(1), places))
+        loads.append([name for name, *_ in places])
+        found += answers.get()
+    asked.put(None)
+    process.join()
+    assert loads == [["a.q.weight", "a.k.weight"], ["b.up.weight"], ["c.norm.weight"]], "whole blocks, as many as fit"
+    assert found == [(name, value.tolist(), str(value.dtype)) for name, value in given]
+
+
+def arguments(policy, **settings):
+    return vllm_engine.arguments(policy, ComputeConfig(sampler="vllm", **settings), 4, 64, "folder")
+
+
+def gpu(policy, index=0):
+    """The same policy, as if it lay on a GPU."""
+    config, dtype = policy.model.config, torch.bfloat16
+    return SimpleNamespace(device=torch.device("cuda", index), model=SimpleNamespace(dtype=dtype, config=config), banned={7, 3})
+
+
+def test_on_a_gpu_it_is_given_a_share_of_it_and_can_sleep(policy):
+    found = arguments(gpu(policy), memory=0.3)
+    assert (found["gpu_memory_utilization"], found["enable_sleep_mode"], found["dtype"]) == (0.3, True, "bfloat16")
+    assert "tensor_parallel_size" not in found and found["additional_config"] == {"mmrl_banned": [3, 7]}
+    assert arguments(gpu(policy), sleep=False)["enable_sleep_mode"] is False
+
+
+def test_it_is_spread_over_gpus_next_to_each_other(policy, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    for own, wanted in ((0, [0, 1]), (1, [2, 3])):
+        found = arguments(gpu(policy, own), tensor_parallel=2)
+        assert (found["tensor_parallel_size"], found["distributed_executor_backend"]) == (2, "mp")
+        assert found["device_ids"] == wanted
+    with pytest.raises(UserError, match=r"the vLLM of the learner on GPU 2 wants the GPUs 4 to 5, and there are 4: lower it"):
+        arguments(gpu(policy, 2), tensor_parallel=2)
+
+
+def test_on_a_cpu_it_has_a_gigabyte_and_no_gpu(policy):
+    found = arguments(policy, tensor_parallel=2)
+    assert found["kv_cache_memory_bytes"] == 2**30 and found["tensor_parallel_size"] == 2
+    assert "enable_sleep_mode" not in found and "device_ids" not in found
+
+
+def test_among_several_learners_its_workers_are_processes_with_a_group_of_their_own(policy, tmp_path):
+    settings = ComputeConfig(sampler="vllm")
+    assert not vllm_engine.apart(settings)
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1)
+    try:
+        assert vllm_engine.apart(settings)
+        assert arguments(policy)["distributed_executor_backend"] == "mp"
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_a_run_lets_it_rest_before_each_update(tmp_path, monkeypatch):
+    told = []
+
+    class Noted(LocalGenerator):
+        def __init__(self, policy, settings, batch_size, max_context):
+            super().__init__(policy, batch_size)
+
+        def generate(self, *args, **options):
+            told.append("sample")
+            return super().generate(*args, **options)
+
+        def rest(self):
+            told.append("rest")
+
+    update = Learner.update
+
+    def learn(self, *args, **options):
+        told.append("learn")
+        return update(self, *args, **options)
+
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", runs.TOY)
+    monkeypatch.setattr("mmrl.generate.vllm.VllmGenerator", Noted)
+    monkeypatch.setattr("mmrl.generate.vllm_engine.check_installed", lambda: None)
+    monkeypatch.setattr(Learner, "update", learn)
+    config = runs.toy_config(tmp_path, compute={"sampler": "vllm"}, evaluate={"n": 0})
+    runs.run(config)
+    # each stage is prepared, two steps imitate, four sample
+    assert told == ["rest", *["rest", "learn"] * 2, "rest", *["sample", "rest", "learn"] * 4]
