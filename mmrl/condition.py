@@ -49,7 +49,8 @@ def relabelled(
             continue
         if key not in shown:
             prompt = group.prompt if label == config.positive else shown_as(plain(group), label)
-            shown[key] = (len(shown), prompt, group.inputs if label == config.positive else encode(prompt))
+            own = group.inputs if label == config.positive or group.elsewhere else encode(prompt)
+            shown[key] = (len(shown), prompt, own)
         number, prompt, inputs = shown[key]
         answers.append(replace(rollout if label == config.positive else moved(rollout, prompt, inputs), group=number))
     credit = Credit(advantages=torch.ones(len(labels)).where(~advantages_N.isnan(), torch.nan))

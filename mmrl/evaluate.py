@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from mmrl import plugins, sparse
+from mmrl import plugins, ranks, sparse
 from mmrl.algorithms.labels import majority
 from mmrl.altered import blanked, shuffled, with_frames
 from mmrl.collect.collector import Collector
-from mmrl.data.heldout import Heldout
+from mmrl.data.heldout import Asked, Heldout
 from mmrl.data.seeds import derive
 from mmrl.episodes import Watched
 from mmrl.errors import UserError
@@ -214,27 +215,39 @@ class Evaluator:
         spec = plugins.registry().get("verifiers", metric)
         limit = self.config.generate.max_tokens
         asked: list[Prompt] = []
-        cases: list[Case] = []
+        own: dict[int, list[Case]] = {}
         at_once = max(1, self.collector.batch_size // settings.samples)
         for some in self.heldout.batches(entry, at_once, lambda prompt: alter(self.shown(prompt)), strict=bool(how)):
             prompts = [one.posed for one in some]
+            mine = {len(asked) + k: one for k, one in enumerate(some) if one.mine}
             sampling = Sampling(
                 max_tokens=min(entry.max_tokens or limit, limit),
                 temperature=settings.temperature,
                 seed=derive(self.config.seed, "evaluate", label, len(asked)),
                 steering=steering if any(p.videos for p in prompts) else None,
             )
-            shown, read = [one.shown for one in some], [one.read for one in some]
-            rollouts = self.collector.collect(shown, read, settings.samples, sampling)
-            posed = [replace(r, prompt=prompts[i // settings.samples]) for i, r in enumerate(rollouts)]
+            found = ranks.each(functools.partial(self._collect, mine, sampling))
             if watched:
-                watched.see(posed[:: settings.samples], settings.temperature)
+                watched.see([posed[0] for posed in found.values()], settings.temperature)
             # pixels of a whole split would not fit
-            cases += [replace(c, rollout=_light(c.rollout, spec)) for c in cases_of(posed)]
+            own |= {n: [replace(c, rollout=_light(c.rollout, spec)) for c in cases_of(posed)] for n, posed in found.items()}
             asked += prompts
-        scores = self.judge.run(metric, cases)
+        judged = ranks.gathered(functools.partial(self._judge, metric, own), _told)
+        cases, scores = [c for some, _ in judged for c in some], [s for _, some in judged for s in some]
         self._check_failures(scores, f"evaluation of {label!r}{' ' if how else ''}{how}")
         return asked, cases, scores
+
+    def _collect(self, asked: Mapping[int, Asked], sampling: Sampling) -> dict[int, list[Rollout]]:
+        """The answers to each of these prompts, as if to the prompt that its task poses."""
+        k, numbers = self.config.evaluate.samples, list(asked)
+        shown, read = [one.shown for one in asked.values()], [one.read for one in asked.values()]
+        rollouts = self.collector.collect(shown, read, k, sampling, numbers=numbers)
+        both = zip(numbers, asked.values(), strict=True)
+        return {n: [replace(r, prompt=one.posed) for r in rollouts[i * k : i * k + k]] for i, (n, one) in enumerate(both)}
+
+    def _judge(self, metric: str, cases: Mapping[int, list[Case]]) -> dict[int, tuple[list[Case], list[Score]]]:
+        scores = iter(self.judge.run(metric, [c for some in cases.values() for c in some]))
+        return {n: (some, [next(scores) for _ in some]) for n, some in cases.items()}
 
     def _check_failures(self, scores: Sequence[Score], where: str) -> None:
         failed = [s for s in scores if s.failed]
@@ -252,14 +265,21 @@ class Evaluator:
 
         def ask(prompts: Sequence[Prompt], frames: int, number: int) -> list[Case]:
             seed = derive(self.config.seed, "sparse", label, frames, number)
-            how, cases = sparse.sampling(number, settings.agree, limit, seed), list[Case]()
-            for start in range(0, len(prompts), self.collector.batch_size):
-                some = prompts[start : start + self.collector.batch_size]
-                shown = [with_frames(self.shown(p), frames) for p in some]
-                rollouts = self.collector.collect(shown, self.collector.encode(shown), 1, how)
-                posed = [replace(r, prompt=p) for r, p in zip(rollouts, some, strict=True)]
-                cases += [replace(c, rollout=_light(c.rollout, spec)) for c in cases_of(posed)]
-            return cases
+            how = sparse.sampling(number, settings.agree, limit, seed)
+
+            def answered() -> dict[int, Case]:
+                cases: dict[int, Case] = {}
+                own = [n for n in range(len(prompts)) if ranks.is_mine(n)]
+                for start in range(0, len(own), self.collector.batch_size):
+                    some = own[start : start + self.collector.batch_size]
+                    shown = [with_frames(self.shown(prompts[n]), frames) for n in some]
+                    rollouts = self.collector.collect(shown, self.collector.encode(shown), 1, how, numbers=some)
+                    posed = [replace(r, prompt=prompts[n]) for n, r in zip(some, rollouts, strict=True)]
+                    light = [replace(c, rollout=_light(c.rollout, spec)) for c in cases_of(posed)]
+                    cases |= zip(some, light, strict=True)
+                return cases
+
+            return ranks.gathered(answered)
 
         decided = sparse.climb(
             self.heldout.prompts(entry), settings.frames, settings.agree, ask, lambda c: self._read(label, c.completion)
@@ -346,6 +366,12 @@ def _light(rollout: Rollout | None, spec: VerifierSpec) -> Rollout | None:
     """Without what a verifier doesn't read."""
     track = rollout.track if rollout and spec.rollout else None
     return None if rollout is None else replace(rollout, inputs=None, later=None, track=track)
+
+
+def _told(judged: tuple[list[Case], list[Score]]) -> tuple[list[Case], list[Score]]:
+    """What other ranks are told of a prompt's answers."""
+    cases, scores = judged
+    return [replace(c, rollout=None, media=()) for c in cases], scores
 
 
 def _values(items: Sequence[Item]) -> list[float]:

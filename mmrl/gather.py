@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 
+from mmrl import ranks
 from mmrl.algorithms.labels import co_reward, frequency_entropy
 from mmrl.algorithms.shaping import length_bonus, overlong_penalty
 from mmrl.altered import shuffled
@@ -26,6 +28,8 @@ from mmrl.temporal import Timed, figures
 from mmrl.types import Prompt, Rollout, Score, replace
 
 Taken = tuple[Place, Prompt, PromptInputs]
+BEHIND = 2**31
+"""Numbers of rephrased prompts begin here."""
 HINT = "\n\nHint: "
 
 
@@ -39,15 +43,15 @@ class Gatherer:
         collector: Collector,
         judge: Judge,
         *,
-        take: Callable[[int], list[Taken]],
+        take: Callable[[int], list[Taken | None]],
         encode: Callable[[Prompt], PromptInputs],
         sampling: Callable[[str, int], Sampling],
         weights: Callable[[str], Mapping[str, float]],
         group_size: Callable[[str], int],
         version: Callable[[], int] = lambda: 0,
     ) -> None:
-        """take: the next n prompts. sampling: (task, how many times the step sampled before) -> parameters. weights, group_size:
-        of a task. version: of the weights that sample."""
+        """take: the next n prompts, None for those of other ranks. sampling: (task, how many times the step sampled before) ->
+        parameters. weights, group_size: of a task. version: of the weights that sample."""
         self.stage, self.tasks, self.collector, self.judge = stage, tasks, collector, judge
         self.take, self.encode, self.sampling = take, encode, sampling
         self.weights, self.group_size, self.version = weights, group_size, version
@@ -65,7 +69,7 @@ class Gatherer:
         hinted = 0
         for _ in range(1 + stage.dynamic_sampling):
             missing = math.ceil((wanted - len(kept)) / of_prompt)
-            fresh = self.sample(self.take(math.ceil(round(missing * stage.oversample, 6))))  # 10 x 1.1 is 11
+            fresh = self.sample(dict(enumerate(self.take(math.ceil(round(missing * stage.oversample, 6))))))  # 10 x 1.1 is 11
             if stage.hints != "none":
                 hinted += self.rescue(fresh)
             sampled += fresh
@@ -108,26 +112,35 @@ class Gatherer:
 
     # -- sample and score -------------------------------------------------------------------------------------------------
 
-    def sample(self, taken: Sequence[Taken]) -> list[Group]:
-        """Groups of scored completions of these prompts, in their order."""
+    def sample(self, taken: Mapping[int, Taken | None]) -> list[Group]:
+        """Groups of scored completions of these prompts, in the order of their numbers. None: another rank samples it."""
+        groups = ranks.gathered(lambda: self._sample(own_of(taken)), lambda group: group.light)
+        for group in groups:
+            self.spent += group.beside
+            self.timed += [group.timed] if group.timed else []
+        return groups
+
+    def _sample(self, taken: Mapping[int, Taken]) -> dict[int, Group]:
+        """Those of this rank, by number; of what is rephrased, behind all others."""
         groups = self._complete(taken)
         if self.stage.labels == "task":
             self._score(groups)
         elif self.stage.labels == "co-reward":
-            groups += self._agree(groups)
+            groups += self._agree(dict(zip(taken, groups, strict=True)))
         else:
             for group in groups:
                 self._vote(group)
         if self.stage.temporal:
-            self._time(groups, self.stage.temporal)
+            self._time(dict(zip(taken, groups, strict=False)), self.stage.temporal)
         if self.stage.length:
             self._measure(groups, self.stage.length)
         self._shorten(groups)
         for group in groups:
             group.alone = group.rewards
-        return groups
+        rephrased = [BEHIND + number for number in taken]
+        return dict(zip([*taken, *rephrased][: len(groups)], groups, strict=True))
 
-    def _complete(self, taken: Sequence[Taken], size: Callable[[str], int] | None = None) -> list[Group]:
+    def _complete(self, taken: Mapping[int, Taken], size: Callable[[str], int] | None = None) -> list[Group]:
         """Sampled, not yet scored. size: of a task's groups, by default those that are trained on."""
         calls, self.calls = self.calls, self.calls + 1
         with self.clock("generate"):
@@ -136,7 +149,7 @@ class Gatherer:
             )
         return [
             Group(place=place, prompt=prompt, inputs=encoded, rollouts=rollouts, scores=[])
-            for (place, prompt, encoded), rollouts in zip(taken, found, strict=True)
+            for (place, prompt, encoded), rollouts in zip(taken.values(), found, strict=True)
         ]
 
     def _score(self, groups: Sequence[Group], without: Sequence[str] = ()) -> None:
@@ -148,19 +161,17 @@ class Gatherer:
         for group in groups:
             group.scores = [next(scores) for _ in group.rollouts]
 
-    def _time(self, groups: Sequence[Group], rule: TemporalConfig) -> None:
+    def _time(self, groups: Mapping[int, Group], rule: TemporalConfig) -> None:
         """Answer videos again with their frames shuffled, and pay as `mmrl.temporal` says."""
-        ordered = [g for g in groups if g.prompt.videos]
-        prompts = [shuffled(g.prompt, self.sampling(g.prompt.task, self.calls).seed) for g in ordered]
-        taken = [(g.place, prompt, self.encode(prompt)) for g, prompt in zip(ordered, prompts, strict=True)]
+        ordered = {n: g for n, g in groups.items() if g.prompt.videos}
+        prompts = {n: shuffled(g.prompt, self.sampling(g.prompt.task, self.calls).seed) for n, g in ordered.items()}
+        taken = {n: (g.place, prompts[n], self.encode(prompts[n])) for n, g in ordered.items()}
         others = self._complete(taken, lambda task: max(1, round(rule.share * self.group_size(task))))
         self._score(others)
-        self.spent += others
-        for group, other in zip(ordered, others, strict=True):
-            timed = Timed.of(group.scores, other.scores, rule)
-            bonuses = timed.bonuses(group.scores, rule)
+        for group, other in zip(ordered.values(), others, strict=True):
+            group.timed, group.beside = Timed.of(group.scores, other.scores, rule), [other]
+            bonuses = group.timed.bonuses(group.scores, rule)
             group.scores = [adjusted(s, "temporal", b) for s, b in zip(group.scores, bonuses, strict=True)]
-            self.timed.append(timed)
 
     @staticmethod
     def _measure(groups: Sequence[Group], rule: LengthConfig) -> None:
@@ -188,17 +199,19 @@ class Gatherer:
 
     def greedy(self, groups: Sequence[Group], clock: Callable[[str], Any]) -> list[Group]:
         """The likeliest completion of each group's prompt, scored as the sampled ones are."""
-        taken, self.clock = [(g.place, g.prompt, g.inputs) for g in groups], clock
+        self.clock = clock
+        own = {n: g for n, g in enumerate(groups) if not g.elsewhere}
+        return ranks.gathered(lambda: self._greedy(own), lambda group: group.light)
+
+    def _greedy(self, groups: Mapping[int, Group]) -> dict[int, Group]:
         sampling = lambda task: replace(self.sampling(task, 0), temperature=0.0)  # noqa: E731
-        with clock("generate"):
+        taken = {n: (g.place, g.prompt, g.inputs) for n, g in groups.items()}
+        with self.clock("generate"):
             found = collected(self.collector, taken, lambda task: 1, sampling, self.version())
-        tried = [
-            Group(place=g.place, prompt=g.prompt, inputs=g.inputs, rollouts=r, scores=[])
-            for g, r in zip(groups, found, strict=True)
-        ]
+        tried = [replace(g, rollouts=r, scores=[]) for g, r in zip(groups.values(), found, strict=True)]
         self._score(tried)
         self._shorten(tried)
-        return tried
+        return dict(zip(groups, tried, strict=True))
 
     # -- without labels ---------------------------------------------------------------------------------------------------
 
@@ -208,10 +221,10 @@ class Gatherer:
         rewards = frequency_entropy(answers) if self.stage.labels == "ttrv" else co_reward(answers, answers)
         group.scores = [Score(r, {self.stage.labels: r}) for r in rewards]
 
-    def _agree(self, groups: Sequence[Group]) -> list[Group]:
+    def _agree(self, groups: Mapping[int, Group]) -> list[Group]:
         """Rewards from the answers to the same prompt in other words; those groups are trained on too, the other way round."""
-        others = self._complete([self._rephrased(g) for g in groups])
-        for group, other in zip(groups, others, strict=True):
+        others = self._complete({number: self._rephrased(g) for number, g in groups.items()})
+        for group, other in zip(groups.values(), others, strict=True):
             own, theirs = self._answers(group), self._answers(other)
             for one, answers, voters in ((group, own, theirs), (other, theirs, own)):
                 one.scores = [Score(r, {"co-reward": r}) for r in co_reward(answers, voters)]
@@ -248,7 +261,8 @@ class Gatherer:
         for share in self.stage.hint_shares:
             if not lost:
                 break
-            tried = self.sample([self._hinted(groups[i], share) for i in lost])
+            asked = ranks.each(functools.partial(self._hinted_all, {i: groups[i] for i in lost}, share))
+            tried = self.sample(asked)
             for i, hinted in zip(list(lost), tried, strict=True):
                 if not hinted.successes(self.stage.success):
                     self.spent.append(hinted)
@@ -262,6 +276,9 @@ class Gatherer:
                 helped += 1
         return helped
 
+    def _hinted_all(self, groups: Mapping[int, Group], share: float) -> dict[int, Taken | None]:
+        return {n: None if g.elsewhere else self._hinted(g, share) for n, g in groups.items()}
+
     def _hinted(self, group: Group, share: float) -> Taken:
         what = f"task {group.prompt.task!r}: hint()"
         with calling(what):
@@ -272,14 +289,8 @@ class Gatherer:
 
     @staticmethod
     def _joined(group: Group, hinted: Group) -> Group:
-        return Group(
-            place=group.place,
-            prompt=group.prompt,
-            inputs=group.inputs,
-            rollouts=[*group.rollouts, *(moved(r, group.prompt, group.inputs) for r in hinted.rollouts)],
-            scores=[*group.scores, *hinted.scores],
-            alone=group.alone,
-        )
+        theirs = [moved(r, group.prompt, group.inputs) for r in hinted.rollouts]
+        return replace(group, rollouts=[*group.rollouts, *theirs], scores=[*group.scores, *hinted.scores])
 
     def add_ground_truth(self, groups: Sequence[Group]) -> int:
         """The gold completion as one more rollout (ViSurf, section 3.3): in the task's own format, not rewarded by the verifiers
@@ -288,13 +299,8 @@ class Gatherer:
         Returns how many groups got one."""
         always = self.stage.ground_truth == "always"
         chosen = [g for g in groups if always or not g.successes(self.stage.success)]
-        gold = [gold_of(self.tasks[g.prompt.task], g.prompt) for g in chosen]
-        shown = self.collector.demonstrate([g.prompt for g in chosen], [g.inputs for g in chosen], gold)
-        added = [
-            Group(place=g.place, prompt=g.prompt, inputs=g.inputs, rollouts=[r], scores=[])
-            for g, r in zip(chosen, shown, strict=True)
-        ]
-        self._score(added, self.stage.ground_truth_without)
+        own = {n: g for n, g in enumerate(chosen) if not g.elsewhere}
+        added = ranks.gathered(lambda: self._gold(own), lambda group: group.light)
         for group, extra in zip(chosen, added, strict=True):
             score = extra.scores[0]
             score = replace(score, parts={k: v for k, v in score.parts.items() if k not in self.stage.ground_truth_without})
@@ -303,10 +309,18 @@ class Gatherer:
             group.rollouts, group.scores = [*group.rollouts, *extra.rollouts], [*group.scores, score]
         return len(chosen)
 
+    def _gold(self, groups: Mapping[int, Group]) -> dict[int, Group]:
+        """The gold completion of each, scored."""
+        gold = [gold_of(self.tasks[g.prompt.task], g.prompt) for g in groups.values()]
+        shown = self.collector.demonstrate([g.prompt for g in groups.values()], [g.inputs for g in groups.values()], gold)
+        added = [replace(g, rollouts=[r], scores=[]) for g, r in zip(groups.values(), shown, strict=True)]
+        self._score(added, self.stage.ground_truth_without)
+        return dict(zip(groups, added, strict=True))
+
 
 def collected(
     collector: Collector,
-    taken: Sequence[Taken],
+    taken: Mapping[int, Taken],
     size: Callable[[str], int],
     sampling: Callable[[str], Sampling],
     version: int = 0,
@@ -314,15 +328,20 @@ def collected(
     """The rollouts of each prompt, its number as their group. size, sampling: of a task; prompts that are sampled alike go
     together."""
     alike: dict[tuple[int, Sampling], list[int]] = {}
-    for i, (_, prompt, _) in enumerate(taken):
+    for i, (_, prompt, _) in taken.items():
         alike.setdefault((size(prompt.task), sampling(prompt.task)), []).append(i)
     found: dict[int, list[Rollout]] = {}
     for (n, how), chosen in alike.items():
         prompts, inputs = [taken[i][1] for i in chosen], [taken[i][2] for i in chosen]
-        rollouts = collector.collect(prompts, inputs, n, how, version=version)
+        rollouts = collector.collect(prompts, inputs, n, how, version=version, numbers=chosen)
         for k, i in enumerate(chosen):
             found[i] = [replace(r, group=i) for r in rollouts[k * n : (k + 1) * n]]
-    return [found[i] for i in range(len(taken))]
+    return [found[i] for i in taken]
+
+
+def own_of(taken: Mapping[int, Taken | None]) -> dict[int, Taken]:
+    """What this rank has of them."""
+    return {number: one for number, one in taken.items() if one is not None}
 
 
 def _check(found: Any, kind: type, what: str) -> None:
@@ -330,8 +349,10 @@ def _check(found: Any, kind: type, what: str) -> None:
         raise PluginError(f"{what}, not {found!r:.60}")
 
 
-def moved(rollout: Rollout, prompt: Prompt, inputs: PromptInputs) -> Rollout:
+def moved(rollout: Rollout, prompt: Prompt, inputs: Any) -> Rollout:
     """The same answer, as one to another prompt than it was sampled from."""
+    if rollout.elsewhere:
+        return replace(rollout, prompt=prompt, off_policy=True)
     first = replace(rollout.turns[0], observed_ids=tuple(inputs.ids.tolist()))
     return replace(rollout, prompt=prompt, inputs=inputs, turns=(first, *rollout.turns[1:]), off_policy=True)
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from mmrl.data.source import Outcome, Place
-from mmrl.policies.reading import PromptInputs
 from mmrl.types import Prompt, Rollout, Score, replace
+
+if TYPE_CHECKING:
+    from mmrl.temporal import Timed
 
 
 @dataclass(kw_only=True)
@@ -17,13 +20,29 @@ class Group:
 
     place: Place
     prompt: Prompt
-    inputs: PromptInputs
+    inputs: Any
+    """As the policy reads it (`mmrl.policies.reading.PromptInputs`, or what a task demonstrates)."""
     rollouts: list[Rollout]
     scores: list[Score]
     alone: list[float] = field(default_factory=list)
     """The rewards without any help, by hints or the gold completion."""
     neutral: int | None = None
     """Which of the rollouts counts nothing, if any: the gold completion beside a sampled one that is as good."""
+    timed: Timed | None = None
+    """How it fared against its frames shuffled, where the stage asks."""
+    beside: list[Group] = field(default_factory=list)
+    """What was sampled and scored for that."""
+    elsewhere: bool = False
+    """Another rank has its pictures: this is what that told, see `light`."""
+
+    @property
+    def light(self) -> Group:
+        """What other ranks are told: all but pictures and what the model reads of them."""
+        prompt = without_media(self.prompt)
+        told = [light(r, prompt) for r in self.rollouts]
+        return replace(
+            self, prompt=prompt, inputs=None, rollouts=told, beside=[g.light for g in self.beside], elsewhere=True
+        )
 
     @property
     def rewards(self) -> list[float]:
@@ -68,6 +87,23 @@ class Gathered:
     def neutral(self) -> list[bool]:
         """Of each rollout, whether it counts nothing."""
         return [k == g.neutral for g in self.groups for k in range(len(g.rollouts))]
+
+
+def without_media(prompt: Prompt) -> Prompt:
+    """The prompt without its pictures and videos."""
+    kept = [
+        m if isinstance(m["content"], str) else {**m, "content": [p for p in m["content"] if p["type"] == "text"]}
+        for m in prompt.messages
+    ]
+    return replace(prompt, messages=kept)
+
+
+def light(rollout: Rollout, prompt: Prompt | None = None) -> Rollout:
+    """What other ranks are told of a rollout. prompt: its own without media, where that is at hand."""
+    prompt = prompt or without_media(rollout.prompt)
+    turns = tuple(replace(turn, observed_ids=(), messages=()) for turn in rollout.turns)
+    track = rollout.track and rollout.track.light
+    return replace(rollout, prompt=prompt, turns=turns, inputs=None, later=None, frames=(), track=track, elsewhere=True)
 
 
 def right(score: Score, verifier: str = "") -> float | None:

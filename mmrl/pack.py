@@ -27,7 +27,7 @@ class _Row:
 def pack(
     rollouts: Sequence[Rollout], credit: Credit, policy: VLM, *, shared_prefix: bool, budget: int, keep_zero: bool = False
 ) -> Batch:
-    """Flat tensors of every trained token.
+    """Flat tensors of every trained token that this rank has.
 
     budget: padded tokens a micro-batch may hold.
     keep_zero: also compute rollouts whose advantage is zero everywhere; without a KL term, a critic or an entropy bonus their
@@ -36,7 +36,7 @@ def pack(
     A completion that holds a banned id is refused: its forward pass would mistake it for an image.
     """
     nowhere = credit.advantages.isnan().flatten(1).any(1) if credit.advantages.ndim > 1 else credit.advantages.isnan()
-    trained = [n for n, r in enumerate(rollouts) if r.length and not nowhere[n]]
+    trained = [n for n, r in enumerate(rollouts) if r.length and not nowhere[n] and not r.elsewhere]
     for n in trained:
         _check(rollouts[n], policy)
     lengths_N = torch.tensor([0 if nowhere[n] else r.length for n, r in enumerate(rollouts)], dtype=torch.long)
@@ -44,7 +44,8 @@ def pack(
     computed = [n for n in trained if keep_zero or moved[n]]
     rows = sorted(_rows(rollouts, computed, shared_prefix, budget), key=lambda r: r.length)
     micro = tuple(_micro(chunk, rollouts, credit, policy) for chunk in _fill(rows, budget))
-    return Batch(micro=micro, num_tokens=int(lengths_N.sum()), num_rollouts=len(trained), lengths_N=lengths_N.to(policy.device))
+    tokens = sum(rollouts[n].length for n in trained)
+    return Batch(micro=micro, num_tokens=tokens, num_rollouts=len(trained), lengths_N=lengths_N.to(policy.device))
 
 
 def _check(rollout: Rollout, policy: VLM) -> None:

@@ -40,7 +40,8 @@ def pack_tracks(
     parts: int = 1,
     seed: int = 0,
 ) -> list[Batch]:
-    """`parts` batches of the calls of all trained episodes, dealt out by `seed`; each has at most `budget` calls a pass.
+    """`parts` batches of the calls of all trained episodes that this rank has, dealt out by `seed` as if it had those of all
+    ranks; each has at most `budget` calls a pass.
 
     keep_zero: also compute calls whose advantage is zero; without a KL term, a critic or an entropy bonus they have no gradient,
     so they are only counted. Failed episodes (credit NaN) are left out.
@@ -51,16 +52,20 @@ def pack_tracks(
     lengths = [0] * len(rollouts)
     for n, track in known:
         lengths[n] = size(track, ratio)
-    if not known:
+    own = [(n, track) for n, track in known if not rollouts[n].elsewhere]
+    if not own:
         empty = Batch(micro=(), num_tokens=0, num_rollouts=0, lengths_N=torch.tensor(lengths, dtype=torch.long))
         return [empty] * parts
-    flat = _flat(known, credit, ratio)
-    device, calls = flat.valid_SK.device, len(flat.valid_SK)
+    flat = _flat(own, credit, ratio)
+    device = flat.valid_SK.device
+    is_own = torch.cat([torch.full((len(t.valid_TK),), not rollouts[n].elsewhere) for n, t in known])
+    calls, number = len(is_own), is_own.cumsum(0) - 1  # of each call among this rank's
     order = torch.randperm(calls, generator=torch.Generator().manual_seed(seed)) if parts > 1 else torch.arange(calls)
     moved_S = (flat.advantages_SU != 0).any(1).cpu()
     lengths_N = torch.tensor(lengths, dtype=torch.long, device=device)
     found = []
-    for mine in order.tensor_split(parts):
+    for dealt in order.tensor_split(parts):
+        mine = number[dealt[is_own[dealt]]]
         rows = mine if keep_zero else mine[moved_S[mine]]
         micro = tuple(_calls(flat, some.to(device), ratio) for some in rows.split(budget) if len(some))
         tokens = int(flat.exists_SU[mine.to(device)].sum())

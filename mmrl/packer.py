@@ -112,7 +112,7 @@ class TrackPacker:
         seed: int = 0,
         groups: Sequence[int] = (),
     ) -> list[Batch]:
-        counts = self.policy.tokens_per_call([r.track for r in rollouts if r.track is not None])
+        counts = self.policy.tokens_per_call([r.track for r in rollouts if r.track is not None and not r.elsewhere])
         budget = max(1, self.config.micro_batch_tokens // counts)
         ratio = _ratio(stage)
         return pack_tracks(rollouts, credit, ratio=ratio, budget=budget, keep_zero=keep_zero, parts=parts, seed=seed)

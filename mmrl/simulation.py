@@ -5,6 +5,7 @@ N environments, n of them chosen, A action dims, H and W pixels, S numbers of st
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -156,6 +157,19 @@ class Track:
     """What it said of the state in which the episode was left; 0 where the episode ended by itself."""
     step_s: float = 0.1
     """Simulated seconds of an action, for videos."""
+
+    @property
+    def light(self) -> Track:
+        """Without what was seen and chosen: what algorithms count with, on the CPU."""
+        import torch
+
+        plain = {
+            name: value.cpu()
+            for name in ("logprobs_TKC", "valid_TK", "rewards_TK", "values_TU")
+            if (value := getattr(self, name)) is not None
+        }
+        nothing = torch.zeros(len(self.valid_TK), 0)
+        return dataclasses.replace(self, images={}, state=None, choices=nothing, advice_TA=None, **plain)
 
     @property
     def length(self) -> int:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from mmrl import ranks
 from mmrl.algorithms.kl import adapted
 from mmrl.algorithms.loss import negative_log_likelihood
 from mmrl.algorithms.presets import load_algorithm
@@ -17,12 +19,12 @@ from mmrl.collect.turns import TurnCollector
 from mmrl.condition import relabelled, shown_as
 from mmrl.data.seeds import derive
 from mmrl.data.selection import prompts_for
-from mmrl.data.source import Source, gold_of, tolerated
+from mmrl.data.source import Place, Source, gold_of, tolerated
 from mmrl.errors import UserError
-from mmrl.gather import Gatherer, Taken, collected
+from mmrl.gather import Gatherer, Taken, collected, own_of
 from mmrl.generate.local import LocalGenerator
 from mmrl.generate.sampling import Sampling
-from mmrl.groups import Gathered, outcomes
+from mmrl.groups import Gathered, light, outcomes
 from mmrl.kept import drawn, kept_of, rollout_row
 from mmrl.learn import Demonstrations, Learner
 from mmrl.metrics import rl_metrics
@@ -72,33 +74,55 @@ class Steps:
         """One step; returns its metrics."""
         raise NotImplementedError
 
-    def take(self, n: int) -> list[Taken]:
-        """The next n prompts and their inputs. One whose image is broken is named in errors.jsonl, quarantined and replaced;
-        when that befalls more than a tenth of the prompts, the run stops."""
-        run = self.run
-        taken: list[Taken] = []
-        with run.clock("process"):
+    def take(self, n: int) -> list[Taken | None]:
+        """The next n prompts and their inputs; None for what another rank reads. One whose image is broken is named in
+        errors.jsonl, quarantined and replaced; when that befalls more than a tenth of the prompts, the run stops."""
+        taken: list[Taken | None] = []
+        with self.run.clock("process"):
             while len(taken) < n:
-                place = self.source.draw()
-                if place in self.quarantine:
-                    continue
-                name = f"item {place[1]}"
-                try:
-                    prompt = self.shown(self.source[place])
-                    name = prompt.id or name
-                    taken.append((place, prompt, run.collector.encode([prompt])[0]))
-                except PluginError:
-                    raise
-                except UserError as error:
-                    self.quarantine.add(place)
-                    run.warn(f"{place[0]} {name}", f"left out {name}: {error}")
-                    if len(self.quarantine) > tolerated(sum(self.source.taken.values()), len(self.source)):
-                        raise UserError(
-                            f"step {run.at.step + 1}: {len(self.quarantine)} prompts are broken so far, "
-                            f"see {run.folder.path / 'errors.jsonl'}: "
-                            f"mend or remove them, then go on with --resume; the last: {error}"
-                        ) from error
+                drawn = self._draw(n - len(taken))
+                read = functools.partial(self._read, {k: place for k, (place, _) in enumerate(drawn) if ranks.is_mine(k)})
+                for (place, before), one in zip(drawn, ranks.gathered(read, _fault), strict=True):
+                    if isinstance(one, _Broken):
+                        self._leave_out(place, one, before)
+                    else:
+                        taken.append(one)
         return taken
+
+    def _draw(self, n: int) -> list[tuple[Place, int]]:
+        """Where the next n prompts are, and how many were drawn until then."""
+        drawn: list[tuple[Place, int]] = []
+        while len(drawn) < n:
+            place = self.source.draw()
+            if place not in self.quarantine:
+                drawn.append((place, sum(self.source.taken.values())))
+        return drawn
+
+    def _read(self, places: Mapping[int, Place]) -> dict[int, Taken | _Broken | None]:
+        found: dict[int, Taken | _Broken | None] = {}
+        for number, place in places.items():
+            name = f"item {place[1]}"
+            try:
+                prompt = self.shown(self.source[place])
+                name = prompt.id or name
+                found[number] = place, prompt, self.run.collector.encode([prompt])[0]
+            except PluginError:
+                raise
+            except UserError as error:
+                found[number] = _Broken(name, str(error))
+        return found
+
+    def _leave_out(self, place: Place, broken: _Broken, drawn: int) -> None:
+        if place in self.quarantine:  # it was drawn twice at once
+            return
+        self.quarantine.add(place)
+        run = self.run
+        run.warn(f"{place[0]} {broken.name}", f"left out {broken.name}: {broken.why}")
+        if len(self.quarantine) > tolerated(drawn, len(self.source)):
+            raise UserError(
+                f"step {run.at.step + 1}: {len(self.quarantine)} prompts are broken so far, "
+                f"see {run.folder.path / 'errors.jsonl'}: mend or remove them, then go on with --resume; the last: {broken.why}"
+            )
 
     def shown(self, prompt: Prompt) -> Prompt:
         """The prompt as the policy is to see it."""
@@ -106,9 +130,15 @@ class Steps:
 
     def demonstrated(self, n: int) -> list[Rollout]:
         """Gold completions of the next n prompts."""
-        taken = self.take(n)
-        gold = [gold_of(self.run.tasks[prompt.task], prompt) for _, prompt, _ in taken]
-        return self.run.collector.demonstrate([p for _, p, _ in taken], [i for _, _, i in taken], gold)
+        taken = dict(enumerate(self.take(n)))
+        found = ranks.gathered(functools.partial(self._demonstrate, own_of(taken)), light)
+        return [replace(r, group=number) for number, r in enumerate(found)]
+
+    def _demonstrate(self, taken: Mapping[int, Taken]) -> dict[int, Rollout]:
+        some = taken.values()
+        gold = [gold_of(self.run.tasks[prompt.task], prompt) for _, prompt, _ in some]
+        shown = self.run.collector.demonstrate([p for _, p, _ in some], [i for _, _, i in some], gold)
+        return dict(zip(taken, shown, strict=True))
 
     def sampling(self, task: str, calls: int) -> Sampling:
         """How a task's completions are sampled in this step, for the `calls`-th time."""
@@ -125,6 +155,7 @@ class Steps:
         """Let the learner learn; the weights are those of no step meanwhile."""
         run = self.run
         with run.clock("update"):
+            run.collector.rest()
             run.consistent, before = False, self.learner.optimizer.steps
             try:
                 return self.learner.update(batches, run.at.stage_step, **options)
@@ -139,9 +170,22 @@ class Steps:
         def forward(names: frozenset[str]) -> Mapping[str, torch.Tensor]:
             (batch,) = self.pack(rollouts, ones(rollouts), keep_zero=True)
             with self.run.clock("update"):
+                self.run.collector.rest()
                 return self.learner.measure(batch, names)
 
         return self.run.packer.measured(rollouts, self.stage, names, forward)
+
+
+class _Broken(NamedTuple):
+    """A prompt whose picture can't be used."""
+
+    name: str
+    why: str
+
+
+def _fault(read: Taken | _Broken | None) -> _Broken | None:
+    """What other ranks are told of a prompt that one read."""
+    return read if isinstance(read, _Broken) else None
 
 
 class SftSteps(Steps):
@@ -335,7 +379,9 @@ class RlSteps(Steps):
                 kept = kept_of(gathered.rollouts, credit, record.rollouts)
                 advantages = credit.advantages if credit.advantages.ndim == 1 else credit.advantages.sum(1)
                 rows = list(zip(gathered.rollouts, gathered.scores, advantages.tolist(), strict=True))
-                run.folder.rollouts(step, [rollout_row(*rows[n], drawn(run.tasks, rows[n][0])) for n in kept])
+                own = [n for n in kept if not rows[n][0].elsewhere]
+                made = ranks.gathered(lambda: {n: rollout_row(*rows[n], drawn(run.tasks, rows[n][0])) for n in own})
+                run.folder.rollouts(step, made)
 
 
 class DistillSteps(Steps):
@@ -364,15 +410,10 @@ class DistillSteps(Steps):
         )
 
     def __call__(self) -> dict[str, float]:
-        run, taken = self.run, self.take(self.stage.prompts_per_step)
+        run, taken = self.run, dict(enumerate(self.take(self.stage.prompts_per_step)))
         with run.clock("generate"):
-            size = lambda task: run.entries[task].group_size or self.stage.group_size  # noqa: E731
-            found = collected(self.collector, taken, size, lambda task: self.sampling(task, 0), run.at.step)
+            found = ranks.gathered(lambda: self._collect(own_of(taken)), lambda group: [light(r) for r in group])
         rollouts = [r for group in found for r in group]
-        if self.collector.advised:
-            policy = self.run.policy
-            assert isinstance(policy, ActingPolicy)
-            rollouts = [replace(r, track=policy.following(r.track)) for r in rollouts if r.track]
         lengths = [r.length for r in rollouts]
         metrics = run.collector.figures() | {"length/mean": sum(lengths) / len(rollouts)}
         credit = ones(rollouts)
@@ -382,6 +423,15 @@ class DistillSteps(Steps):
             credit = self.algorithm.credit(signals)
             metrics["divergence"] = -credit.advantages.sum().item() / sum(lengths)  # as the sampled tokens estimate it
         return metrics | self.update(self.pack(rollouts, credit))
+
+    def _collect(self, taken: Mapping[int, Taken]) -> dict[int, list[Rollout]]:
+        size = lambda task: self.run.entries[task].group_size or self.stage.group_size  # noqa: E731
+        found = collected(self.collector, taken, size, lambda task: self.sampling(task, 0), self.run.at.step)
+        if self.collector.advised:
+            policy = self.run.policy
+            assert isinstance(policy, ActingPolicy)
+            found = [[replace(r, track=policy.following(r.track)) for r in group if r.track] for group in found]
+        return dict(zip(taken, found, strict=True))
 
 
 def steps_of(run: Run, stage: Training) -> Steps:

@@ -173,6 +173,8 @@ class Rollout:
     """The same of all that came before its last turn, in an episode whose later turns were observed; it has their pictures."""
     frames: tuple[Any, ...] = ()
     """Pictures of the episode for people, uint8 [H, W, 3]."""
+    elsewhere: bool = False
+    """Another of the processes that learn together has its pictures, and trains on it; here it counts."""
     off_policy: bool = False
     """It was sampled from another prompt than it is trained on (one with a hint): the loss compares with the sampler's
     probabilities, and the gap between sampler and learner leaves it out."""

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mmrl import ranks
 from mmrl.data.seeds import derive
 from mmrl.data.source import Indexable, prompt_at, prompts_of, tolerated
 from mmrl.errors import UserError
@@ -24,6 +25,8 @@ class Asked(NamedTuple):
     """As it is answered."""
     read: Any
     """As the policy reads that."""
+    mine: bool = True
+    """This rank answers it; else another reads it."""
 
 
 class Heldout:
@@ -55,36 +58,58 @@ class Heldout:
                 yield found
 
     def _batch(self, entry: TaskConfig, numbers: Sequence[int], shown: Callable[[Prompt], Prompt], strict: bool) -> list[Asked]:
+        own = {k: number for k, number in enumerate(numbers) if ranks.is_mine(k)}
+
+        def read() -> dict[int, Asked | str | None]:
+            return dict(zip(own, self._asked(entry, list(own.values()), shown, strict), strict=True))
+
+        found: list[Asked | str | None] = ranks.gathered(read, lambda one: one if isinstance(one, str) else None)
+        kept: list[Asked] = []
+        for number, one in zip(numbers, found, strict=True):
+            if isinstance(one, str):
+                self._leave_out(entry, number, one)
+            elif one is not None:
+                kept.append(one)
+            else:
+                posed = self._posed(entry, number)
+                kept.append(Asked(posed, shown(posed), None, mine=False))
+        return kept
+
+    def _asked(
+        self, entry: TaskConfig, numbers: Sequence[int], shown: Callable[[Prompt], Prompt], strict: bool
+    ) -> list[Asked | str]:
+        """These prompts, or why one can't be used."""
+
         def asked(some: Sequence[int]) -> list[Asked]:
             posed = [self._posed(entry, i) for i in some]
             seen = [shown(prompt) for prompt in posed]
             return [Asked(*one) for one in zip(posed, seen, self.encode(seen), strict=True)]
 
         try:
-            return asked(numbers)
+            return [*asked(numbers)]
         except PluginError:
             raise
         except UserError:
             if strict:
                 raise
-        found: list[Asked] = []  # one by one, so that it is known which it is
+        found: list[Asked | str] = []  # one by one, so that it is known which it is
         for number in numbers:
             try:
                 found += asked([number])
             except PluginError:
                 raise
             except UserError as error:
-                self._leave_out(entry, number, error)
+                found.append(str(error))
         return found
 
-    def _leave_out(self, entry: TaskConfig, number: int, error: UserError) -> None:
+    def _leave_out(self, entry: TaskConfig, number: int, why: str) -> None:
         gone, there = self._gone(entry), len(self._chosen(entry))
-        gone[number] = f"item {number}: {error}"
+        gone[number] = f"item {number}: {why}"
         if len(gone) > tolerated(there, there):
             raise UserError(
                 f"evaluation of {entry.label!r}: {len(gone)} of {there} prompts of split {self.config.evaluate.split!r} can't be "
-                f"used: mend or remove them; the last: {error}"
-            ) from error
+                f"used: mend or remove them; the last: {why}"
+            )
 
     def _gone(self, entry: TaskConfig) -> dict[int, str]:
         return self.left_out.setdefault(entry.label, {})

@@ -32,7 +32,7 @@ class Script:
     def __init__(self, policy, says):
         self.policy, self.says, self.turn = policy, says, 0
 
-    def generate(self, inputs, group_size, sampling):
+    def generate(self, inputs, group_size, sampling, numbers=()):
         if self.turn == 0:
             places = [(g, k) for g in range(len(inputs)) for k in range(group_size)]
             self.going = places

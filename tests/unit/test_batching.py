@@ -81,7 +81,8 @@ def test_room_that_runs_out_is_made_anew_and_loses_nothing(monkeypatch):
         vlm.bias_V[vlm.end_id] -= 3.0
 
 
-def test_what_is_drawn_for_a_prompt_depends_on_its_number_alone(vlm):
+def test_what_is_drawn_for_a_prompt_depends_on_its_number_alone():
+    vlm = cases.policy("qwen2_5_vl")
     inputs = [vlm.encode(cases.prompt(i)) for i in range(1, 6)]
     sampling = Sampling(max_tokens=12, temperature=1.0, seed=4)
     ids = lambda groups: [[s.token_ids for s in g] for g in groups]  # noqa: E731

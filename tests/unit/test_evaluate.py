@@ -109,7 +109,7 @@ class Collector:
     def encode(self, prompts):
         return [f"encoded {p.id}" for p in prompts]
 
-    def collect(self, prompts, inputs, group_size, sampling):
+    def collect(self, prompts, inputs, group_size, sampling, numbers=()):
         assert inputs == self.encode(prompts) and group_size == 1
         self.asked.append((prompts, sampling))
         turn = Turn(observed_ids=(), token_ids=(), logprobs=(), text="")
@@ -245,7 +245,7 @@ def test_verifiers_see_the_sizes_and_the_frame_that_they_see_in_training(tmp_pat
         def encode(self, prompts):
             return [SimpleNamespace(image_sizes=((9, 6),), model_sizes=((84, 56),), frame=Frame.MODEL_PIXELS) for _ in prompts]
 
-        def collect(self, prompts, inputs, group_size, sampling):
+        def collect(self, prompts, inputs, group_size, sampling, numbers=()):
             turn = Turn(observed_ids=(), token_ids=(), logprobs=(), text="")
             return [
                 Rollout(prompt=p, group=0, turns=(turn,), status=Status.FINISHED, inputs=i)
@@ -337,7 +337,7 @@ class Sampled(Collector):
         self.texts = texts
         self.at = 0
 
-    def collect(self, prompts, inputs, group_size, sampling):
+    def collect(self, prompts, inputs, group_size, sampling, numbers=()):
         self.asked.append((prompts, sampling))
         rollouts = []
         for group, prompt in enumerate(prompts):

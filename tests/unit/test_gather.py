@@ -49,7 +49,7 @@ class Collector:
     def __init__(self, script, rewards=()):
         self.script, self.calls, self.rewards = script, [], dict(rewards)
 
-    def collect(self, prompts, inputs, size, sampling, version=0):
+    def collect(self, prompts, inputs, size, sampling, version=0, numbers=()):
         self.calls.append(([p.text for p in prompts], size, sampling, version))
         named = [p.text + "~" * any(v.shuffled is not None for v in p.videos) for p in prompts]
         answers = [(p, i, t) for p, i, n in zip(prompts, inputs, named, strict=True) for t in self.script[n][:size]]
@@ -424,7 +424,7 @@ def test_tasks_have_their_own_group_sizes_and_limits_and_their_prompts_stay_in_o
 
 
 def test_collected_numbers_groups_by_the_prompts_place_whatever_goes_together():
-    taken = Step({}, tasks="aba").take(3)
+    taken = dict(enumerate(Step({}, tasks="aba").take(3)))
     collector = Collector(script("a0 a0", "b1", "a2 a2"))
     how = {"a": Sampling(max_tokens=3, temperature=1.0), "b": Sampling(max_tokens=4, temperature=1.0)}
     found = collected(collector, taken, {"a": 2, "b": 1}.__getitem__, how.__getitem__, version=3)

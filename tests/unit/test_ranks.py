@@ -22,6 +22,7 @@ from mmrl import plugins
 from mmrl.algorithms.presets import Normalise, load_algorithm
 from mmrl.algorithms.signals import Signals
 from mmrl.errors import UserError
+from mmrl.groups import light
 from mmrl.learn import Demonstrations, Learner
 from mmrl.optimizer import Optimizer
 from mmrl.pack import pack
@@ -93,9 +94,8 @@ class Player:
         self.other = VLM(PolicyConfig(model=MODEL), seed=1)
         self.first = {name: p.detach().clone() for name, p in self.policy.parameters()}
         made = cases.rollouts(self.policy, [cases.prompt(k) for k in range(4)], group=3, longest=7)
-        exact = Learner(self.policy, SftStage(kind="sft", steps=1)).measure(self.packed(made), frozenset({"logprobs"}))[
-            "logprobs"
-        ]
+        every = self.mine(made, Credit(advantages=torch.ones(12)), "uneven", True)
+        exact = Learner(self.policy, SftStage(kind="sft", steps=1)).measure(every, frozenset({"logprobs"}))["logprobs"]
         noise = torch.Generator().manual_seed(1)
         self.exact = [self.said(r, exact[n, : r.length]) for n, r in enumerate(made)]
         self.rollouts = [
@@ -110,18 +110,13 @@ class Player:
         """The rollout with these log-probabilities of its sampler."""
         return replace(rollout, turns=(replace(rollout.turns[0], logprobs=tuple(logprobs.tolist())),))
 
-    def packed(self, rollouts, credit=None, keep_zero=True):
-        credit = credit or Credit(advantages=torch.ones(len(rollouts)))
+    def packed(self, rollouts, credit, keep_zero):
         return pack(rollouts, credit, self.policy, shared_prefix=True, budget=150, keep_zero=keep_zero)
 
     def mine(self, rollouts, credit, shares, keep_zero):
         """The batch of this rank's share."""
-        own = list(SHARES[shares][self.rank]) if self.rank is not None else list(range(len(rollouts)))
-        advantages, values, returns = (
-            t if t is None else t[own] for t in (credit.advantages, credit.values_NT, credit.returns_NT)
-        )
-        part = Credit(advantages=advantages, values_NT=values, returns_NT=returns)
-        return self.packed([rollouts[n] for n in own], part, keep_zero)
+        own = SHARES[shares][self.rank] if self.rank is not None else range(len(rollouts))
+        return self.packed([r if n in own else light(r) for n, r in enumerate(rollouts)], credit, keep_zero)
 
     def learner(self, stage, algorithm, gap_limit=math.inf):
         with torch.no_grad():
@@ -140,16 +135,17 @@ class Player:
         return Learner(self.policy, stage, algorithm, temperature=0.9, reference=reference, critic=critic, teacher=teacher,
                        gap_limit=gap_limit)  # fmt: skip
 
-    def credit(self, stage, algorithm, learner):
+    def credit(self, stage, algorithm, learner, shares):
+        ones = Credit(advantages=torch.ones(12))
         if algorithm is None:
-            return Credit(advantages=torch.ones(12))
+            return ones
         signals = Signals(
             self.rollouts,
             self.scores,
             stage if isinstance(stage, RlStage) else RlStage(kind="rl", steps=1),
             weights=[{"a": 1.0, "b": 0.5}] * 12,
             kl=getattr(stage, "kl", 0.0),
-            measure=lambda names: learner.measure(self.packed(self.rollouts), names),
+            measure=lambda names: learner.measure(self.mine(self.rollouts, ones, shares, True), names),
             greedy=lambda: torch.full((12,), 0.4),
             past=lambda rollout: (2, 6, 0.3, 0.5),
         )
@@ -162,7 +158,7 @@ class Player:
         if isinstance(stage, RlStage):
             algorithm = load_algorithm(stage.algorithm, stage.settings, 7)
         learner = self.learner(stage, algorithm)
-        credit = self.credit(stage, algorithm, learner)
+        credit = self.credit(stage, algorithm, learner, shares)
         count, batches = getattr(stage, "minibatches", 1), []
         for k in range(count):
             left_out = torch.tensor([r.group % count != k for r in self.rollouts])

@@ -42,10 +42,10 @@ class Scripted(TurnCollector):
     plus `off`, the sampler's own error, in turn."""
 
     def __init__(self, policy, script, off=(0.0,)):
-        super().__init__(policy, SimpleNamespace(batch_size=256))
+        super().__init__(policy, SimpleNamespace(batch_size=256, rest=lambda: None))
         self.script, self.off, self.calls = script, off, []
 
-    def collect(self, prompts, inputs, size, sampling, version=0):
+    def collect(self, prompts, inputs, size, sampling, version=0, numbers=()):
         self.calls.append((len(prompts), size, sampling))
         return [
             self.one(p, i, text, n, sampling.temperature or 1.0, self.off[k % len(self.off)])
