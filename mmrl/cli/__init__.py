@@ -25,6 +25,7 @@ COMMANDS = {
     "train": "Train a policy as a run file says.",
     "eval": "Evaluate a run file's policy or a run's checkpoint.",
     "mix": "Find the mixture of tasks to train on.",
+    "plan": "Predict whether a run fits, and how long a step takes.",
     "compare": "Compare runs on the held-out prompts that all of them answered.",
     "list": "List what a run file can name, such as tasks and algorithms.",
     "plugins": "List plugins, and why one does not load.",
