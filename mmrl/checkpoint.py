@@ -16,6 +16,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from mmrl import ranks
 from mmrl.errors import UserError
 from mmrl.learn import Learner
 from mmrl.policies.policy import Policy
@@ -30,6 +31,10 @@ def save(path: Path, policy: Policy, learner: Learner, state: Mapping[str, Any])
     Everything is written and flushed beside its place and then renamed, so a kill at any moment leaves the last one whole.
     Raises UserError when the disk is full or not writable; earlier checkpoints are untouched.
     """
+    ranks.first(lambda: _save(path, policy, learner, state))
+
+
+def _save(path: Path, policy: Policy, learner: Learner, state: Mapping[str, Any]) -> None:
     aside = path.with_name(f".{path.name}.tmp")
     try:
         if path.exists():  # the same step, so the same weights: only the state has moved on

@@ -264,8 +264,8 @@ class Learner:
 
     @torch.no_grad()
     def measure(self, batch: Batch, names: frozenset[str]) -> dict[str, torch.Tensor]:
-        """Of every trained token of all ranks, [N, T], 0 behind a rollout's end: `logprobs`, `reference`, `teacher`, `values`; with
-        `values` also `bootstrap` [N], the value of the state in which each rollout was left."""
+        """Of every trained token of all ranks, [N, T], 0 behind a rollout's end: `logprobs`, `reference`, `teacher`, `values`;
+        with `values` also `bootstrap` [N], the value of the state in which each rollout was left."""
         shape = (len(batch.lengths_N), int(batch.lengths_N.max()) if len(batch.lengths_N) else 0)
         found = {name: torch.zeros(shape, device=self.policy.device) for name in names}
         bootstrap_N = torch.zeros(shape[0], device=self.policy.device)

@@ -42,6 +42,11 @@ def is_first() -> bool:
     return rank() == 0
 
 
+def local_device() -> str:
+    """Which of this machine's GPUs is this rank's, as ":N"; empty for one process, which takes the first."""
+    return f":{torch.cuda.current_device()}" if count() > 1 else ""
+
+
 def is_mine(number: int) -> bool:
     """Whether this rank's share holds what has this number: each has every `count`-th."""
     return number % count() == rank()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from mmrl import plugins
+from mmrl import plugins, ranks
 from mmrl.algorithms.loss import negative_log_likelihood, policy_gradient
 from mmrl.algorithms.presets import load_algorithm, settings_of, with_defaults
 from mmrl.config import check_ranges, explain
@@ -334,7 +334,9 @@ def verifier_ids(config: RunConfig) -> dict[str, dict[str, Any]]:
 def device_of(config: RunConfig) -> str:
     """The torch device that `policy.device` stands for. Raises UserError when this machine lacks it."""
     if config.policy.device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        return f"cuda{ranks.local_device()}" if torch.cuda.is_available() else "cpu"
+    if ranks.count() > 1 and config.policy.device.startswith("cuda:"):
+        raise UserError(f'policy.device = {config.policy.device!r} is one GPU, and {ranks.count()} learners run: use "auto"')
     return present("policy.device", config.policy.device)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from mmrl import checkpoint, plugins
+from mmrl import checkpoint, plugins, ranks
 from mmrl.collect.collector import Collector, collector_of
 from mmrl.condition import shown_as
 from mmrl.config import SMOKE
@@ -94,7 +94,7 @@ class Run:
         self.at = Position()
         self.steps: Steps
         self.watch = Watch(config.limits, config.judge, config.generate)
-        self.trackers = Trackers(config, folder, self.progress.note)
+        self.trackers = Trackers(config, folder, self.progress.note, config.record.trackers if ranks.is_first() else [])
         self.resume: tuple[Path, dict[str, torch.Tensor]] | None = None
         """Checkpoint folder and learner state that the first stage prepared picks up."""
         self.stop = False
@@ -233,7 +233,8 @@ class Run:
         every = self.config.checkpoint.every
         if every and self.at.step % every == 0:
             self.save()
-        if self.stop:
+        if ranks.any_of(self.stop):
+            self.stop = True
             raise KeyboardInterrupt
 
     def evaluate(self, names: Sequence[str]) -> None:
@@ -277,13 +278,15 @@ class Run:
         """A checkpoint of this moment."""
         started = time.perf_counter()
         path = self.folder.checkpoint_dir(self.at.step)
-        checkpoint.save(path, self.policy, self.steps.learner, vars(self.at))
         best = None if self.at.best_step is None else self.folder.checkpoint_dir(self.at.best_step)
-        checkpoint.prune(self.folder.checkpoints(), self.config.checkpoint.keep, best)
+        checkpoint.save(path, self.policy, self.steps.learner, vars(self.at))
+        ranks.first(lambda: checkpoint.prune(self.folder.checkpoints(), self.config.checkpoint.keep, best))
         self.at.seconds["other"] = self.at.seconds.get("other", 0.0) + time.perf_counter() - started
 
     def observe(self, hook: str, **arguments: Any) -> None:
-        """Tell plugins; one that fails is written down and does not stop the run."""
+        """Tell plugins, once for all ranks; one that fails is written down and does not stop the run."""
+        if not ranks.is_first():
+            return
         for name, caller in plugins.registry().callers(hook):
             try:
                 caller(**arguments)

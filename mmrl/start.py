@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import platform
 import re
 import shutil
 import signal
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from mmrl import checkpoint, plugins
+from mmrl import checkpoint, plugins, ranks
 from mmrl.collect.collector import collector_of
 from mmrl.config import as_data
 from mmrl.data.seeds import derive
@@ -33,6 +34,7 @@ from mmrl.refuse import check_config, check_model, device_of, of_teacher, remark
 from mmrl.run import Position, Progress, Run, lend_eyes, opening, shown_in
 from mmrl.schema import EXPERT, DistillStage, PolicyConfig, RunConfig
 from mmrl.targets import calling, check_options, one_line
+from mmrl.unwritten import Unwritten
 
 
 def train(
@@ -49,38 +51,31 @@ def train(
     learned is kept in a checkpoint, and `resume=True` goes on as if nothing had happened. begun: is given the run before it goes,
     so that somebody else can stop it (`Run.stop`).
     """
-    config = resolved(config)
-    path = Path(config.runs) / config.name
-    tasks = check_config(config)
-    if config.train.threads:
-        torch.set_num_threads(config.train.threads)
-    going_on = resume and is_run(path)
-    if not going_on:
-        refuse_own_model(config, path)
-    if not going_on and not (overwrite and is_run(path)):
-        refuse_used(path, asked="--resume" if resume else "--overwrite" if overwrite else "")
-    with within_memory(config), contextlib.ExitStack() as held:
-        if is_run(path):
-            held.enter_context(alone(path))
-        folder = RunFolder.open(path, as_data(config)) if going_on else None
+    with ranks.joined(), within_memory(config), contextlib.ExitStack() as held:
+        config = resolved(config)
+        path = Path(config.runs) / config.name
+        tasks = check_config(config)
+        if config.train.threads:
+            torch.set_num_threads(config.train.threads)
+        folder = ranks.first(lambda: opened(config, path, held, resume, overwrite))
         if folder is not None and (path / "summary.json").exists():
             progress.note(f"{path} is finished: there is nothing to resume")
             return folder
-        found = newest(folder)
+        found = ranks.first(lambda: newest(folder))
         if found is None:
             check_model(config)
         judge = held.enter_context(_judge(config))
-        policy = load_policy(config, found / checkpoint.POLICY if found else None)  # while the judge's workers start
+        source = found / checkpoint.POLICY if found else None
+        policy = ranks.each(lambda: load_policy(config, source))  # while the judge's workers start
         check_packing(config, policy, progress)
         collector = collector_of(config, tasks, policy)
         held.callback(collector.close)
-        collector.ready()  # a simulator that can't be made, or doesn't fit, is refused while nothing is written
+        ranks.each(collector.ready)  # a simulator that can't be made, or doesn't fit, is refused while nothing is written
         judge.ready()
-        if folder is None:
-            if is_run(path):
-                shutil.rmtree(path)
-            folder = RunFolder.create(path, as_data(config), config.seed)
-            held.enter_context(alone(path))
+        folder = folder or ranks.first(lambda: created(config, path, held))
+        if not ranks.is_first():
+            folder = Unwritten(path)
+        ranks.each(lambda: check_shared(path))
         for remark in remarks(config, tasks):
             progress.note(remark)
         run = Run(config, tasks, folder, policy, judge, progress, lambda stage: load_teacher(config, stage, policy), collector)
@@ -92,6 +87,36 @@ def train(
         if run.stop:  # asked for in the last moments, when no step was left that it could end
             raise KeyboardInterrupt
     return folder
+
+
+def opened(config: RunConfig, path: Path, held: contextlib.ExitStack, resume: bool, overwrite: bool) -> RunFolder | None:
+    """The folder of the run that goes on; None where it begins. held: keeps others out of a folder that is there."""
+    going_on = resume and is_run(path)
+    if not going_on:
+        refuse_own_model(config, path)
+    if not going_on and not (overwrite and is_run(path)):
+        refuse_used(path, asked="--resume" if resume else "--overwrite" if overwrite else "")
+    if is_run(path):
+        held.enter_context(alone(path))
+    return RunFolder.open(path, as_data(config)) if going_on else None
+
+
+def created(config: RunConfig, path: Path, held: contextlib.ExitStack) -> RunFolder:
+    """A new folder, in place of an older run's."""
+    if is_run(path):
+        shutil.rmtree(path)
+    folder = RunFolder.create(path, as_data(config), config.seed)
+    held.enter_context(alone(path))
+    return folder
+
+
+def check_shared(path: Path) -> None:
+    """UserError in a rank that doesn't see the run folder that the first has made."""
+    if not is_run(path):
+        raise UserError(
+            f"rank {ranks.rank()} on {platform.node()} doesn't see the run folder {path} that rank 0 has made: let runs = ... "
+            "name a folder that all machines share"
+        )
 
 
 def refuse_own_model(config: RunConfig, path: Path) -> None:
@@ -139,7 +164,7 @@ def stopping_gently(run: Run) -> Iterator[None]:
         run.stop = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
         with contextlib.suppress(OSError):  # not through the console, which may be in the middle of a line
-            os.write(2, b"\nstopping after this step; Ctrl-C again to stop at once\n")
+            os.write(2, b"\nstopping after this step; Ctrl-C again to stop at once\n" if ranks.is_first() else b"")
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -164,9 +189,10 @@ def finish(run: Run) -> None:
             run.folder.error(run.at.step, "the end of the run", str(error))
         raise
     finally:
-        if status != "finished" and run.consistent and run.at.step and not run.folder.checkpoint_dir(run.at.step).exists():
+        if status != "finished" and run.consistent and run.at.step and ranks.leaving():
             with contextlib.suppress(UserError):  # the fault that ended the run is already on its way to the person
-                run.save()
+                if not ranks.first(run.folder.checkpoint_dir(run.at.step).exists):
+                    run.save()
         if status == "finished":
             run.folder.summary(run.summary())
         run.trackers.finish(status)
@@ -195,7 +221,7 @@ def restore(run: Run, path: Path | None) -> None:
             fault = error.errors()[0]
             raise ValueError(f"{'.'.join(map(str, fault['loc']))} of its state: {fault['msg']}") from error
         check_position(run, path)
-    run.folder.rewind(run.at.step)
+    ranks.each(lambda: run.folder.rewind(run.at.step))
     run.watch.replay(read_rows(run.folder.path / "metrics.jsonl"), [s.steps for s in run.config.stages])
     run.progress.note(f"resumed after step {run.at.step}")
     run.resume = (path, tensors)

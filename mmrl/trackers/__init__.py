@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mmrl import plugins
@@ -26,9 +26,12 @@ PATIENCE = 3
 class Trackers:
     """The trackers that a run file names. None of these methods raises because of what a tracker does."""
 
-    def __init__(self, config: RunConfig, folder: RunFolder, note: Callable[[str], None]) -> None:
-        """note: is given one sentence the first time that a tracker fails."""
+    def __init__(
+        self, config: RunConfig, folder: RunFolder, note: Callable[[str], None], ids: Sequence[str] | None = None
+    ) -> None:
+        """note: is given one sentence the first time that a tracker fails. ids: of other trackers than the run file's."""
         self.config, self.folder, self.note = config, folder, note
+        self.ids = config.record.trackers if ids is None else ids
         self._trackers: dict[str, Tracker] = {}
         self._failures: dict[str, int] = {}
         """Id -> failures in a row, of those that ever failed."""
@@ -38,7 +41,7 @@ class Trackers:
         """Begin, or go on after `step`. Call it once, when the run folder has been put back to that step."""
         self._step = step
         config = as_data(self.config)
-        for id in dict.fromkeys(self.config.record.trackers):
+        for id in dict.fromkeys(self.ids):
             with self._surviving(id, "start"):
                 tracker = make_tracker(id)
                 tracker.start(
