@@ -19,6 +19,12 @@ from torch import distributed
 from mmrl.errors import UserError
 
 T = TypeVar("T")
+
+
+class RankLost(UserError):
+    """Another rank died: no fault of the run, which goes on from its newest checkpoint."""
+
+
 LEAVING_S = 30.0
 """How long a rank that ends waits for the others to end too."""
 _groups: dict[str, Any] = {}
@@ -167,7 +173,7 @@ def joined() -> Iterator[None]:
     except RuntimeError as error:  # what torch raises where the others can't be reached
         if not _is_of_others(error):
             raise
-        raise UserError(
+        raise RankLost(
             f"rank {rank()}: another of the {count()} ranks died or can't be reached: see what it said; the run goes on from its "
             "newest checkpoint with --resume"
         ) from error

@@ -9,6 +9,7 @@ import torch
 from pydantic import ValidationError
 
 from mmrl import plugins, ranks
+from mmrl.actors import imported
 from mmrl.algorithms.loss import negative_log_likelihood, policy_gradient
 from mmrl.algorithms.presets import load_algorithm, settings_of, with_defaults
 from mmrl.config import check_ranges, explain
@@ -41,6 +42,7 @@ def check_config(config: RunConfig) -> dict[str, Task]:
     tasks = {entry.label: registry.make_task(entry.id, entry.options) for entry in config.tasks}
     check_acting(config, tasks, acts)
     check_sampler(config, acts)
+    check_placement(config, acts)
     check_verifiers(config, tasks)
     weights = task_weights(config)
     for number, stage in enumerate(config.stages):
@@ -138,6 +140,23 @@ def check_sampler(config: RunConfig, acts: bool) -> None:
     from mmrl.generate.vllm_engine import check_installed
 
     check_installed()
+
+
+def check_placement(config: RunConfig, acts: bool) -> None:
+    """Refuse what engines in processes of their own can't do."""
+    compute = config.compute
+    if compute.placement == "colocated":
+        return
+    where = f'compute.placement = "{compute.placement}"'
+    if acts:
+        raise UserError(f'{where} is of samplers of words, and policy.kind = {config.policy.kind!r} acts: use "colocated"')
+    if config.evaluate.steer:
+        raise UserError(f'{where} can\'t be steered (evaluate.steer): use "colocated"')
+    if compute.engines < compute.learners:
+        raise UserError(
+            f"compute.engines = {compute.engines} for compute.learners = {compute.learners}: each learner needs one at least"
+        )
+    imported(where)
 
 
 def check_variant(label: str, task: Task, items: Indexable) -> None:

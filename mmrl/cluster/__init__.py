@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from mmrl import __version__
+from mmrl.actors import switches
 from mmrl.cluster.connect import connected
 from mmrl.cluster.room import Wanted, check_room, lacking
 from mmrl.config import as_data
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 HEARD_S = 0.5
 """Seconds after which the terminal asks again what was said."""
+LEAVING_S = 30.0
+"""Seconds that the others may take to end after one learner did."""
 LOOK_S = 5.0
 """Seconds between two looks at what the cluster has."""
 
@@ -48,7 +51,7 @@ def train_on_cluster(
         job = {
             "config": as_data(config),
             "folder": os.getcwd(),
-            "environment": {name: value for name, value in os.environ.items() if name.startswith("MMRL_")},
+            "environment": switches(),
             "versions": {"mmrl": __version__},
             "resume": resume,
             "overwrite": overwrite,
@@ -73,19 +76,21 @@ def train_on_cluster(
 def follow(ray: Any, relay: Any, ended: Any, progress: Progress, stop: threading.Event, wanted: Wanted) -> tuple[str, str]:
     """Tell what the run says until it ends: (how, the words of it). stop: set when the person wants it to end."""
     asked, missing, looked = False, "", time.monotonic()
-    outcome = ("died", "it said nothing of why")
+    outcome, deadline = ("died", "it said nothing of why"), float("inf")
     while True:
         over = bool(ray.wait([ended], timeout=0)[0])
         for name, arguments in ray.get(relay.told.remote(0.0 if over else HEARD_S)):
             if name == "ended":
-                outcome = arguments
+                outcome, deadline = arguments, time.monotonic() + LEAVING_S
             elif name == "broke":
                 sys.stderr.write(arguments[0])
             else:
                 getattr(progress, name)(*arguments)
         if over:
             found = ray.get(ended)
-            return ("died", found) if found else outcome
+            return ("died", found) if found and deadline == float("inf") else outcome
+        if time.monotonic() > deadline:  # a learner may wait for one that was refused something
+            return outcome
         if stop.is_set() and not asked:
             asked = True
             ray.get(relay.ask_to_stop.remote())

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import os
 import re
 import socket
 from collections.abc import Iterator
 from typing import Any
 
+from mmrl.actors import imported, start_here
 from mmrl.cluster.room import Wanted
 from mmrl.errors import UserError
 from mmrl.targets import one_line
@@ -25,35 +24,24 @@ def connected(address: str, wanted: Wanted) -> Iterator[Any]:
     where = re.fullmatch(r"ray://\[?([^/]+?)\]?:([0-9]{1,5})/?", address)
     if address not in ("auto", "local") and not where:
         raise UserError(f"--cluster {address!r} is no address of a cluster: give {FORMS}")
-    if importlib.util.find_spec("ray") is None:
-        raise UserError('--cluster needs Ray, which is not installed: pip install "mmrl[ray]"')
+    ray = imported("--cluster")
     if where:
         check_answers(address, where[1], int(where[2]))
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing about a run leaves the machine
-    import ray
-
     if ray.is_initialized():  # of whoever called; theirs to end
         yield ray
         return
-    try:
-        with quiet_client():
-            ray.init(**arguments(address, wanted))
-    except Exception as error:
-        raise UserError(fault(address, error)) from error
+    if address == "local":
+        start_here("--cluster local", wanted.learners + wanted.engines)
+    else:
+        try:
+            with quiet_client():
+                ray.init(address, log_to_driver=False, logging_level="ERROR")
+        except Exception as error:
+            raise UserError(fault(address, error)) from error
     try:
         yield ray
     finally:
         ray.shutdown()
-
-
-def arguments(address: str, wanted: Wanted) -> dict[str, Any]:
-    """Of `ray.init`."""
-    plain: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": "ERROR", "namespace": "mmrl"}
-    if address != "local":
-        return plain
-    # processes may be more than cores here, as they may be under torchrun; ports are any that are free, on loopback alone
-    cpus = max(os.cpu_count() or 1, wanted.learners + wanted.engines)
-    return plain | {"num_cpus": cpus, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
 
 
 def check_answers(address: str, host: str, port: int) -> None:
@@ -86,8 +74,6 @@ def fault(address: str, error: Exception) -> str:
     said = one_line(error)
     if "ersion" in said and ("mismatch" in said or "does not match" in said):
         return f"--cluster {address} runs other versions than are here: {said[:300]}: install the same Python and Ray on both"
-    if address == "local":
-        return f"--cluster local: Ray can't start here: {said[:300]}: see /tmp/ray/session_latest/logs, or free what it needs"
     if address == "auto":
         return (
             "--cluster auto: this machine is part of no cluster: start one (ray start --head), or give ray://HOST:PORT or local"

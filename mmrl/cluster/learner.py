@@ -7,7 +7,6 @@ import os
 import platform
 import time
 import traceback
-import uuid
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,8 +15,6 @@ from typing import Any
 from mmrl import __version__, ranks
 from mmrl.errors import UserError
 
-SEEN_S = 20.0
-"""Seconds that a file of one node may take to be seen by the others."""
 FREED_S = 180.0
 """Seconds that a process of the attempt before may take to let go of the run folder."""
 
@@ -28,24 +25,29 @@ def learn(job: Mapping[str, Any]) -> None:
 
     from mmrl.cluster.relay import Quiet, Teller
 
-    first = ray.train.get_context().get_world_rank() == 0
+    rank = ray.train.get_context().get_world_rank()
     teller = Teller(job["relay"])
+    how, why = "finished", ""
     try:
         with as_at_the_terminal(job, teller):
-            _learn(job, first, teller if first else Quiet())
-        how, why = "finished", ""
-    except KeyboardInterrupt:
-        how, why = "stopped", ""
-    except UserError as error:
-        how, why = "refused", str(error)
-    except Exception:
-        teller.tell("broke", f"learner {ray.train.get_context().get_world_rank()}:\n{traceback.format_exc()}")
+            _learn(job, teller if rank == 0 else Quiet())
+    except ranks.RankLost:
         raise
-    if first:
+    except KeyboardInterrupt:
+        how = "stopped"
+    except UserError as error:
+        teller.tell("ended", "refused", str(error))
+        return
+    except SystemExit:  # of a rank whose fault the first tells
+        return
+    except Exception:
+        teller.tell("broke", f"learner {rank}:\n{traceback.format_exc()}")
+        raise
+    if rank == 0:
         teller.tell("ended", how, why)
 
 
-def _learn(job: Mapping[str, Any], first: bool, progress: Any) -> None:
+def _learn(job: Mapping[str, Any], progress: Any) -> None:
     import ray
 
     from mmrl.config import parse_config
@@ -55,7 +57,6 @@ def _learn(job: Mapping[str, Any], first: bool, progress: Any) -> None:
     config = parse_config(job["config"])
     path = Path(config.runs) / config.name
     ranks.together(lambda: check_node(job))
-    check_shared(path.parent)
     attempt, mark = ranks.first(lambda: ray.get(job["relay"].begin.remote(mark_of(path))))
     if attempt:
         progress.note(f"a process died: the run goes on from its last checkpoint (retry {attempt} of {job['retries']})")
@@ -63,7 +64,7 @@ def _learn(job: Mapping[str, Any], first: bool, progress: Any) -> None:
     replaced = ranks.first(lambda: mark_of(path) != mark)
     going_on = job["resume"] or (attempt > 0 and (replaced or not job["overwrite"]))
     folder = train(config, progress, resume=going_on, overwrite=job["overwrite"] and not going_on, begun=progress.begun)
-    if first:
+    if ranks.is_first():
         write_report(folder.path)
 
 
@@ -93,38 +94,6 @@ def check_node(job: Mapping[str, Any]) -> None:
         raise UserError(
             f"node {here} has no folder {folder} ({error.strerror}): give the command in a folder that all nodes see"
         ) from None
-
-
-def check_shared(runs: Path) -> None:
-    """UserError when a node doesn't see what the first learner writes into the folder of runs."""
-    name = ranks.first(lambda: f".seen-{uuid.uuid4().hex}")
-
-    def look() -> None:
-        deadline = time.monotonic() + SEEN_S
-        while not (runs / name).exists():
-            if time.monotonic() > deadline:
-                raise UserError(
-                    f"node {platform.node()} doesn't see what the first learner writes into {runs.absolute()}: set `runs` to a "
-                    "folder that all nodes share"
-                )
-            time.sleep(0.2)
-            with contextlib.suppress(OSError):  # a folder of the network is read anew
-                os.listdir(runs)
-
-    try:
-        ranks.first(lambda: write(runs, name))
-        ranks.together(look)
-    finally:
-        if ranks.is_first():
-            (runs / name).unlink(missing_ok=True)
-
-
-def write(runs: Path, name: str) -> None:
-    try:
-        runs.mkdir(parents=True, exist_ok=True)
-        (runs / name).touch()
-    except OSError as error:
-        raise UserError(f"{runs.absolute()} can't be written to ({error.strerror}): give another folder of runs") from None
 
 
 def mark_of(path: Path) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from mmrl.collect.steps import StepCollector
 from mmrl.collect.turns import TurnCollector
-from mmrl.generate.local import LocalGenerator
+from mmrl.generate.engines import EngineActors, sampler_of
 from mmrl.generate.sampling import Generator, Sampling
 from mmrl.interfaces import Task
 from mmrl.policies.acting import ActingPolicy
@@ -81,10 +81,7 @@ def collector_of(config: RunConfig, tasks: Mapping[str, Task], policy: Policy) -
 
 
 def generator_of(config: RunConfig, policy: VLM) -> Generator:
-    """What completions are sampled with."""
-    if config.compute.sampler == "local":
-        return LocalGenerator(policy, config.generate.batch_size)
-    from mmrl.generate.vllm import VllmGenerator
-
-    longest = config.generate.max_context or policy.longest
-    return VllmGenerator(policy, config.compute, config.generate.batch_size, longest)
+    """What completions are sampled with, and where."""
+    if config.compute.placement == "colocated":
+        return sampler_of(config, policy)
+    return EngineActors(config, policy, sampler_of(config, policy) if config.compute.placement == "hybrid" else None)
