@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,13 +40,12 @@ def command(
 
     From shapes alone: nothing is loaded, and the machine need not be at hand. Exits with 1 when it does not fit.
     """
-    from mmrl.cli.terminal import quiet
     from mmrl.config import load_config
     from mmrl.plan import machines, predict, sizes_of
     from mmrl.plan.sources import found
     from mmrl.refuse import device_of, resolved
 
-    quiet()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of each attempt
     config = resolved(load_config(run_file, overrides))
     sizes = sizes_of(config, found(config.policy), text, images, pixels, completion)
     if machine is None:

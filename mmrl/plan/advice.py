@@ -52,8 +52,8 @@ class Offload:
     def words(self) -> str:
         ratio = self.exposed_s / self.forward_s
         return (
-            f"activation offload {'would pay' if self.pays else 'does not pay'}: moving {self.bytes:,} bytes a token and layer to "
-            f"the host and back, beside what is computed, takes {ratio:.1f} times as long as computing the layer again"
+            f"activation offload {'would pay' if self.pays else 'does not pay'}: moving {self.bytes:,} bytes a token and layer "
+            f"to the host and back, beside what is computed, takes {ratio:.1f} times as long as computing the layer again"
         )
 
 

@@ -48,6 +48,8 @@ class Machine:
     """Seconds that Python and torch need to start an operation. Of a GPU they run beside what it computes."""
     matmul: float = 0.65
     """Share of `flops` that large matrix products reach."""
+    thin: float = 1.0
+    """Share of that which products of some ten rows reach, as in decoding, where reading weights doesn't limit them."""
     attention: float = 0.25
     """Share of `flops` that attention with a mask reaches."""
     streaming: float = 0.8
@@ -143,39 +145,41 @@ def cpu(inner: int = 512) -> Machine:
         for _ in range(2000):
             small.mul(small)
 
-    copied = _copying("cpu", 2**24)
+    copied, rate = _copying("cpu", 2**24), _rate("cpu", torch.float32, inner)
     return Machine(
         name=f"this machine's CPU, {threads} thread{'s' * (threads > 1)}",
         kind="cpu",
         memory=memory,
         flops=_rate("cpu", torch.bfloat16, inner),
-        flops32=_rate("cpu", torch.float32, inner),
+        flops32=rate,
         bandwidth=copied,
         link=copied / 2,
         host=copied,
         network=1.25 * GB,
         node=1,
-        launch=_best(many) / 2000,
+        launch=2.5 * _best(many) / 2000,  # the modules around an operation take their time too
         matmul=1.0,
+        thin=min(1.0, _rate("cpu", torch.float32, inner, 16) / rate),
         attention=0.5,
         streaming=1.0,
         source="measured",
     )
 
 
-def _rate(device: str, dtype: Any, width: int) -> float:
-    """Floating-point operations a second of matrix products of this width."""
+def _rate(device: str, dtype: Any, width: int, rows: int = 0) -> float:
+    """Floating-point operations a second of matrix products of this width, of so many rows or as many."""
     import torch
 
-    a, b = (torch.ones(width, width, device=device, dtype=dtype) for _ in range(2))
-    times = max(1, (4 if device == "cpu" else 64) * 512**3 // width**3)
+    rows = rows or width
+    a, b = (torch.ones(n, width, device=device, dtype=dtype) for n in (rows, width))
+    times = max(1, (4 if device == "cpu" else 64) * 512**3 // (rows * width**2))
 
     def work() -> None:
         for _ in range(times):
-            a @ b
+            torch.nn.functional.linear(a, b)
         _wait(device)
 
-    return times * 2 * width**3 / _best(work)
+    return times * 2 * rows * width**2 / _best(work)
 
 
 def _copying(device: str, size: int) -> float:
@@ -193,14 +197,18 @@ def _copying(device: str, size: int) -> float:
 
 
 def _best(work: Callable[[], None], times: int = 5) -> float:
-    """Seconds of the fastest of some runs after a first one: what else the machine does comes on top of it."""
+    """Seconds of the fastest of some runs after a first one: what else the machine does comes on top of it. Where torch has one
+    thread, of the processor."""
+    import torch
+
+    clock = time.process_time if torch.get_num_threads() == 1 and not torch.cuda.is_available() else time.perf_counter
     work()
     found = []
     for _ in range(times):
-        started = time.perf_counter()
+        started = clock()
         work()
-        found.append(time.perf_counter() - started)
-    return min(found)
+        found.append(clock() - started)
+    return max(min(found), 1e-9)
 
 
 def _wait(device: str) -> None:

@@ -108,13 +108,15 @@ class Clock:
         t, b, tokens = self.shapes.text, self.b, rows * length
         flops = 2.0 * self.layer_weights * t.layers * tokens
         seen = 4.0 * t.q * (length + cached) * t.layers * tokens  # all of the mask's rectangle is computed
-        products = max(flops / (self.rate * self.machine.matmul), b * self.layer_weights * t.layers / self.stream)
+        reached = self.machine.matmul * (self.machine.thin if length == 1 else 1.0)
+        products = max(flops / (self.rate * reached), b * self.layer_weights * t.layers / self.stream)
         norm = 4 * b + 7 * FULL if b < FULL else 7 * FULL
         own = 2 * norm * t.hidden + 12 * b * (t.q + t.k) + 8 * b * t.q + 6 * b * t.hidden + 5 * b * t.inner
         if self.shapes.family == "qwen3_vl":
             own += norm * (t.q + t.k)
         mask = 0 if cached else (1 + 3 * b) * length  # made from the boolean one, then read
-        moved = tokens * t.layers * (own + mask) + rows * cached * cache_token(self.shapes, b)
+        read = 1 + 3 * t.q // t.k if self.machine.kind == "cpu" else 1  # there torch repeats keys and values for each head
+        moved = tokens * t.layers * (own + mask) + read * rows * cached * cache_token(self.shapes, b)
         started = OPERATIONS[self.shapes.family][0] * t.layers * (DECODING if cached else 1.0) + AROUND
         return Cost(
             products=products,

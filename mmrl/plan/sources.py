@@ -28,8 +28,11 @@ class Found:
 
 
 def found(config: PolicyConfig, model: str = "", online: bool = True) -> Found:
-    """The shapes of `policy.model`, or of another in its place. online: the hub may be asked, not only its cache. UserError where they can't be known: for a policy that acts, a
-    family that isn't known here, and a hub name when the hub can't be reached."""
+    """The shapes of `policy.model`, or of another in its place. online: the hub may be asked, not only its cache.
+
+    UserError where they can't be known: for a policy that acts, a family that isn't known here, a hub name when the hub can't be
+    reached.
+    """
     name = model or config.model
     if config.kind != "vlm":
         raise UserError(f"mmrl plan knows policies that write, and policy.kind = {config.kind!r} is another kind")
