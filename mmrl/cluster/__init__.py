@@ -12,7 +12,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mmrl import __version__
@@ -66,15 +67,18 @@ def train_on_cluster(
         relay = ray.remote(Relay).options(**head).remote()
         try:
             with asked_to_stop() as stop:
-                outcome = follow(ray, relay, relay.fit.remote(relay, job), progress, stop, wanted)
+                outcome = follow(ray, relay, relay.fit.remote(relay, job), progress, stop, partial(lacking, ray, wanted, use_gpu))
         finally:
             with contextlib.suppress(Exception):  # the cluster may be gone, and its processes with it
                 ray.kill(relay)
     conclude(*outcome, retries=config.compute.retries)
 
 
-def follow(ray: Any, relay: Any, ended: Any, progress: Progress, stop: threading.Event, wanted: Wanted) -> tuple[str, str]:
-    """Tell what the run says until it ends: (how, the words of it). stop: set when the person wants it to end."""
+def follow(
+    ray: Any, relay: Any, ended: Any, progress: Progress, stop: threading.Event, lacking: Callable[[], str]
+) -> tuple[str, str]:
+    """Tell what the run says until it ends: (how, the words of it). stop: set when the person wants it to end. lacking: what the
+    cluster hasn't of what the run needs, such as a node."""
     asked, missing, looked = False, "", time.monotonic()
     outcome, deadline = ("died", "it said nothing of why"), float("inf")
     while True:
@@ -95,7 +99,7 @@ def follow(ray: Any, relay: Any, ended: Any, progress: Progress, stop: threading
             asked = True
             ray.get(relay.ask_to_stop.remote())
         if time.monotonic() - looked > LOOK_S:
-            looked, before, missing = time.monotonic(), missing, lacking(ray, wanted)
+            looked, before, missing = time.monotonic(), missing, lacking()
             if missing and missing != before:
                 progress.note(f"{missing}: waiting for a node to come back; Ctrl-C ends the run, which --resume goes on with")
         if asked and missing:  # there is nobody who could end a step

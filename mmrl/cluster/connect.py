@@ -14,6 +14,7 @@ from mmrl.errors import UserError
 from mmrl.targets import one_line
 
 FORMS = "ray://HOST:PORT, auto (the cluster that this machine is part of) or local (a fresh one)"
+TRIES = 3
 PATIENCE_S = 10.0
 """Seconds that an address may take to answer."""
 
@@ -33,15 +34,24 @@ def connected(address: str, wanted: Wanted) -> Iterator[Any]:
     if address == "local":
         start_here("--cluster local", wanted.learners + wanted.engines)
     else:
-        try:
-            with quiet_client():
-                ray.init(address, log_to_driver=False, logging_level="ERROR")
-        except Exception as error:
-            raise UserError(fault(address, error)) from error
+        join(ray, address)
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def join(ray: Any, address: str) -> None:
+    """Connect to a cluster that is there. UserError where that can't be done."""
+    for left in reversed(range(TRIES)):
+        try:
+            with quiet_client():
+                ray.init(address, log_to_driver=False, logging_level="ERROR")
+            return
+        except Exception as error:
+            if left and "Starting Ray client server failed" in str(error):  # it gives up after a while on a busy machine
+                continue
+            raise UserError(fault(address, error)) from error
 
 
 def check_answers(address: str, host: str, port: int) -> None:

@@ -40,9 +40,7 @@ class Relay:
             try:
                 trainer.fit()
             except Exception as error:  # noqa: BLE001  whatever it is, the person is told
-                failures = getattr(error, "worker_failures", None) or {0: error}
-                rank, first = min(failures.items(), key=lambda found: found[0])
-                return f"learner {rank}: {one_line(getattr(first, '_base_exc', first))[:300]}"
+                return said_by(error)
         return ""
 
     def begin(self, mark: str) -> tuple[int, str]:
@@ -67,6 +65,17 @@ class Relay:
 
     def ask_to_stop(self) -> None:
         self._stop.set()
+
+
+def said_by(error: BaseException) -> str:
+    """Which learner a failure of Ray Train is from, and what it was, in one line."""
+    failures = getattr(error, "worker_failures", None) or {}
+    where = f"learner {min(failures)}: " if failures else ""
+    inner: BaseException | None = failures[min(failures)] if failures else error
+    while inner is not None:  # to what was raised first, through what Ray wrapped it in
+        error = inner
+        inner = next((e for name in ("controller_failure", "_base_exc", "cause") if (e := getattr(error, name, None))), None)
+    return f"{where}{type(error).__name__}: {one_line(error)[:300]}"
 
 
 class Teller:

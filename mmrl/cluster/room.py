@@ -46,7 +46,7 @@ def check_room(ray: Any, wanted: Wanted, device: str) -> bool:
     started = time.monotonic()
     while short := short_of(ray.available_resources(), wanted.amounts(use_gpu)):
         if time.monotonic() - started > PATIENCE_S:
-            raise UserError(f"{wanted} take {short} free, and others use the rest: wait for them, or ask for fewer")
+            raise UserError(f"{wanted} want {short} that are free: wait for what uses the others, or ask for fewer")
         time.sleep(0.5)
     return use_gpu
 
@@ -54,11 +54,9 @@ def check_room(ray: Any, wanted: Wanted, device: str) -> bool:
 def lacking(ray: Any, wanted: Wanted, use_gpu: bool = False) -> str:
     """What the cluster, with all that it has, can't hold of the run; empty when it can hold it."""
     short = short_of(ray.cluster_resources(), wanted.amounts(use_gpu))
-    return f"{wanted} take {short} in the cluster" if short else ""
+    return f"{wanted} want {short} in the cluster" if short else ""
 
 
 def short_of(there: dict[str, float], amounts: dict[str, int]) -> str:
     """The first resource of which there is less than asked for, in words."""
-    return next(
-        (f"{n} {name}s, and there are {there.get(name, 0):g}" for name, n in amounts.items() if there.get(name, 0) < n), ""
-    )
+    return next((f"{n} {name}s of {there.get(name, 0):g}" for name, n in amounts.items() if there.get(name, 0) < n), "")

@@ -173,6 +173,8 @@ class Ran:
     workers: int = 0
     vllm: list[float] = field(default_factory=list)
     """The memory of each vLLM that is started."""
+    engines: list[Any] = field(default_factory=list)
+    """Of the samplers in processes of their own: how many, how often one may die, and what samples beside them."""
     lanes: list[int] = field(default_factory=list)
     """Environments in each lane of simulators."""
     resets: list[list[list[int]]] = field(default_factory=list)
@@ -330,6 +332,14 @@ def watch(m, found):
             super().__init__(policy, batch_size)
             found.vllm.append(settings.memory)
 
+    class Engines(LocalGenerator):
+        """Stands for those that are Ray's, which have tests of their own."""
+
+        def __init__(self, config, policy, beside):
+            super().__init__(policy, config.generate.batch_size)
+            found.engines.append((config.compute.engines, config.compute.retries, beside is not None))
+
+    m.setattr("mmrl.collect.collector.EngineActors", Engines)
     m.setattr("mmrl.generate.vllm.VllmGenerator", Vllm)
     m.setattr("mmrl.generate.vllm_engine.check_installed", lambda: None)
 
@@ -1306,6 +1316,22 @@ ENTRIES = {
     "compute.sampler": Effect(to="vllm", each=True, seen=both(lambda r: r.vllm, [], [0.4]), why="vLLM samples"),
     "compute.memory": Effect(
         to=0.25, also={"compute.sampler": "vllm"}, seen=both(lambda r: r.vllm, [0.4], [0.25]), why="of which it takes less"
+    ),
+    "compute.placement": Effect(
+        to="hybrid",
+        also={"compute.engines": 2},
+        each=True,
+        seen=both(lambda r: r.engines, [], [(2, 2, True)]),
+        why="engines of their own, and one here",
+    ),
+    "compute.engines": Effect(
+        to=3, also={"compute.placement": "separate"}, seen=both(lambda r: r.engines, [(1, 2, False)], [(3, 2, False)]), why="more"
+    ),
+    "compute.retries": Effect(
+        to=0,
+        also={"compute.placement": "separate"},
+        seen=both(lambda r: r.engines, [(1, 2, False)], [(1, 0, False)]),
+        why="an engine that dies isn't started again",
     ),
     # what is kept
     "checkpoint.every": Effect(

@@ -55,6 +55,15 @@ REFUSED = {
     ),
     "another sampler": ({"compute": {"sampler": "sglang"}}, r"compute\.sampler.*'local' or 'vllm'"),
     "all of the GPU and more": ({"compute": {"memory": 1.5}}, r"compute\.memory.*less than or equal to 1"),
+    "fewer engines than learners": (
+        {"compute": {"placement": "separate", "learners": 2}},
+        r"compute\.engines = 1 for compute\.learners = 2: each learner needs one at least",
+    ),
+    "steering in engines": (
+        {"compute": {"placement": "hybrid"}, "evaluate": {"steer": True}},
+        r'compute\.placement = "hybrid" can\'t be steered \(evaluate\.steer\): use "colocated"',
+    ),
+    "another placement": ({"compute": {"placement": "elsewhere"}}, r"compute\.placement.*'colocated', 'separate' or 'hybrid'"),
     # groups and samples
     "a group of one": (stage(group_size=1), r"stages\.0\.group_size = 1: grpo compares .* sample at least 2"),
     "a task's group of one": (

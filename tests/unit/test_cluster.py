@@ -1,0 +1,306 @@
+"""What a run on a cluster says and refuses, without a cluster."""
+
+import importlib.util
+import os
+import socket
+import threading
+
+import pytest
+import torch
+
+import runs
+from mmrl import __version__, ranks
+from mmrl.cluster import conclude, follow, train_on_cluster
+from mmrl.cluster.connect import connected, fault
+from mmrl.cluster.learner import check_node, learn
+from mmrl.cluster.relay import Relay, Teller, said_by
+from mmrl.cluster.room import Wanted, check_room, lacking
+from mmrl.errors import UserError
+from mmrl.evaluate import Evaluation, Item
+from mmrl.generate.engines import packed_weights, shares, spare_gpus, take
+from mmrl.policies.vlm import VLM
+from mmrl.schema import ComputeConfig, LoraConfig, PolicyConfig
+
+
+class There:
+    """Stands for the module `ray`, connected to a cluster that has this."""
+
+    def __init__(self, has, free=None):
+        self.has, self.free = has, has if free is None else free
+
+    def cluster_resources(self):
+        return self.has
+
+    def available_resources(self):
+        return self.free
+
+
+# -- the way there ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("address", ["ray:/host:1", "10.0.0.1:6379", "http://host:10001", "ray://host", "somewhere"])
+def test_what_is_no_address_is_refused_with_those_that_are(address):
+    with pytest.raises(UserError, match=r"is no address of a cluster: give ray://HOST:PORT, auto .* or local"):
+        with connected(address, Wanted(1, 0)):
+            pass
+
+
+def test_without_ray_the_package_to_install_is_named(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else find(name))
+    with pytest.raises(UserError, match=r'--cluster needs Ray, which is not installed: pip install "mmrl\[ray\]"'):
+        train_on_cluster(runs.toy_config("."), runs.Silent(), "local")
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", runs.TOY)
+    with pytest.raises(UserError, match=r'compute\.placement = "separate" needs Ray, which is not installed'):
+        runs.run(runs.toy_config(".", compute={"placement": "separate"}))
+
+
+def test_where_nobody_answers_that_is_said_at_once():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"ray://127.0.0.1:{free.getsockname()[1]}"
+        with pytest.raises(UserError, match=r"nobody answers there \(.*refused\): start the cluster \(ray start --head"):
+            with connected(address, Wanted(1, 0)):
+                pass
+
+
+def test_other_versions_are_named():
+    said = "The client's Ray version does not match the server: 2.59.0 vs. 2.60.0\nThis may cause issues"
+    assert fault("ray://h:1", RuntimeError(said)).startswith("--cluster ray://h:1 runs other versions than are here: ")
+    said = "Version mismatch: The cluster was started with:\n    Ray: 2.59.0\n    Python: 3.12.1"
+    found = fault("auto", RuntimeError(said))
+    assert "3.12.1" in found and "\n" not in found and found.endswith("install the same Python and Ray on both")
+
+
+# -- its room -----------------------------------------------------------------------------------------------------------
+
+
+def test_engines_count_where_they_are_processes_of_their_own():
+    compute = ComputeConfig(learners=4, engines=3, tensor_parallel=2, placement="separate")
+    assert Wanted.of(compute).amounts(use_gpu=True) == {"CPU": 7, "GPU": 4 + 3 * 2}
+    colocated = compute.model_copy(update={"placement": "colocated"})
+    assert Wanted.of(colocated).amounts(use_gpu=True) == {"CPU": 4, "GPU": 4}
+    assert Wanted.of(colocated).amounts(use_gpu=False) == {"CPU": 4}
+
+
+def test_more_than_the_cluster_holds_is_refused_with_both_numbers(monkeypatch):
+    wanted = Wanted(5, 2)
+    with pytest.raises(
+        UserError, match=r"^compute\.learners = 5 and compute\.engines = 2 want 7 CPUs of 4 in the cluster: ask for"
+    ):
+        check_room(There({"CPU": 4.0}), wanted, "auto")
+    with pytest.raises(UserError, match=r"want 7 GPUs of 0 in the cluster"):
+        check_room(There({"CPU": 9.0}), wanted, "cuda")
+    monkeypatch.setattr("mmrl.cluster.room.PATIENCE_S", 0.0)
+    with pytest.raises(UserError, match=r"want 7 CPUs of 3 that are free: wait for what uses the others"):
+        check_room(There({"CPU": 9.0}, {"CPU": 3.0}), wanted, "auto")
+
+
+def test_gpus_are_taken_where_there_are_some_and_they_are_not_refused():
+    assert check_room(There({"CPU": 9.0, "GPU": 8.0}), Wanted(2, 0), "auto") is True
+    assert check_room(There({"CPU": 9.0, "GPU": 8.0}), Wanted(2, 0), "cpu") is False
+    assert check_room(There({"CPU": 9.0}), Wanted(2, 0), "auto") is False
+    assert lacking(There({"CPU": 9.0, "GPU": 1.0}), Wanted(2, 0), True) == "compute.learners = 2 want 2 GPUs of 1 in the cluster"
+
+
+# -- what is said -------------------------------------------------------------------------------------------------------
+
+
+class Called:
+    """A Ray actor in this process: what is asked of it is done at once."""
+
+    def __init__(self, actor):
+        self._actor = actor
+
+    def __getattr__(self, name):
+        method = getattr(self._actor, name)
+        return type("Method", (), {"remote": staticmethod(method)})
+
+
+class Inline:
+    """Stands for the module `ray`, whose references are the things themselves."""
+
+    def __init__(self, over=lambda: True):
+        self.over = over
+
+    def get(self, thing):
+        return thing
+
+    def wait(self, things, timeout):
+        return (things, []) if self.over() else ([], things)
+
+
+def test_what_the_first_learner_is_told_reaches_the_terminal_in_order_and_light(monkeypatch):
+    monkeypatch.setattr("ray.get", lambda thing: thing)
+    relay = Called(Relay())
+    teller = Teller(relay)
+    item = Item(id="1", value=1.0, values=(1.0,), answers=("yes",))
+    figure = Evaluation(
+        task="t", split="test", metric="m", value=1.0, low=0.5, high=1.0, n=1, items=(item,), episodes=({"f": 1},)
+    )
+    teller.note("first")
+    teller.step_finished(3, {"loss": 0.5})
+    teller.evaluated(3, [figure])
+    teller.tell("ended", "finished", "")
+    heard = []
+
+    class Show(runs.Silent):
+        def note(self, text):
+            heard.append(text)
+
+        def step_finished(self, step, metrics):
+            heard.append((step, metrics))
+
+        def evaluated(self, step, figures):
+            heard.append((step, figures[0].value, figures[0].items, figures[0].episodes))
+
+    assert follow(Inline(), relay, "", Show(), threading.Event(), lambda: "") == ("finished", "")
+    assert heard == ["first", (3, {"loss": 0.5}), (3, 1.0, (), ())]
+
+
+def test_a_wish_to_stop_reaches_the_run_with_the_next_thing_it_says(monkeypatch):
+    monkeypatch.setattr("ray.get", lambda thing: thing)
+    relay, run = Called(Relay()), type("Run", (), {"stop": False})()
+    teller = Teller(relay)
+    teller.begun(run)
+    teller.step_finished(1, {})
+    assert run.stop is False
+    relay.ask_to_stop.remote()
+    teller.step_finished(2, {})
+    assert run.stop is True
+    later = type("Run", (), {"stop": False})()
+    teller.begun(later)  # a run that begins after the wish
+    assert later.stop is True
+
+
+def test_with_nobody_left_to_end_a_step_a_wish_to_stop_ends_the_run(monkeypatch):
+    monkeypatch.setattr("mmrl.cluster.LOOK_S", 0.0)
+    monkeypatch.setattr("mmrl.cluster.HEARD_S", 0.001)
+    stop, show = threading.Event(), runs.Silent()
+    stop.set()
+    with pytest.raises(KeyboardInterrupt):
+        follow(
+            Inline(lambda: False), Called(Relay()), "", show, stop, lambda: "compute.learners = 2 want 2 CPUs of 1 in the cluster"
+        )
+    (said,) = show.notes
+    assert said.startswith("compute.learners = 2 want 2 CPUs of 1 in the cluster: waiting for a node to come back; Ctrl-C ends")
+
+
+def test_how_a_run_ended_is_what_the_command_ends_with():
+    assert conclude("finished", "", retries=2) is None
+    with pytest.raises(KeyboardInterrupt):
+        conclude("stopped", "", retries=2)
+    with pytest.raises(UserError, match=r"^policy\.model is wrong$"):
+        conclude("refused", "policy.model is wrong", retries=2)
+    with pytest.raises(
+        UserError, match=r"died more often than compute\.retries = 2 allows; the last time: learner 1: killed: mend"
+    ):
+        conclude("died", "learner 1: killed", retries=2)
+
+
+def test_a_failure_is_told_by_what_was_raised_first():
+    inner = ValueError("a\n b")
+    wrapped = RuntimeError("many lines")
+    wrapped._base_exc = inner  # as Ray Train wraps what a learner raised
+    failed = RuntimeError("Training failed")
+    failed.worker_failures = {1: wrapped, 3: RuntimeError("a consequence")}
+    assert said_by(failed) == "learner 1: ValueError: a b"
+    assert said_by(OSError("no room")) == "OSError: no room"
+
+
+# -- learners -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_with_another_mmrl_or_without_the_folder_is_named(tmp_path):
+    job = {"folder": str(tmp_path / "gone"), "versions": {"mmrl": __version__}}
+    with pytest.raises(
+        UserError, match=r"node \S+ has no folder .*gone \(No such file.*\): give the command in a folder that all"
+    ):
+        check_node(job)
+    with pytest.raises(UserError, match=rf"has mmrl {__version__}, and the terminal 0\.0\.7: install the same on all"):
+        check_node({**job, "versions": {"mmrl": "0.0.7"}})
+
+
+@pytest.mark.parametrize(
+    "raised, told, passed_on",
+    [
+        (UserError("a wrong key"), ("refused", "a wrong key"), None),
+        (KeyboardInterrupt(), ("stopped", ""), None),
+        (SystemExit(2), None, None),  # of a rank whose fault another tells
+        (ranks.RankLost("rank 0: another died"), None, ranks.RankLost),
+        (ZeroDivisionError("1/0"), None, ZeroDivisionError),
+    ],
+)
+def test_only_what_another_attempt_can_mend_is_left_to_ray(monkeypatch, raised, told, passed_on):
+    """Ray tries again after whatever a learner raises."""
+    import ray.train
+
+    def fail(*_):
+        raise raised
+
+    relay = Relay()
+    monkeypatch.setattr("ray.get", lambda thing: thing)
+    monkeypatch.setattr(ray.train, "get_context", lambda: type("Context", (), {"get_world_rank": lambda self: 0})())
+    monkeypatch.setattr("mmrl.cluster.learner._learn", fail)
+    job = {"relay": Called(relay), "environment": {}}
+    if passed_on:
+        with pytest.raises(passed_on):
+            learn(job)
+    else:
+        learn(job)
+    heard = dict(relay.told(0.0))
+    assert heard.get("ended") == told
+    assert ("broke" in heard) is isinstance(raised, ZeroDivisionError)
+
+
+def test_attempts_are_counted_and_the_first_leaves_its_mark():
+    relay = Relay()
+    assert relay.begin("the run before") == (0, "the run before")
+    assert relay.begin("another") == (1, "the run before")
+
+
+# -- engines ------------------------------------------------------------------------------------------------------------
+
+TINY = PolicyConfig(model="tiny:qwen2_5_vl:hidden=32,layers=1")
+
+
+def test_engines_are_the_learners_in_turn():
+    assert [shares(5, 2, rank) for rank in range(2)] == [3, 2]
+    assert [shares(2, 2, rank) for rank in range(2)] == [1, 1]
+
+
+def test_engines_have_the_gpus_behind_the_learners():
+    there = [str(i) for i in range(8)]
+    assert spare_gpus(there, 2, 0, 3) == ["2", "3", "4"] and spare_gpus(there, 2, 1, 3) == ["5", "6", "7"]
+    with pytest.raises(UserError, match=r"want 4 GPUs beside .* there are 8 in all for 2 learners"):
+        spare_gpus(there, 2, 1, 4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_that_are_handed_out_arrive_as_they_are(dtype):
+    ours, theirs = (VLM(TINY.model_copy(update={"dtype": dtype}), seed=seed) for seed in (1, 2))
+    packed = packed_weights(ours)
+    for _, _, data_B in packed.values():
+        data_B.flags.writeable = False  # as Ray's are
+    before = [p._version for p in theirs.model.parameters()]
+    take(theirs, packed)
+    assert all(
+        torch.equal(a, b) for a, b in zip(ours.model.state_dict().values(), theirs.model.state_dict().values(), strict=True)
+    )
+    assert all(p._version > v for p, v in zip(theirs.model.parameters(), before, strict=True)), "a sampler of its own must see it"
+
+
+def test_of_lora_the_adapters_alone_are_handed_out():
+    policy = VLM(TINY.model_copy(update={"lora": LoraConfig(rank=2)}), seed=1)
+    packed = packed_weights(policy)
+    assert packed and all(".lora_" in name for name in packed)
+    assert sum(d.nbytes for _, _, d in packed.values()) == 4 * sum(p.numel() for _, p in policy.parameters() if p.requires_grad)
+
+
+def test_no_variable_but_the_plugins_goes_to_other_nodes(monkeypatch):
+    from mmrl.actors import switches
+
+    monkeypatch.setenv("MMRL_PLUGINS", "toy")
+    monkeypatch.setenv("A_SECRET", "x")
+    assert switches()["MMRL_PLUGINS"] == "toy" and all(name.startswith("MMRL_") for name in switches())
+    assert "A_SECRET" in os.environ
