@@ -20,6 +20,7 @@ from mmrl import ranks
 from mmrl.errors import UserError
 from mmrl.learn import Learner
 from mmrl.policies.policy import Policy
+from mmrl.policies.shard import on_first, whole
 
 POLICY, LEARNER, STATE = "policy", "learner.safetensors", "state.json"
 
@@ -31,10 +32,13 @@ def save(path: Path, policy: Policy, learner: Learner, state: Mapping[str, Any])
     Everything is written and flushed beside its place and then renamed, so a kill at any moment leaves the last one whole.
     Raises UserError when the disk is full or not writable; earlier checkpoints are untouched.
     """
-    ranks.first(lambda: _save(path, policy, learner, state))
+    known = ranks.first(path.exists)
+    tensors = {} if known else on_first(learner.state())
+    with learner.optimizer.averaged(), whole(policy.root):
+        ranks.first(lambda: _save(path, policy, tensors, state))
 
 
-def _save(path: Path, policy: Policy, learner: Learner, state: Mapping[str, Any]) -> None:
+def _save(path: Path, policy: Policy, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
     aside = path.with_name(f".{path.name}.tmp")
     try:
         if path.exists():  # the same step, so the same weights: only the state has moved on
@@ -42,9 +46,8 @@ def _save(path: Path, policy: Policy, learner: Learner, state: Mapping[str, Any]
             return
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
-        with learner.optimizer.averaged():
-            policy.save(aside / POLICY)
-        save_file(learner.state(), aside / LEARNER)
+        policy.save(aside / POLICY)
+        save_file(dict(tensors), aside / LEARNER)
         _write_state(aside, state)
         _flush(aside)
         os.rename(aside, path)

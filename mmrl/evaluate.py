@@ -134,6 +134,7 @@ class Evaluator:
     def __call__(self, label: str) -> tuple[Evaluation, list[Score]]:
         """One task's figure and the scores of all answers. Raises UserError when more of them failed than `judge.failure_limit`
         allows."""
+        self.collector.wake()
         metric = metric_of(self.config, label)
         spec = plugins.registry().get("verifiers", metric)
         watched = Watched(self.config.record.episodes)

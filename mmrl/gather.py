@@ -114,6 +114,7 @@ class Gatherer:
 
     def sample(self, taken: Mapping[int, Taken | None]) -> list[Group]:
         """Groups of scored completions of these prompts, in the order of their numbers. None: another rank samples it."""
+        self.collector.wake()
         groups = ranks.gathered(lambda: self._sample(own_of(taken)), lambda group: group.light)
         for group in groups:
             self.spent += group.beside
@@ -200,6 +201,7 @@ class Gatherer:
     def greedy(self, groups: Sequence[Group], clock: Callable[[str], Any]) -> list[Group]:
         """The likeliest completion of each group's prompt, scored as the sampled ones are."""
         self.clock = clock
+        self.collector.wake()
         own = {n: g for n, g in enumerate(groups) if not g.elsewhere}
         return ranks.gathered(lambda: self._greedy(own), lambda group: group.light)
 

@@ -22,6 +22,7 @@ from mmrl.policies.critic import Critic
 from mmrl.policies.policy import Policy
 from mmrl.policies.recompute import checkpointing
 from mmrl.policies.reference import Reference
+from mmrl.policies.shard import like
 from mmrl.policies.vlm import VLM
 from mmrl.ranks import total
 from mmrl.schema import DistillStage, RlStage, Training
@@ -301,7 +302,7 @@ class Learner:
             parts[part][rest] = value
         with torch.no_grad():
             for name, parameter in self.critic.parameters() if self.critic else ():
-                parameter.copy_(parts["critic"][name])
+                parameter.copy_(like(parts["critic"][name], parameter))
         if self.reference:
             self.reference.load_state(parts["reference"])
         self.optimizer.load_state(parts["optimizer"])

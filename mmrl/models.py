@@ -94,11 +94,13 @@ class Numbers(LocalGenerator):
         self._step = 0
         return super()._prefill(inputs, cache)
 
-    def _choose(self, logits_NV: torch.Tensor, sampling: Sampling, noise: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    def _choose(
+        self, logits_NV: torch.Tensor, sampling: Sampling, drawn_N: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         allowed = self._first if not self._step else self._then
         if self._step == 1 and self._lone is not None:  # nobody has ended yet, so the rows are those of the first step
             allowed = torch.where(self._lone[:, None], self._digits, allowed)
-        token_N, logprob_N = super()._choose(logits_NV + allowed, sampling, noise)
+        token_N, logprob_N = super()._choose(logits_NV + allowed, sampling, drawn_N)
         if not self._step:
             self._lone = self._signs[token_N].isfinite()
         self._step += 1

@@ -10,10 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import distributed
 from torch.autograd.graph import increment_version
+from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
 
 from mmrl.errors import UserError
 from mmrl.policies.parts import entry
+from mmrl.policies.shard import full, like
 from mmrl.schema import CriticConfig, Training
 
 
@@ -94,8 +96,8 @@ class Optimizer:
             for master in self.policy:
                 master.grad = None
         self._reduce()
-        norm = torch.nn.utils.clip_grad_norm_(self.policy, self.stage.max_grad_norm)
-        critic_norm = torch.nn.utils.clip_grad_norm_(self.critic, self.settings.max_grad_norm)
+        norm = clip(self.policy, self.stage.max_grad_norm)
+        critic_norm = clip(self.critic, self.settings.max_grad_norm)
         for whose, keys, value in (("the", "", norm), ("the critic's", "stages.critic.", critic_norm)):
             if not torch.isfinite(value):
                 self.clear()
@@ -120,12 +122,14 @@ class Optimizer:
         return found | ({"grad_norm/critic": critic_norm.item()} if self.critic else {})
 
     def _reduce(self) -> None:
-        """Add up the gradients of all ranks. One that is missing on some of them counts as zeros; on all, as missing."""
-        if not (distributed.is_available() and distributed.is_initialized()):
+        """Add up the gradients of all ranks, of weights that each holds whole. One that is missing on some of them counts as
+        zeros; on all, as missing."""
+        masters = [m for m in self.masters if not isinstance(m, DTensor)]
+        if not (distributed.is_available() and distributed.is_initialized() and masters):
             return
-        there = torch.tensor([float(m.grad is not None) for m in self.masters], device=self.masters[0].device)
+        there = torch.tensor([float(m.grad is not None) for m in masters], device=masters[0].device)
         distributed.all_reduce(there, distributed.ReduceOp.MAX)
-        for master, has in zip(self.masters, there.tolist(), strict=True):
+        for master, has in zip(masters, there.tolist(), strict=True):
             if has:
                 if master.grad is None:
                     master.grad = torch.zeros_like(master)
@@ -195,18 +199,31 @@ class Optimizer:
         for master, (name, p) in zip(self.masters, self.named, strict=True):
             state = by_name.get(name, {})
             if "master" in state:
-                master.copy_(state.pop("master"))
+                master.copy_(like(state.pop("master"), master))
                 if master is not p:
                     p.copy_(master)
             if "ema" in state and id(master) in means:
-                means[id(master)].copy_(state["ema"])
+                means[id(master)].copy_(like(state["ema"], master))
             state.pop("ema", None)
             if state:
-                self.rule.state[master] = {k: v.to(self._place(k, p), copy=True) for k, v in state.items()}
+                placed = {k: v.to(self._place(k, p), copy=True) for k, v in state.items()}
+                self.rule.state[master] = {k: v if k == "step" else like(v, master) for k, v in placed.items()}
 
     def _place(self, key: str, p: Parameter) -> torch.device:
         """torch counts steps on the CPU unless the rule is fused."""
         return p.device if key != "step" or self.rule.defaults.get("fused") else torch.device("cpu")
+
+
+def clip(weights: Sequence[torch.Tensor], limit: float) -> torch.Tensor:
+    """Scale the gradients down until their norm, over all ranks, is at most `limit`; what it was."""
+    kinds = [[w for w in weights if isinstance(w, DTensor) == spread] for spread in (False, True)]
+    if not all(kinds):
+        return full(torch.nn.utils.clip_grad_norm_(weights, limit))
+    norms = [full(torch.nn.utils.get_total_norm([w.grad for w in kind if w.grad is not None])) for kind in kinds]
+    norm = torch.stack(norms).norm()
+    for kind in kinds:
+        torch.nn.utils.clip_grads_with_norm_(kind, limit, norm)
+    return norm
 
 
 def learning_rate(stage: Training, step: int) -> float:

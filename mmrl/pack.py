@@ -9,9 +9,23 @@ from dataclasses import dataclass
 
 import torch
 
+from mmrl import ranks
 from mmrl.policies.reading import PromptInputs, concatenate
 from mmrl.policies.vlm import VLM
-from mmrl.types import Batch, Credit, MicroBatch, Rollout
+from mmrl.types import Batch, Credit, MicroBatch, Prompt, Rollout, replace, user
+
+FLAT = {
+    "source_L": torch.long,
+    "target_L": torch.long,
+    "sampler_logprobs_L": torch.float32,
+    "advantages_L": torch.float32,
+    "rollout_L": torch.long,
+    "place_L": torch.long,
+    "off_policy_L": torch.bool,
+    "final_R": torch.long,
+    "final_rollout_R": torch.long,
+}
+"""What every micro-batch says of its trained tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +57,33 @@ def pack(
     moved = (credit.advantages != 0).flatten(1).any(1) if credit.advantages.ndim > 1 else credit.advantages != 0
     computed = [n for n in trained if keep_zero or moved[n]]
     rows = sorted(_rows(rollouts, computed, shared_prefix, budget), key=lambda r: r.length)
-    micro = tuple(_micro(chunk, rollouts, credit, policy) for chunk in _fill(rows, budget))
+    micro = tuple(_micro(_seeing(chunk, policy), rollouts, credit, policy) for chunk in _fill(rows, budget))
     tokens = sum(rollouts[n].length for n in trained)
     return Batch(micro=micro, num_tokens=tokens, num_rollouts=len(trained), lengths_N=lengths_N.to(policy.device))
+
+
+def evened(batch: Batch, policy: VLM) -> Batch:
+    """The batch with as many passes as that of every other rank, some of them with nothing to learn: where weights are spread,
+    every rank helps in the passes of the others."""
+    if policy.root is None:
+        return batch
+    nothing = Credit(advantages=torch.zeros(0))
+    more = ranks.most(len(batch.micro)) - len(batch.micro)
+    return replace(batch, micro=(*batch.micro, *(_micro([_blank(policy)], [], nothing, policy) for _ in range(more))))
+
+
+def _seeing(rows: list[_Row], policy: VLM) -> list[_Row]:
+    """The rows and, where weights are spread, at least one that shows a picture: the ranks add up the gradients of the same
+    weights, and those of the vision tower are among them."""
+    return rows if policy.root is None or any(row.inputs.media for row in rows) else [_blank(policy), *rows]
+
+
+def _blank(policy: VLM) -> _Row:
+    """A small picture that nothing is said of."""
+    from PIL import Image
+
+    inputs = policy.encode(Prompt(messages=[user("", Image.new("RGB", (64, 64)))]))
+    return _Row(inputs=inputs, members=[], length=len(inputs.ids))
 
 
 def _check(rollout: Rollout, policy: VLM) -> None:
@@ -113,7 +151,7 @@ def _micro(rows: list[_Row], rollouts: Sequence[Rollout], credit: Credit, policy
     axes = 0 if rows[0].inputs.positions is None else rows[0].inputs.positions.shape[0]
     positions = torch.zeros(axes, B, S, dtype=torch.long)
     types = {k: torch.full((B, S), policy.family.completion_type, dtype=v.dtype) for k, v in rows[0].inputs.token_types.items()}
-    flat: dict[str, list[torch.Tensor]] = {}
+    flat = {name: [torch.empty(0, dtype=dtype)] for name, dtype in FLAT.items()}
 
     def add(**pieces: torch.Tensor) -> None:
         for name, piece in pieces.items():

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 from mmrl.data.seeds import derive
-from mmrl.pack import pack
+from mmrl.pack import evened, pack
 from mmrl.pack_tracks import pack_tracks
 from mmrl.policies.acting import ActingPolicy
 from mmrl.policies.policy import Policy
@@ -81,7 +81,8 @@ class WordPacker:
                 kept = credit.advantages.masked_fill(out if credit.advantages.ndim == 1 else out[:, None], torch.nan)
                 mine = Credit(advantages=kept, values_NT=credit.values_NT, returns_NT=credit.returns_NT)
             budget = self.config.micro_batch_tokens
-            found.append(pack(rollouts, mine, self.policy, shared_prefix=shared, budget=budget, keep_zero=keep_zero))
+            batch = pack(rollouts, mine, self.policy, shared_prefix=shared, budget=budget, keep_zero=keep_zero)
+            found.append(evened(batch, self.policy))
         return found
 
     def deal(

@@ -72,6 +72,11 @@ def total(values: torch.Tensor) -> torch.Tensor:
     return values
 
 
+def most(own: int) -> int:
+    """The largest of the ranks' numbers."""
+    return max(told(own))
+
+
 # -- objects --------------------------------------------------------------------------------------------------------------
 
 

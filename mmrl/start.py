@@ -25,6 +25,8 @@ from mmrl.data.seeds import derive
 from mmrl.errors import UserError
 from mmrl.evaluate import Evaluation, Evaluator
 from mmrl.judge import Judge
+from mmrl.plan import check_fits
+from mmrl.plan.machines import at_hand
 from mmrl.policies.acting import ActingPolicy
 from mmrl.policies.policy import Policy
 from mmrl.policies.saved import refuse_teacher, same_kind
@@ -64,9 +66,12 @@ def train(
         found = ranks.first(lambda: newest(folder))
         if found is None:
             check_model(config)
+        ranks.each(lambda: check_memory(config, progress))
         judge = held.enter_context(_judge(config))
         source = found / checkpoint.POLICY if found else None
         policy = ranks.each(lambda: load_policy(config, source))  # while the judge's workers start
+        if ranks.count() > 1 and config.compute.weights == "sharded" and isinstance(policy, VLM):
+            policy.spread()
         check_packing(config, policy, progress)
         collector = collector_of(config, tasks, policy)
         held.callback(collector.close)
@@ -189,7 +194,8 @@ def finish(run: Run) -> None:
             run.folder.error(run.at.step, "the end of the run", str(error))
         raise
     finally:
-        if status != "finished" and run.consistent and run.at.step and ranks.leaving():
+        learner = hasattr(run, "steps") and hasattr(run.steps, "learner")  # not where a stage could not make its own
+        if status != "finished" and run.consistent and run.at.step and learner and ranks.leaving():
             with contextlib.suppress(UserError):  # the fault that ended the run is already on its way to the person
                 if not ranks.first(run.folder.checkpoint_dir(run.at.step).exists):
                     run.save()
@@ -256,6 +262,15 @@ def made_policy(config: PolicyConfig, **given: Any) -> Policy:
     with calling(f"policy {spec.id!r}"):
         policy: Policy = kind(config, **given, **options)
     return policy
+
+
+def check_memory(config: RunConfig, progress: Progress) -> None:
+    """Refuse a GPU that is too small for the run, before anything is loaded onto it; see `mmrl.plan`."""
+    device = device_of(config)
+    if device.startswith("cuda"):
+        remark = check_fits(config, at_hand(device, measured=False)[0], ranks.count())
+        if remark:
+            progress.note(remark)
 
 
 def load_teacher(config: RunConfig, stage: DistillStage, policy: Policy) -> Policy | None:

@@ -412,6 +412,7 @@ class DistillSteps(Steps):
     def __call__(self) -> dict[str, float]:
         run, taken = self.run, dict(enumerate(self.take(self.stage.prompts_per_step)))
         with run.clock("generate"):
+            self.collector.wake()
             found = ranks.gathered(lambda: self._collect(own_of(taken)), lambda group: [light(r) for r in group])
         rollouts = [r for group in found for r in group]
         lengths = [r.length for r in rollouts]

@@ -61,6 +61,10 @@ class Collector(Protocol):
         """Metrics of its own since they were last asked for."""
         ...
 
+    def wake(self) -> None:
+        """The policy is about to sample: called on all ranks alike, which `collect` needn't be."""
+        ...
+
     def rest(self) -> None:
         """The learner learns now: give back what memory can be given until the next `collect`."""
         ...

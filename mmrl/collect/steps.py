@@ -138,6 +138,9 @@ class StepCollector:
             self._played.add({key: found[key]}, lasting)
         return found
 
+    def wake(self) -> None:
+        """Policies that act are whole on every rank."""
+
     def rest(self) -> None:
         """Simulators keep what they have: it is needed again at once."""
 

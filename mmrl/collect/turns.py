@@ -162,6 +162,10 @@ class TurnCollector:
         lost, self._lost = self._lost, 0
         return {"world/lost": float(lost)} if any(has_world(task) for task in self.tasks.values()) else {}
 
+    def wake(self) -> None:
+        """The sampler is about to be asked."""
+        self.generator.wake()
+
     def rest(self) -> None:
         """The sampler rests; no world is open between calls."""
         self.generator.rest()

@@ -108,6 +108,12 @@ class EngineActors:
         self._weights = ray.put(packed)
         self._known, self.syncs = now, self.syncs + 1
 
+    def wake(self) -> None:
+        self.ready()
+        self.sync()
+        if self.beside:
+            self.beside.wake()
+
     def rest(self) -> None:
         """An engine's memory is its own; what samples in this process gives its back."""
         if self.beside:

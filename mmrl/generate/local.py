@@ -12,6 +12,7 @@ from mmrl.generate.cache import expand, select
 from mmrl.generate.sampling import Sample, Sampling, seed_of
 from mmrl.generate.steering import decoding
 from mmrl.policies.reading import PromptInputs, concatenate
+from mmrl.policies.shard import gather, release
 from mmrl.policies.vlm import VLM
 
 LOOK_EVERY = 8
@@ -30,8 +31,15 @@ class LocalGenerator:
     def ready(self) -> None:
         """Nothing is missing."""
 
+    def wake(self) -> None:
+        """Gather the weights, where they are spread over ranks."""
+        if self.policy.root is not None:
+            gather(self.policy.root)
+
     def rest(self) -> None:
-        """Nothing is kept between calls."""
+        """Keep this rank's share of them."""
+        if self.policy.root is not None:
+            release(self.policy.root)
 
     def close(self) -> None:
         """Nothing is held."""

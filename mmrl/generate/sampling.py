@@ -50,6 +50,10 @@ class Generator(Protocol):
     batch_size: int
     """Completions decoded at once."""
 
+    def wake(self) -> None:
+        """Completions are asked for next, of the learner's weights as they are: called on all ranks alike."""
+        ...
+
     def ready(self) -> None:
         """Make what sampling needs, so that what can't be made is refused before a run begins."""
         ...

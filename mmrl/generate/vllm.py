@@ -68,6 +68,10 @@ class VllmGenerator:
             self._held = made.pop_all()  # what vLLM read the architecture from is there as long as it is
         self.rest()
 
+    def wake(self) -> None:
+        self.ready()
+        self.sync()
+
     def rest(self) -> None:
         """Give vLLM's GPU memory to the learner until `sync`. Its weights are dropped, not kept on the host: the learner's are
         nearer, and other ones by then."""

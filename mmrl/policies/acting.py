@@ -108,6 +108,8 @@ class ActingPolicy:
     width: int
     """Of the states that a critic reads."""
     lora: Any = None
+    root: None = None
+    """Of several ranks each holds all weights."""
     statistics: Statistics | None = None
     """Of the data that it was trained on, for a policy whose numbers are normalised; see `mmrl.policies.units`."""
     gripper: str = ""

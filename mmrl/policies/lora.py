@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from mmrl.errors import UserError
 from mmrl.policies.parts import matches
+from mmrl.policies.shard import state_of
 from mmrl.schema import LoraConfig
 from mmrl.targets import one_line
 
@@ -73,7 +74,7 @@ def plain_weights(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """The weights that a model without adapters needs to do the same, by that model's names; those that are wanted."""
     layers = dict(_layers(model))
-    for name, value in model.state_dict().items():
+    for name, value in state_of(model).items():
         owner, _, own = name.partition(".base_layer.")
         plain = f"{owner}.{own}" if own else name
         if is_adapter(name) or not wanted(plain):

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
+from mmrl.policies.shard import Sharded
 from mmrl.types import Eyes
 
 
@@ -31,6 +32,8 @@ class Policy(Protocol):
     model: Any
     """A `torch.nn.Module` with all weights that may be trained."""
     lora: Any
+    root: Sharded | None
+    """Where its weights are spread over ranks; None where each rank holds all of them."""
 
     @property
     def width(self) -> int:

@@ -10,6 +10,7 @@ import torch
 from mmrl.policies.acting import Calls
 from mmrl.policies.lora import adapters_off
 from mmrl.policies.policy import Policy
+from mmrl.policies.shard import like
 from mmrl.types import MicroBatch
 
 
@@ -41,7 +42,7 @@ class Reference:
         """Restore what `state` returned."""
         with torch.no_grad():
             for name, parameter in [] if self.copy is None else self._weights(self.copy):
-                parameter.copy_(tensors[name])
+                parameter.copy_(like(tensors[name], parameter))
 
     @contextlib.contextmanager
     def _model(self) -> Iterator[Policy]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from mmrl.policies.lora import add_adapters, is_adapter, layers_of, load_adapter
 from mmrl.policies.names import base_name, refuse_path
 from mmrl.policies.policy import Outputs
 from mmrl.policies.reading import PromptInputs, Reader
+from mmrl.policies.shard import Sharded, shard, state_of, whole
 from mmrl.policies.vocabulary import check_teacher
 from mmrl.schema import PolicyConfig
 from mmrl.targets import one_line
@@ -43,6 +45,7 @@ class VLM:
         of that model."""
         self.device = torch.device(device)
         self.lora = config.lora
+        self.root: Sharded | None = None
         self.base = base_name(config.model, seed, tiny.full_name)
         model, self.processor = _load(config, str(source) if source and not config.lora else config.model, seed)
         if config.lora:
@@ -134,11 +137,34 @@ class VLM:
     def twin(self, frozen: bool = False) -> VLM:
         """A second policy with a copy of the weights as they are now; frozen as the reference of a KL penalty."""
         other = copy.copy(self)
-        other.model = copy.deepcopy(self.model)
+        with whole(self.root):
+            other.model = copy.deepcopy(self.model) if self.root is None else self._rebuilt()
         if frozen:
             other.model.requires_grad_(False)
         other.family = type(self.family)(other.model, self.processor)
+        if self.root is not None:
+            other.spread()
         return other
+
+    def _rebuilt(self) -> Any:
+        """The same model with the same weights. What is spread can't be copied."""
+        from transformers import initialization
+
+        settings = copy.deepcopy(self.model.config)
+        attention = settings.get_text_config()._attn_implementation  # the vision tower's was changed by its family
+        with initialization.no_init_weights(), torch.random.fork_rng(devices=[]):
+            model = type(self.model)._from_config(settings, attn_implementation=attention, dtype=self.model.dtype)
+            if self.lora:
+                add_adapters(model, self.lora, 0)
+        model.load_state_dict(state_of(self.model))
+        model.tie_weights()
+        for (_, own), (_, theirs) in zip(self.model.named_parameters(), model.named_parameters(), strict=True):
+            theirs.requires_grad_(own.requires_grad)
+        return model.to(self.device).eval()
+
+    def spread(self) -> None:
+        """From now on each rank holds a part of the weights."""
+        self.root = shard(self.model)
 
     # -- the model ----------------------------------------------------------------------------------------------------
 
@@ -149,28 +175,39 @@ class VLM:
 
     def outputs(self, micro: MicroBatch, temperature: float, *, states: bool = False, entropy_gradient: bool = False) -> Outputs:
         """One forward pass. states: also the hidden states that a critic reads. entropy_gradient: the entropy has one."""
-        values_L, head, states_QH = self._forward(micro, states)
-        logprobs_L, entropy_L = self._by_chunk(
-            lambda v, t: self._score(v, head, t, temperature, entropy_gradient), values_L, micro.target_L
-        )
-        return Outputs(logprobs_L=logprobs_L, entropy_L=entropy_L, states_QH=states_QH)
+
+        def passed() -> tuple[torch.Tensor, ...]:
+            values_L, head, states_QH = self._forward(micro, states)
+            scored = self._by_chunk(lambda v, t: self._score(v, head, t, temperature, entropy_gradient), values_L, micro.target_L)
+            return scored if states_QH is None else (*scored, states_QH)
+
+        logprobs_L, entropy_L, *seen = self._through(passed)
+        return Outputs(logprobs_L=logprobs_L, entropy_L=entropy_L, states_QH=seen[0] if seen else None)
 
     def states(self, micro: MicroBatch) -> torch.Tensor:
         """The hidden states before each trained token and after each rollout, [L + R, H], without logits."""
-        states_QH = self._forward(micro, True)[2]
-        assert states_QH is not None
-        return states_QH
+
+        def passed() -> tuple[torch.Tensor]:
+            states_QH = self._forward(micro, True)[2]
+            assert states_QH is not None
+            return (states_QH,)
+
+        return self._through(passed)[0]
+
+    def _through(self, work: Callable[[], tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
+        """Where weights are spread, what is needed of them is gathered meanwhile."""
+        found: tuple[torch.Tensor, ...] = self.root(work) if self.root is not None else work()
+        return found
 
     def divergence(
         self, micro: MicroBatch, teacher: VLM, temperature: float, kind: Literal["reverse", "forward"]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(divergence_L with gradient, entropy_L without): KL(self || teacher) over the whole vocabulary at each target token
         (`reverse`), or KL(teacher || self) (`forward`), in nats; Agarwal et al., On-policy distillation, section 3."""
-        values_L, head, _ = self._forward(micro, False)
         with torch.no_grad():
             taught_L, teacher_head, _ = teacher._forward(micro, False)
 
-        def one(values: torch.Tensor, taught: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        def one(head: Any, values: torch.Tensor, taught: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             width = min(len(self.bias_V), len(teacher.bias_V))  # beyond it stand only rows that no token owns
             own = self.distribution(head(values), temperature)[:, :width].clamp_min(-1e4)
             with torch.no_grad():
@@ -179,7 +216,12 @@ class VLM:
             gap = own.exp() * (own - other) if kind == "reverse" else other.exp() * (other - own)
             return gap.sum(-1), entropy
 
-        return self._by_chunk(one, values_L, taught_L)
+        def passed() -> tuple[torch.Tensor, ...]:
+            values_L, head, _ = self._forward(micro, False)
+            return self._by_chunk(partial(one, head), values_L, taught_L)
+
+        divergence_L, entropy_L = self._through(passed)
+        return divergence_L, entropy_L
 
     def _forward(self, micro: MicroBatch, states: bool) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
         """(values_L, head, states [L + R, H]): head(values_L) are the logits that predict each target token."""
@@ -226,7 +268,7 @@ class VLM:
         if self.lora:
             save_adapters(self.model, folder, self.base)
         else:
-            self.model.save_pretrained(folder)
+            self.model.save_pretrained(folder, state_dict=state_of(self.model))
         self.processor.save_pretrained(folder)
 
 

@@ -1,0 +1,118 @@
+"""A model whose weights, gradients and optimiser are spread over ranks: PyTorch FSDP2 (Zhao et al., PyTorch FSDP).
+
+The layers of the language model are gathered one by one while they compute; all else (embeddings, head, vision tower) is gathered
+for a whole pass, since how often a pass looks at something differs from rank to rank. While completions are sampled or written to
+disk every rank holds all weights, `whole`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from mmrl.policies.parts import part_of
+
+
+class Sharded(nn.Module):
+    """The outermost module: whatever is called through it finds what is gathered for a whole pass."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, work: Callable[[], tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
+        return tuple(found.clone() for found in work())  # torch watches what comes out for the backward pass, but not views
+
+
+def shard(model: Any) -> Sharded:
+    """Spread the weights of a transformers model over all ranks, in place. Gradients of ranks add up."""
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    mesh = init_device_mesh(next(model.parameters()).device.type, (distributed.get_world_size(),))
+    layers = [
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, GradientCheckpointingLayer) and part_of(name) == "language"
+    ]
+    root = Sharded(model)
+    for module in (*layers, root):
+        part = fully_shard(module, mesh=mesh)
+        part.set_gradient_divide_factor(1.0)
+        part.set_force_sum_reduction_for_comms(True)
+    root(lambda: ())  # the outermost says that it is, before a layer does
+    return root
+
+
+@contextlib.contextmanager
+def whole(root: Sharded | None) -> Iterator[None]:
+    """Every rank holds all weights; to be entered on all of them. None: they are not spread."""
+    if root is None:
+        yield
+        return
+    gather(root)
+    try:
+        yield
+    finally:
+        release(root)
+
+
+def gather(root: Sharded) -> None:
+    """From now on every rank holds all weights, until `release`."""
+    for module in _parts(root):
+        module.set_reshard_after_forward(False, recurse=False)
+        module.unshard()
+
+
+def release(root: Sharded) -> None:
+    """Every rank keeps its own share."""
+    for module in _parts(root):
+        module.set_reshard_after_forward(module is not root, recurse=False)
+        module.reshard()
+
+
+def _parts(root: Sharded) -> list[FSDPModule]:
+    return [module for module in root.modules() if isinstance(module, FSDPModule)]
+
+
+def state_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    """`model.state_dict()`, also inside `whole`, where torch's own would spread the weights again."""
+    passing = {
+        f"{path}.{name}" if path else name
+        for path, module in model.named_modules(remove_duplicate=False)
+        for name in module._non_persistent_buffers_set
+    }
+    found = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
+    return {name: tensor.detach() for name, tensor in found.items() if name not in passing}
+
+
+# -- single tensors -------------------------------------------------------------------------------------------------------
+
+
+def full(tensor: torch.Tensor) -> torch.Tensor:
+    """The whole of a tensor that may be spread; to be asked on all ranks."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def like(tensor: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
+    """A whole tensor, spread as another is, on its device."""
+    tensor = tensor.to(model.device)
+    if not isinstance(model, DTensor) or tensor.shape != model.shape:
+        return tensor
+    return distribute_tensor(tensor, model.device_mesh, model.placements, src_data_rank=None)
+
+
+def on_first(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors whole, on the CPU of the first rank; nothing on the others. To be asked on all ranks."""
+    found = {}
+    for name, tensor in tensors.items():
+        one = full(tensor)
+        if not distributed.is_initialized() or distributed.get_rank() == 0:
+            found[name] = one.detach().cpu() if isinstance(tensor, DTensor) else one
+    return found
