@@ -169,9 +169,10 @@ def predict(
     )
 
 
-def check_fits(config: RunConfig, machine: Machine) -> str:
+def check_fits(config: RunConfig, machine: Machine, learners: int = 1) -> str:
     """Before a model is loaded onto a GPU: UserError where it can't fit, whatever its prompts are; a remark where it most likely
-    doesn't; else nothing. Models that no plan can be made of pass."""
+    doesn't; else nothing. Models that no plan can be made of pass. learners: how many learn together."""
+    config = config.model_copy(update={"compute": config.compute.model_copy(update={"learners": learners})})
     try:
         made = predict(config, machine, online=False)
     except UserError:

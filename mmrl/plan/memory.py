@@ -16,7 +16,7 @@ from mmrl.plan.machines import Machine
 from mmrl.plan.shapes import Shapes
 from mmrl.plan.workload import Micro, Workload
 from mmrl.policies.parts import entry, matches
-from mmrl.schema import CriticConfig, LoraConfig, RlStage, RunConfig, Stage
+from mmrl.schema import CriticConfig, LoraConfig, RlStage, RunConfig, SftStage, Stage
 
 LOGIT_CHUNK = 2**25
 """As in `mmrl.policies.vlm`, which is not imported for it; a test compares them."""
@@ -60,8 +60,8 @@ class Trained:
     """Of the adapters; 0 where there are none."""
     adapted: frozenset[str]
     """Which matrices of the language model's layers have an adapter, such as `q_proj`."""
-    largest: int
-    """Of the largest layer that is gathered at once, and what lies outside of layers, for sharded weights."""
+    layer: int
+    """Of one layer of the language model, which sharded weights are gathered by."""
 
 
 def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
@@ -77,20 +77,25 @@ def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
                 added[f"{layer}.lora_B.default.weight"] = (shape[0], lora.rank)
     mine = {n: shape for n, shape in (added or named).items() if not ((part := entry(stage.parts, n)) and part.freeze)}
     inner = [shape for n, shape in mine.items() if len(shape) == 2 and "embed" not in n and "lm_head" not in n]
-    one = sum(math.prod(shape) for n, shape in named.items() if ".layers.0." in n)
-    outside = sum(math.prod(shape) for n, shape in named.items() if ".layers." not in n and ".blocks." not in n)
     return Trained(
         whole=whole,
         adapters=sum(map(math.prod, added.values())),
         moved=sum(map(math.prod, mine.values())),
         matrices=sum(map(math.prod, inner)),
-        factors=sum(sum(shape) if len(shape) > 1 else math.prod(shape) for shape in mine.values()),
+        factors=sum(map(_factors, mine.values())),
         vision=any(".visual." in n for n in mine),
         plain=not added,
         rank=lora.rank if lora else 0,
         adapted=frozenset(n.split(".")[-4] for n in added if ".language_model.layers.0." in n),
-        largest=2 * one + outside,
+        layer=sum(math.prod(shape) for n, shape in named.items() if ".layers.0." in n),
     )
+
+
+def _factors(shape: tuple[int, ...]) -> int:
+    """Numbers of the row and the column that torch's Adafactor keeps of each matrix."""
+    if len(shape) == 1:
+        return shape[0]
+    return math.prod(shape[:-1]) + math.prod(shape[:-2]) * shape[-1]
 
 
 # -- what stays -------------------------------------------------------------------------------------------------------------
@@ -117,8 +122,15 @@ def resident(
         Part(name="critic", bytes=_critic(shapes, rl.critic, weights, b) // split if rl and rl.critic else 0),
         Part(name="gradients", bytes=FULL * weights.moved // split, phases=("update",), because="added up in float32"),
     ]
-    if split > 1:
-        found.append(Part(name="gathered layers", bytes=b * weights.largest, phases=("update",), because="whole while in use"))
+    if split > 1:  # as `mmrl.policies.shard` does: what is no layer of the language model stays whole for a pass, gradients too
+        rest = weights.whole - shapes.text.layers * weights.layer
+        size = b * (2 * weights.layer + (2 if weights.plain else 1) * rest)
+        found.append(Part(name="gathered weights", bytes=size, phases=("update",), because="two layers, and all that is none"))
+        size = b * (weights.whole - weights.whole // split)
+        if not isinstance(stage, SftStage) and config.compute.placement != "separate":
+            found.append(
+                Part(name="gathered for sampling", bytes=size, phases=("generate",), because="each rank has all weights")
+            )
     return [part for part in found if part.bytes]
 
 
@@ -213,7 +225,8 @@ def update(shapes: Shapes, config: RunConfig, work: Workload, weights: Trained) 
     sizes = [(activations(shapes, m, b, on, weights) + (again(shapes, m, b, weights) if on else 0), m) for m in set(work.micro)]
     kept, worst = max(sizes, key=lambda found: found[0])
     made = logits(shapes, worst.targets, b)
-    fresh = b * weights.moved if b < FULL and weights.plain else 0  # of bfloat16 weights, before they are added up
+    split = config.compute.learners if config.compute.weights == "sharded" else 1
+    fresh = b * weights.moved // split if b < FULL and weights.plain else 0  # of bfloat16 weights, before they are added up
     pictures = f" and {worst.patches:,} patches" if worst.patches else ""
     found = [
         Part(
@@ -245,7 +258,7 @@ def room(completion: int) -> int:
     """Tokens that the cache has room for, where a completion has so many: `ROOM`, then twice as many, and so on."""
     found = ROOM
     while found < completion:
-        found += max(ROOM, found)
+        found += 1 + found
     return found
 
 

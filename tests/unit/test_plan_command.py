@@ -1,0 +1,113 @@
+"""`mmrl plan`, and the refusal of `mmrl train`."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from mmrl import start
+from mmrl.cli import main
+from mmrl.errors import UserError
+from mmrl.plan.machines import GPUS
+
+RUN = """
+name = "x"
+[policy]
+model = "Qwen/Qwen2.5-VL-3B-Instruct"
+dtype = "bfloat16"
+max_pixels = 262144
+[[tasks]]
+id = "classification/digits"
+[[stages]]
+kind = "sft"
+steps = 1
+[[stages]]
+kind = "rl"
+steps = 1
+prompts_per_step = 8
+[train]
+checkpointing = true
+"""
+
+
+@pytest.fixture
+def run_file(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(RUN)
+    return str(path)
+
+
+def ask(*arguments):
+    return CliRunner().invoke(main, ["plan", *arguments], catch_exceptions=True, standalone_mode=False)
+
+
+def test_json_has_the_keys_that_are_promised(run_file):
+    told = json.loads(ask(run_file, "--machine", "h200", "--json").stdout)
+    assert set(told) == {
+        "fits", "model", "machine", "devices", "sizes", "stages", "engine_fits", "changes", "offload",
+    }  # fmt: skip
+    assert told["fits"] and told["model"]["parameters"] == sum(told["model"]["parts"].values()) == 3_754_622_976
+    assert [stage["kind"] for stage in told["stages"]] == ["sft", "rl"]
+    stage = told["stages"][1]
+    assert set(stage) == {"stage", "kind", "trained", "work", "memory", "seconds"}
+    assert set(stage["memory"]) == {"parts", "peaks", "peak", "certain"}
+    for phase, peak in stage["memory"]["peaks"].items():
+        assert peak == sum(part["bytes"] for part in stage["memory"]["parts"] if phase in part["phases"])
+    assert stage["seconds"]["step"] == pytest.approx(sum(part["seconds"] for part in stage["seconds"]["parts"]))
+    names = [part["name"] for part in stage["seconds"]["parts"]]
+    assert names[:3] == ["process", "generate: prefill", "generate: decode"] and "update: backward" in names
+
+
+def test_people_are_told_what_limits_and_what_to_change(run_file):
+    found = ask(run_file, "--machine", "h100", "--set", "train.checkpointing=false")
+    text = found.stdout
+    assert "it does not fit: learning lacks" in text and "To make it fit, one of" in text
+    assert "train.checkpointing = true" in text and "activation offload does not pay" in text
+    assert "float32 masters" in text and "generate: decode" in text and "starting operations" in text
+    assert ask(run_file, "--machine", "h200").exit_code == 0
+    with pytest.raises(SystemExit) as exit_:
+        main.main(args=["plan", run_file, "--machine", "l4"], prog_name="mmrl")
+    assert exit_.value.code == 1
+
+
+def test_more_devices_share_the_weights(run_file):
+    one, eight = (json.loads(ask(run_file, "--machine", "h100", "--gpus", n, "--json").stdout) for n in "18")
+    first, last = (told["stages"][1]["memory"]["parts"] for told in (one, eight))
+    size = lambda parts, name: next(part["bytes"] for part in parts if part["name"] == name)  # noqa: E731
+    assert size(first, "optimiser") == 8 * size(last, "optimiser")
+    assert eight["devices"] == {"learners": 8, "engines": 0}
+
+
+def test_bad_input_is_one_line(run_file, tmp_path):
+    for arguments, words in (
+        ([run_file, "--machine", "h300"], "--machine 'h300' isn't known"),
+        ([run_file, "--set", "policy.kind=small"], "policies that write"),
+        ([str(tmp_path / "none.toml")], "none.toml"),
+    ):
+        error = ask(*arguments).exception
+        assert isinstance(error, UserError) and words in str(error) and "\n" not in str(error)
+
+
+class Told:
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+def test_train_asks_before_it_loads(run_file, monkeypatch):
+    from mmrl.config import load_config
+
+    config = load_config(run_file)
+    monkeypatch.setattr(start, "device_of", lambda config: "cuda")
+    monkeypatch.setattr(start, "at_hand", lambda device, measured: (GPUS["rtx-4090"], 1))
+    with pytest.raises(UserError, match="RTX 4090 is too small"):
+        start.check_memory(config, Told())
+    monkeypatch.setattr(start, "at_hand", lambda device, measured: (GPUS["h200"], 1))
+    told = Told()
+    start.check_memory(config, told)
+    assert told.notes == []
+    monkeypatch.setattr(start, "device_of", lambda config: "cpu")
+    monkeypatch.setattr(start, "at_hand", None)
+    start.check_memory(config, told)

@@ -1,0 +1,191 @@
+"""What a plan says that memory is taken by, against the bytes that torch holds on a CPU."""
+
+import pytest
+import torch
+
+import vlm_cases as cases
+from mmrl.generate import cache as caches
+from mmrl.generate.cache import ReservedLayer
+from mmrl.optimizer import Optimizer
+from mmrl.pack import pack
+from mmrl.plan.machines import GPUS, MIB
+from mmrl.plan.memory import LOGIT_CHUNK, ROOM, activations, again, cache_token, logits, peaks, resident, room, trained, usable
+from mmrl.plan.published import PUBLISHED
+from mmrl.plan.shapes import shapes_of
+from mmrl.plan.workload import Micro, Sizes, workload
+from mmrl.policies import vlm as vlms
+from mmrl.policies.recompute import checkpointing
+from mmrl.policies.vlm import VLM
+from mmrl.schema import LoraConfig, PartConfig, PolicyConfig, RlStage, RunConfig, SftStage
+from mmrl.types import Credit
+
+RL = RlStage(kind="rl", steps=1)
+
+
+def run_file(**sections):
+    data = {"name": "x", "tasks": [{"id": "classification/digits"}], "policy": {"model": "Qwen/Qwen2.5-VL-3B"}} | sections
+    return RunConfig.model_validate({"stages": [{"kind": "rl", "steps": 1, "prompts_per_step": 4, "group_size": 4}]} | data)
+
+
+def kept(vlm, micro):
+    """Bytes that a forward pass keeps, the weights and the log-probabilities over the vocabulary left out."""
+    weights = {p.untyped_storage().data_ptr() for p in vlm.model.parameters()}
+    found = {}
+
+    def keep(t):
+        if t.untyped_storage().data_ptr() not in weights:
+            found[t.untyped_storage().data_ptr()] = t
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        vlm.logprobs(micro, 1.0)
+    return sum(t.untyped_storage().nbytes() for t in found.values()) - 4 * len(micro.target_L) * len(vlm.bias_V)
+
+
+def a_micro_batch(vlm, size=(112, 112)):
+    """Two groups with a picture each, and what a plan takes them for."""
+    prompts = [cases.prompt(0, size=size) for _ in range(2)]
+    rollouts = cases.rollouts(vlm, prompts, longest=40)
+    batch = pack(rollouts, Credit(advantages=torch.ones(8)), vlm, shared_prefix=True, budget=10_000)
+    (micro,) = batch.micro
+    rows, length = micro.ids_BS.shape
+    patches = int(micro.media["image_grid_thw"].prod(-1).sum())
+    return micro, Micro(rows=rows, length=length, patches=patches, targets=len(micro.target_L))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", cases.FAMILIES)
+def test_activations_are_what_torch_keeps(family, dtype):
+    """To 2%: what runs along tokens is counted one by one; indices, masks of pictures and the like are not."""
+    vlm = VLM(PolicyConfig(model=f"tiny:{family}:hidden=128,layers=3", dtype=dtype))
+    shapes, b = shapes_of(vlm.model.config.to_dict(), family), 4 if dtype == "float32" else 2
+    micro, planned = a_micro_batch(vlm)
+    assert activations(shapes, planned, b) == pytest.approx(kept(vlm, micro), rel=0.02)
+
+
+def test_a_longer_row_pays_for_its_mask_in_every_layer():
+    shapes = shapes_of(PUBLISHED["Qwen/Qwen2.5-VL-3B"], "")
+    one = activations(shapes, Micro(rows=1, length=4096, patches=0, targets=1), 2)
+    four = activations(shapes, Micro(rows=4, length=1024, patches=0, targets=1), 2)
+    assert one - four == 36 * 2 * (4096**2 - 4 * 1024**2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_checkpointing_keeps_what_goes_into_layers(dtype):
+    vlm = VLM(PolicyConfig(model="tiny:qwen2_5_vl:hidden=128,layers=3", dtype=dtype))
+    shapes, b = shapes_of(vlm.model.config.to_dict(), ""), 4 if dtype == "float32" else 2
+    micro, planned = a_micro_batch(vlm)
+    with checkpointing(vlm.model):
+        found = kept(vlm, micro)
+    # cosines and sines aren't handed to torch to keep then: the layers' arguments hold them
+    assert activations(shapes, planned, b, True) == pytest.approx(found, rel=0.12)
+    assert again(shapes, planned, b) > (activations(shapes, planned, b) - activations(shapes, planned, b, True)) / 6
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("match", [["language"], ["*language_model*.q_proj", "*language_model*.down_proj"]])
+def test_adapters_leave_out_what_frozen_weights_do_not_need(match, dtype):
+    lora = LoraConfig(rank=8, match=match)
+    vlm = VLM(PolicyConfig(model="tiny:qwen2_5_vl:hidden=128,layers=3", dtype=dtype, lora=lora))
+    shapes = shapes_of(vlm.model.config.to_dict(), "")
+    weights = trained(shapes, lora, RL)
+    assert weights.adapters == weights.moved == sum(p.numel() for _, p in vlm.parameters()) and not weights.vision
+    micro, planned = a_micro_batch(vlm)
+    found = activations(shapes, planned, 4 if dtype == "float32" else 2, weights=weights)
+    assert found == pytest.approx(kept(vlm, micro), rel=0.06)  # the first layer's input needs no gradient
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd", "rmsprop", "muon", "adafactor"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_stays_is_what_the_optimiser_holds(optimizer, dtype):
+    stage = SftStage(kind="sft", steps=1, optimizer=optimizer, ema=0.9)
+    vlm = VLM(PolicyConfig(model="tiny:qwen3_vl:hidden=64,layers=2", dtype=dtype))
+    shapes = shapes_of(vlm.model.config.to_dict(), "")
+    rule = Optimizer(list(vlm.parameters()), stage)
+    for master in rule.masters:
+        master.grad = torch.ones_like(master)
+    rule.step(0)
+    state = [t for held in rule.rule.state.values() for t in held.values() if torch.is_tensor(t) and t.numel() > 1]
+    config = run_file(policy={"model": "tiny:qwen3_vl", "dtype": dtype}, stages=[stage.model_dump(exclude_unset=True)])
+    parts = {p.name: p.bytes for p in resident(shapes, config, stage, trained(shapes, None, stage))}
+    assert parts["weights"] == sum(p.nbytes for p in vlm.model.parameters())
+    assert parts.get("float32 masters", 0) == sum(
+        m.nbytes for m, (_, p) in zip(rule.masters, rule.named, strict=True) if m is not p
+    )
+    assert parts["gradients"] == sum(4 * m.numel() for m in rule.masters)
+    assert parts["mean weights"] == sum(a.nbytes for a in rule.averages)
+    assert parts["optimiser"] == sum(t.nbytes for t in state)
+
+
+def test_frozen_parts_have_no_gradients_and_a_frozen_tower_keeps_nothing():
+    shapes = shapes_of(PUBLISHED["Qwen/Qwen2.5-VL-3B"], "")
+    frozen = RL.model_copy(update={"parts": [PartConfig(match=m, freeze=True) for m in ("vision", "projector")]})
+    weights = trained(shapes, None, frozen)
+    assert weights.moved == 3_085_938_688 and not weights.vision
+    micro = Micro(rows=1, length=100, patches=400, targets=1)
+    assert activations(shapes, micro, 2, weights=weights) == activations(
+        shapes, Micro(rows=1, length=100, patches=0, targets=1), 2
+    )
+
+
+def test_a_3b_model_by_hand():
+    """16 bytes a weight: 2 for itself, 4 for its master, 8 for AdamW, and 4 for its gradient."""
+    shapes, config = (
+        shapes_of(PUBLISHED["Qwen/Qwen2.5-VL-3B"], ""),
+        run_file(policy={"model": "Qwen/Qwen2.5-VL-3B", "dtype": "bfloat16"}),
+    )
+    n = 3_754_622_976
+    parts = {p.name: p.bytes for p in resident(shapes, config, RL, trained(shapes, None, RL))}
+    assert parts == {"weights": 2 * n, "float32 masters": 4 * n, "optimiser": 8 * n, "gradients": 4 * n}
+    reference = {p.name: p.bytes for p in resident(shapes, config, RL.model_copy(update={"kl": 0.1}), trained(shapes, None, RL))}
+    assert reference["reference"] == 2 * n
+    eighth = {p.name: p.bytes for p in resident(shapes, config, RL, trained(shapes, None, RL), 0, 8)}
+    assert eighth["optimiser"] == n and eighth["gathered for sampling"] == 2 * n - n // 4
+
+
+def test_logits_come_in_chunks():
+    shapes = shapes_of(PUBLISHED["Qwen/Qwen2.5-VL-3B"], "")
+    assert LOGIT_CHUNK == vlms.LOGIT_CHUNK and ROOM == caches.ROOM
+    assert logits(shapes, 100, 4) == 100 * 151_936 * 16
+    assert logits(shapes, 10_000, 4) == logits(shapes, 100_000, 4) == 2**25 * 16
+
+
+def test_the_cache_has_the_room_that_is_said():
+    from transformers.cache_utils import DynamicLayer
+
+    prompt = DynamicLayer()
+    prompt.update(torch.zeros(1, 2, 5, 8), torch.zeros(1, 2, 5, 8))
+    layer = ReservedLayer(prompt, 3)
+    for n in range(1, 300):
+        layer.update(torch.zeros(3, 2, 1, 8), torch.zeros(3, 2, 1, 8))
+        if n in (1, 64, 65, 128, 129, 256, 257):
+            assert layer.rooms[0].shape[-2] == 5 + room(n)
+    text = shapes_of(PUBLISHED["Qwen/Qwen2.5-VL-3B"], "")
+    assert cache_token(text, 2) == 36 * 2 * 2 * 2 * 128
+
+
+def test_micro_batches_are_filled_as_the_packer_fills_them():
+    vlm = cases.policy("qwen2_5_vl")
+    prompts = [cases.prompt(0) for _ in range(5)]
+    encoded = vlm.encode(prompts[0])
+    rollouts = cases.rollouts(vlm, prompts, group=4, longest=1)
+    shapes, seen = shapes_of(vlm.model.config.to_dict(), ""), encoded.model_sizes[0][0] * encoded.model_sizes[0][1]
+    for budget in (10, 60, 100, 1000):
+        sizes = Sizes(text=len(encoded.ids) - shapes.tokens_of(seen) - 2, pixels=seen, completion=1)
+        config = run_file(
+            train={"micro_batch_tokens": budget}, stages=[{"kind": "rl", "steps": 1, "prompts_per_step": 5, "group_size": 4}]
+        )
+        planned = workload(config, config.stages[0], shapes, sizes).micro
+        made = pack(rollouts, Credit(advantages=torch.ones(20)), vlm, shared_prefix=True, budget=budget).micro
+        assert sorted(tuple(m.ids_BS.shape) for m in made) == sorted((m.rows, m.length) for m in planned)
+        assert sum(len(m.target_L) for m in made) == sum(m.targets for m in planned) == 20
+        patches = sorted(int(m.media["image_grid_thw"].prod(-1).sum()) for m in made)
+        assert patches == sorted(m.patches for m in planned)
+
+
+def test_peaks_are_of_what_is_there_at_once():
+    shapes, config = shapes_of(PUBLISHED["Qwen/Qwen2.5-VL-3B"], ""), run_file()
+    parts = resident(shapes, config, RL, trained(shapes, None, RL))
+    found = peaks(parts)
+    assert found["update"] - found["generate"] == next(p.bytes for p in parts if p.name == "gradients")
+    assert usable(GPUS["h200"]) == int((143_771 - 1024) * MIB * 0.98)

@@ -1,0 +1,195 @@
+"""What a plan says of time: floating-point operations as torch counts them, and what follows from a machine by hand."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import vlm_cases as cases
+from mmrl.errors import UserError
+from mmrl.plan import check_fits, predict, sizes_of
+from mmrl.plan.machines import GB, GPUS, MIB, TERA, Machine, cpu, named
+from mmrl.plan.memory import trained
+from mmrl.plan.published import PUBLISHED
+from mmrl.plan.seconds import Clock, Cost
+from mmrl.plan.shapes import shapes_of
+from mmrl.plan.sources import found
+from mmrl.plan.workload import Micro, Sizes
+from mmrl.policies.vlm import VLM
+from mmrl.refuse import resolved
+from mmrl.schema import PolicyConfig, RlStage, RunConfig
+
+MACHINE = Machine(
+    name="plain", kind="gpu", memory=80 * 2**30, flops=100 * TERA, flops32=10 * TERA, bandwidth=1000 * GB, link=100 * GB,
+    host=25 * GB, launch=0.0, matmul=1.0, attention=1.0, streaming=1.0,
+)  # fmt: skip
+
+
+def run_file(**sections):
+    stage = {"kind": "rl", "steps": 1, "prompts_per_step": 8, "group_size": 4}
+    data = {"name": "x", "tasks": [{"id": "classification/digits"}], "stages": [stage]}
+    data["policy"] = {"model": "Qwen/Qwen2.5-VL-3B", "dtype": "bfloat16", "max_pixels": 262144}
+    for name, section in sections.items():
+        data[name] = {**data[name], **section} if isinstance(data.get(name), dict) else section
+    return resolved(RunConfig.model_validate(data))
+
+
+def seconds(plan, name, stage=0):
+    return next(part.seconds for part in plan.stages[stage].seconds if part.name == name)
+
+
+@pytest.mark.parametrize("family", cases.FAMILIES)
+def test_floating_point_operations_are_those_that_torch_counts(family):
+    vlm = VLM(PolicyConfig(model=f"tiny:{family}:hidden=64,layers=3", attention="eager"))
+    clock = Clock(shapes_of(vlm.model.config.to_dict(), family), MACHINE, "float32")
+    from mmrl.pack import pack
+    from mmrl.types import Credit
+
+    def counted(size):
+        rollouts = cases.rollouts(vlm, [cases.prompt(0, size=size)], longest=20)
+        (micro,) = pack(rollouts, Credit(advantages=torch.ones(4)), vlm, shared_prefix=True, budget=10_000).micro
+        counter = FlopCounterMode(display=False)
+        with counter:
+            vlm.logprobs(micro, 1.0)
+        patches = int(micro.media["image_grid_thw"].prod(-1).sum())
+        planned = Micro(rows=1, length=micro.ids_BS.shape[1], patches=patches, targets=len(micro.target_L))
+        return counter, planned
+
+    counter, planned = counted((56, 56))
+    operators = counter.get_flop_counts()["Global"]
+    told = sum(n for op, n in operators.items() if "attention" not in str(op))
+    tower = clock.tower(planned.patches, planned.patches)
+    near = tower.attention * clock.rate
+    # the tower's attention is one operator, which torch doesn't count on a CPU; tables of positions are products too
+    expected = clock.forward(planned, planned.patches).flops - near
+    assert told == pytest.approx(expected, rel=2e-3)
+
+
+def test_a_forward_pass_by_hand():
+    """2 operations a weight and token in bfloat16 at 100 teraflops; 4 x queries x length in attention."""
+    shapes = shapes_of(PUBLISHED["Qwen/Qwen2.5-VL-3B"], "")
+    cost = Clock(shapes, MACHINE, "bfloat16").text(2, 1000)
+    layer = 2048 * (2 * 2048 + 2 * 256 + 3 * 11008)
+    assert cost.products == pytest.approx(2 * layer * 36 * 2000 / 1e14)
+    assert cost.attention == pytest.approx(4 * 2048 * 1000 * 36 * 2000 / 1e14)
+    half = Clock(shapes, MACHINE, "float32").text(2, 1000)
+    assert half.products == pytest.approx(10 * cost.products), "float32 has its own rate"
+
+
+def test_decoding_few_rows_waits_for_the_weights():
+    clock = Clock(shapes_of(PUBLISHED["Qwen/Qwen2.5-VL-3B"], ""), MACHINE, "bfloat16")
+    layer = 2048 * (2 * 2048 + 2 * 256 + 3 * 11008)
+    assert clock.text(1, 1, 100).products == clock.text(8, 1, 100).products == pytest.approx(2 * layer * 36 / 1e12)
+    assert clock.text(1000, 1, 100).products > 5 * clock.text(8, 1, 100).products
+
+
+def test_backward_passes_cost_what_is_trained():
+    shapes = shapes_of(PUBLISHED["Qwen/Qwen2.5-VL-3B"], "")
+    clock, micro = Clock(shapes, MACHINE, "bfloat16"), Micro(rows=1, length=1000, patches=400, targets=10)
+    stage = RlStage(kind="rl", steps=1)
+    whole = trained(shapes, None, stage)
+    forward = clock.forward(micro, 400)
+    back, again = clock.backward(micro, 400, whole, False), clock.backward(micro, 400, whole, True)
+    assert back.products == pytest.approx(2 * forward.products) and back.attention == pytest.approx(2.5 * forward.attention)
+    recomputed = clock.text(1, 1000) + clock.tower(400, 400)
+    assert again.products - back.products == pytest.approx(recomputed.products) and again.flops == back.flops
+    adapters = trained(shapes, PolicyConfig(model="x", lora={}).lora, stage)
+    light = clock.backward(micro, 400, adapters, False)
+    assert light.products == pytest.approx((clock.text(1, 1000) + clock.head(10)).products), "no weights' gradients, no tower"
+
+
+def test_a_gpu_starts_operations_while_it_computes_and_a_cpu_before():
+    cost = Cost(products=1.0, attention=0.5, streaming=0.25, starting=2.0)
+    assert cost.seconds(MACHINE) == 2.0 and cost.seconds(replace(MACHINE, kind="cpu")) == 3.75
+    assert cost.limit == "starting operations"
+
+
+def test_collectives_by_hand():
+    n = 3_754_622_976
+    config = run_file(compute={"learners": 4, "weights": "replicated"})
+    assert seconds(predict(config, MACHINE), "collectives") == pytest.approx(2 * 4 * n * 0.75 / 1e11)
+    many = run_file(compute={"learners": 16, "weights": "replicated"})
+    assert seconds(predict(many, MACHINE), "collectives") == pytest.approx(2 * 4 * n * 15 / 16 / 5e10), "between nodes"
+    assert "collectives" not in {part.name for part in predict(run_file(), MACHINE).stages[0].seconds}
+
+
+def test_sampling_apart_and_late_hides_the_shorter_side():
+    apart = {"sampler": "vllm", "placement": "separate", "engines": 2, "learners": 2}
+    now, late = (predict(run_file(compute={**apart, "staleness": k}), MACHINE).stages[0] for k in (0, 1))
+    total = sum(part.seconds for part in now.seconds)
+    assert now.step_s == pytest.approx(total) and late.step_s < 0.99 * total
+    assert late.step_s >= max(part.seconds for part in late.seconds)
+    assert "weight sync" in {part.name for part in now.seconds}
+
+
+def test_devices_are_divided_by_what_they_do():
+    apart = {"sampler": "vllm", "placement": "separate", "engines": 2, "tensor_parallel": 2}
+    made = predict(run_file(compute=apart), MACHINE, gpus=8)
+    assert (made.learners, made.engines, made.stages[0].work.prompts) == (4, 4, 2)
+    with pytest.raises(UserError, match=r"--gpus 4: .*take 4"):
+        predict(run_file(compute=apart), MACHINE, gpus=4)
+
+
+def test_what_is_supposed_stays_within_the_run_file():
+    config = run_file(generate={"max_tokens": 100})
+    model = found(config.policy)
+    assert sizes_of(config, model) == Sizes(text=128, images=1, pixels=262144, completion=100)
+    assert sizes_of(config, model, pixels=10**7, completion=500) == Sizes(pixels=262144, completion=100)
+    assert sizes_of(run_file(policy={"max_pixels": None}), model).pixels == 2**20
+
+
+def test_what_to_change_makes_it_fit():
+    config = run_file()
+    made = predict(config, GPUS["h100"])
+    assert not made.fits and made.changes
+    assert {"train.checkpointing": True} in [change.settings for change in made.changes]
+    for change in made.changes:
+        assert change.fits
+        sections: dict = {}
+        for key, value in change.settings.items():
+            section, _, name = key.partition(".")
+            sections.setdefault(section, {})[name] = value
+        assert predict(run_file(**sections), GPUS["h100"]).fits, change.words
+    assert predict(config, GPUS["b200"]).changes == ()
+
+
+def test_offload_does_not_pay_where_the_link_is_slow_beside_the_device():
+    """A layer of 3B keeps 137,288 bytes of a token in bfloat16. At 0.8 x 64 GB/s they take 2.7 us to move; an H100 needs some 0.6
+    us for the layer's forward pass, beside which the first of them are hidden."""
+    config = run_file()
+    made = predict(config, GPUS["h100"]).offload
+    assert made.bytes == 16 * 2048 + 8 + 8 * 2048 + 4 * 16 + 8 * 11008
+    assert made.move_s == pytest.approx(137_288 / (0.8 * 64e9))
+    assert made.exposed_s == pytest.approx(2 * made.move_s - 3 * made.forward_s) and not made.pays
+    fast = replace(GPUS["h100"], host=1000 * GB)
+    assert predict(config, fast).offload.pays
+    assert predict(config, replace(MACHINE, kind="cpu")).offload is None
+
+
+def test_a_gpu_that_can_not_hold_what_stays_is_refused_and_a_tight_one_is_remarked():
+    """16 bytes a weight and two of its gradient's: 63 GiB for a 3B model."""
+    config = run_file()
+    with pytest.raises(UserError) as refused:
+        check_fits(config, GPUS["a100-40gb"])
+    told = str(refused.value)
+    assert "is too small: weights, gradients and optimiser of stages.0 take 62.9 GiB, and it has 40.0 GiB" in told
+    assert "\n" not in told and "set " in told
+    assert "may run out" in check_fits(config, GPUS["h100"])
+    assert check_fits(config, GPUS["b200"]) == ""
+    assert check_fits(config, GPUS["a100-40gb"], learners=8) == "", "eight of them share it"
+    assert check_fits(run_file(policy={"model": "nobody/has-this"}), GPUS["l4"]) == "", "not known is not refused"
+
+
+def test_machines_have_names():
+    assert named("NVIDIA H200") is named("h200") is GPUS["h200"] and GPUS["h200"].memory == 143_771 * MIB
+    assert named("RTX_4090") is GPUS["rtx-4090"]
+    with pytest.raises(UserError, match=r"'h20' isn't known. Did you mean 'h200'\?"):
+        named("h20")
+
+
+def test_this_cpu_is_measured():
+    found = cpu(256)
+    assert found.kind == "cpu" and found.memory > 2**28
+    assert 1e8 < found.flops32 < 1e14 and 1e8 < found.bandwidth < 1e13 and 1e-8 < found.launch < 1e-2
+    assert 0 < found.thin <= 1

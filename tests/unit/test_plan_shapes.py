@@ -1,0 +1,99 @@
+"""Names, shapes and counts of weights: by arithmetic, against transformers' own models on torch's meta device."""
+
+import json
+import math
+
+import pytest
+
+from mmrl.errors import UserError
+from mmrl.plan.published import PUBLISHED, published
+from mmrl.plan.shapes import FAMILIES, shapes_of
+from mmrl.plan.sources import found
+from mmrl.policies import tiny
+from mmrl.schema import PolicyConfig
+
+COUNTED = {  # parameters in the checkpoints on the hub
+    "Qwen/Qwen2.5-VL-3B": 3_754_622_976,
+    "Qwen/Qwen2.5-VL-7B": 8_292_166_656,
+    "Qwen/Qwen2.5-VL-32B": 33_452_718_336,
+    "Qwen/Qwen2.5-VL-72B": 73_410_777_344,
+    "Qwen/Qwen3-VL-2B": 2_127_532_032,
+    "Qwen/Qwen3-VL-4B": 4_437_815_808,
+    "Qwen/Qwen3-VL-8B": 8_767_123_696,
+    "Qwen/Qwen3-VL-32B": 33_357_390_064,
+}
+
+
+@pytest.mark.parametrize("hidden, layers", [(64, 1), (128, 3)])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tiny_models_have_these_weights(family, hidden, layers):
+    model = tiny.skeleton(family, hidden=hidden, layers=layers)
+    shapes = shapes_of(model.config.to_dict(), family)
+    assert list(shapes.named()) == [(name, tuple(p.shape)) for name, p in model.named_parameters()]
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen2.5-VL-3B", "Qwen/Qwen2.5-VL-7B", "Qwen/Qwen3-VL-4B", "Qwen/Qwen3-VL-8B"])
+def test_published_models_have_these_weights(name):
+    import torch
+    import transformers
+
+    config = dict(PUBLISHED[name])
+    kinds = {
+        "qwen2_5_vl": (transformers.Qwen2_5_VLConfig, transformers.Qwen2_5_VLForConditionalGeneration),
+        "qwen3_vl": (transformers.Qwen3VLConfig, transformers.Qwen3VLForConditionalGeneration),
+    }
+    make, kind = kinds[config.pop("model_type")]
+    with torch.device("meta"):
+        model = kind._from_config(make(**config))
+    assert list(shapes_of(PUBLISHED[name], name).named()) == [(n, tuple(p.shape)) for n, p in model.named_parameters()]
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_published_models_have_as_many_as_their_checkpoints(name):
+    assert shapes_of(PUBLISHED[name], name).parameters == COUNTED[name]
+
+
+def test_what_a_model_was_tuned_for_does_not_matter():
+    assert published("Qwen/Qwen2.5-VL-7B-Instruct") is PUBLISHED["Qwen/Qwen2.5-VL-7B"]
+    assert published("Qwen/Qwen3-VL-8B-Thinking") is PUBLISHED["Qwen/Qwen3-VL-8B"]
+    assert published("someone/Qwen2.5-VL-7B-Instruct") is None
+
+
+def test_a_picture_becomes_so_many_tokens():
+    shapes = shapes_of(PUBLISHED["Qwen/Qwen2.5-VL-3B"], "")
+    assert (shapes.tokens_of(448 * 448), shapes.patches_of(448 * 448)) == (256, 1024)
+    assert shapes_of(PUBLISHED["Qwen/Qwen3-VL-4B"], "").tokens_of(512 * 512) == 256
+
+
+def test_a_folder_says_what_it_holds(tmp_path):
+    text = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}
+    config = {"model_type": "qwen2_5_vl", **text, "vision_config": {"hidden_size": 32, "depth": 1, "intermediate_size": 48}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"max_pixels": 50_176}))
+    there = found(PolicyConfig(model=str(tmp_path)))
+    assert there.shapes.text.layers == 2 and there.shapes.vision.out == 64, "older files have the text model's keys at the top"
+    assert there.most_pixels == 50_176
+    named = dict(there.shapes.named())
+    assert named["model.language_model.layers.1.self_attn.k_proj.weight"] == (64, 64) and "lm_head.weight" in named
+    assert there.shapes.parameters == sum(math.prod(shape) for shape in named.values())
+
+
+@pytest.mark.parametrize(
+    "config, words",
+    [
+        ({"model_type": "llava"}, "is a llava, and sizes are known of the Qwen-VL families alone"),
+        ({"model_type": "qwen2_5_vl", "vision_config": {"hidden_size": 8}}, "names no usable num_attention_heads|hidden_size"),
+        ([1], "holds no table"),
+    ],
+)
+def test_a_folder_that_is_none_is_refused(tmp_path, config, words):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=words):
+        found(PolicyConfig(model=str(tmp_path)))
+
+
+def test_what_acts_and_what_is_nowhere_are_refused(tmp_path):
+    with pytest.raises(UserError, match="policies that write"):
+        found(PolicyConfig(model="tiny:openvla", kind="vla"))
+    with pytest.raises(UserError, match=r"can't be had from the hub.*Qwen/Qwen2.5-VL-3B"):
+        found(PolicyConfig(model="nobody/has-this"), online=False)
