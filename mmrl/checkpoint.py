@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,37 +21,53 @@ from mmrl.errors import UserError
 from mmrl.learn import Learner
 from mmrl.policies.policy import Policy
 from mmrl.policies.shard import on_first, whole
+from mmrl.policies.shards import Shards, write_shards
 
-POLICY, LEARNER, STATE = "policy", "learner.safetensors", "state.json"
+POLICY, LEARNER, SHARDS, STATE = "policy", "learner.safetensors", "learner", "state.json"
 
 
-def save(path: Path, policy: Policy, learner: Learner, state: Mapping[str, Any]) -> None:
+def save(path: Path, policy: Policy, learner: Learner, state: Mapping[str, Any], shards: bool = False) -> None:
     """Write a checkpoint folder: the policy as transformers loads it (its mean weights, where a stage keeps them), what else the
-    learner needs (optimiser, KL reference, critic), and `state` as JSON.
+    learner needs (optimiser, KL reference, critic), and `state` as JSON. shards: every rank writes its own part of that, where
+    weights are spread over ranks; any number of ranks can go on from it.
 
     Everything is written and flushed beside its place and then renamed, so a kill at any moment leaves the last one whole.
     Raises UserError when the disk is full or not writable; earlier checkpoints are untouched.
     """
-    known = ranks.first(path.exists)
-    tensors = {} if known else on_first(learner.state())
-    with learner.optimizer.averaged(), whole(policy.root):
-        ranks.first(lambda: _save(path, policy, tensors, state))
-
-
-def _save(path: Path, policy: Policy, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
     aside = path.with_name(f".{path.name}.tmp")
-    try:
-        if path.exists():  # the same step, so the same weights: only the state has moved on
-            _write_state(path, state)
-            return
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        policy.save(aside / POLICY)
+    if ranks.first(path.exists):  # the same step, so the same weights: only the state has moved on
+        ranks.first(lambda: _guarded(path, aside, lambda: _write_state(path, state)))
+        return
+    ranks.first(lambda: _guarded(path, aside, lambda: _cleared(aside)))
+    tensors = learner.state()
+    if shards and policy.root is not None:
+        ranks.each(lambda: _guarded(path, aside, lambda: write_shards(tensors, aside / SHARDS)))
+        tensors = {}
+    else:
+        tensors = on_first(tensors)
+    with learner.optimizer.averaged(), whole(policy.root):
+        ranks.first(lambda: _guarded(path, aside, lambda: _write(path, aside, policy, tensors, state)))
+
+
+def _cleared(aside: Path) -> None:
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+
+
+def _write(path: Path, aside: Path, policy: Policy, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
+    policy.save(aside / POLICY)
+    if not (aside / SHARDS).exists():
         save_file(dict(tensors), aside / LEARNER)
-        _write_state(aside, state)
-        _flush(aside)
-        os.rename(aside, path)
-        _flush_folder(path.parent)
+    _write_state(aside, state)
+    _flush(aside)
+    os.rename(aside, path)
+    _flush_folder(path.parent)
+
+
+def _guarded(path: Path, aside: Path, work: Callable[[], None]) -> None:
+    """What the system refuses becomes one line."""
+    try:
+        work()
     except Exception as error:
         shutil.rmtree(aside, ignore_errors=True)
         number = _errno(error)
@@ -79,10 +95,10 @@ def reading(path: Path) -> Iterator[None]:
         raise UserError(f"checkpoint {path} can't be read: {error}: remove that folder to go on from an earlier one") from error
 
 
-def load(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+def load(path: Path) -> tuple[dict[str, Any], Mapping[str, torch.Tensor]]:
     """(state, the learner's tensors) of a checkpoint; the policy is loaded from `path / POLICY`."""
     with reading(path):
-        return state(path), load_file(path / LEARNER)
+        return state(path), Shards(path / SHARDS) if (path / SHARDS).is_dir() else load_file(path / LEARNER)
 
 
 def state(path: Path) -> dict[str, Any]:

@@ -25,8 +25,10 @@ from mmrl.kept import DRAWN_PIXELS, VIEW_PIXELS, view_png, view_webp
 from mmrl.targets import is_finite
 from mmrl.video import of_clip
 
-MAY_CHANGE = ("runs", "judge", "train", "checkpoint", "record", "limits")
+MAY_CHANGE = ("runs", "judge", "train", "compute", "checkpoint", "record", "limits")
 """Sections of the run file that a resumed run may have otherwise: they don't change what is learned."""
+FIXED = ("compute.sampler", "compute.staleness")
+"""Keys of them that do: samplers draw otherwise, and what is stale is other prompts' answers."""
 _STEP = re.compile(r"step-(\d{6,})(?:\.jsonl)?")
 
 
@@ -377,4 +379,4 @@ def _toml(config: Mapping[str, Any]) -> str:
 
 def _may_change(key: str) -> bool:
     """Whether a resumed run may have this key of the run file otherwise."""
-    return key.partition(".")[0] in MAY_CHANGE
+    return key.partition(".")[0] in MAY_CHANGE and key not in FIXED

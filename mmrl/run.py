@@ -95,7 +95,7 @@ class Run:
         self.steps: Steps
         self.watch = Watch(config.limits, config.judge, config.generate)
         self.trackers = Trackers(config, folder, self.progress.note, config.record.trackers if ranks.is_first() else [])
-        self.resume: tuple[Path, dict[str, torch.Tensor]] | None = None
+        self.resume: tuple[Path, Mapping[str, torch.Tensor]] | None = None
         """Checkpoint folder and learner state that the first stage prepared picks up."""
         self.stop = False
         """Set from outside: stop at the end of this step."""
@@ -279,7 +279,7 @@ class Run:
         started = time.perf_counter()
         path = self.folder.checkpoint_dir(self.at.step)
         best = None if self.at.best_step is None else self.folder.checkpoint_dir(self.at.best_step)
-        checkpoint.save(path, self.policy, self.steps.learner, vars(self.at))
+        checkpoint.save(path, self.policy, self.steps.learner, vars(self.at), self.config.checkpoint.shards)
         ranks.first(lambda: checkpoint.prune(self.folder.checkpoints(), self.config.checkpoint.keep, best))
         self.at.seconds["other"] = self.at.seconds.get("other", 0.0) + time.perf_counter() - started
 

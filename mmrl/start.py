@@ -54,7 +54,7 @@ def train(
     so that somebody else can stop it (`Run.stop`).
     """
     with ranks.joined(), within_memory(config), contextlib.ExitStack() as held:
-        config = resolved(config)
+        config = counted(resolved(config))
         path = Path(config.runs) / config.name
         tasks = check_config(config)
         if config.train.threads:
@@ -92,6 +92,17 @@ def train(
         if run.stop:  # asked for in the last moments, when no step was left that it could end
             raise KeyboardInterrupt
     return folder
+
+
+def counted(config: RunConfig) -> RunConfig:
+    """The run file with the learners that there are. UserError where it asks for several and nobody started them."""
+    learners = config.compute.learners
+    if ranks.count() == 1 and learners > 1:
+        raise UserError(
+            f"compute.learners = {learners}, and this is one process: start the run with `mmrl train`, which starts the others, "
+            f"with torchrun --nproc-per-node {learners} -m mmrl train ..., or on a cluster"
+        )
+    return config.model_copy(update={"compute": config.compute.model_copy(update={"learners": ranks.count()})})
 
 
 def opened(config: RunConfig, path: Path, held: contextlib.ExitStack, resume: bool, overwrite: bool) -> RunFolder | None:

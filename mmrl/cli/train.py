@@ -40,6 +40,7 @@ def command(
     """
     from mmrl import config as configs
     from mmrl.cli.terminal import quiet, tell
+    from mmrl.launch import is_rank, launch, speaks
 
     if resume and overwrite:
         raise UserError("--resume and --overwrite contradict each other: give one of them")
@@ -47,6 +48,12 @@ def command(
     config = configs.smoke(config) if smoke else config
     if dry_run:
         _dry_run(config)
+        return
+    if config.compute.learners > 1 and not cluster and not is_rank():
+        raise SystemExit(launch(config.compute.learners, sys.argv[1:]))
+    if not speaks():
+        quiet()
+        _train(config, Unheard(), None, resume, overwrite)
         return
     tell(f"starting on the cluster {cluster} ..." if cluster else f"loading {config.policy.model} ...")
     quiet()
@@ -67,6 +74,18 @@ def command(
         _close(path, write_report(path), show)
     else:  # a terminal beside the cluster, which doesn't see its files
         show.console.print(f"\nfinished: the run is in {path} on the cluster", highlight=False, markup=False, soft_wrap=True)
+
+
+class Unheard:
+    """Watches a run in the ranks that nobody hears."""
+
+    def stage_started(self, *_: Any) -> None: ...
+
+    def step_finished(self, *_: Any) -> None: ...
+
+    def evaluated(self, *_: Any) -> None: ...
+
+    def note(self, text: str) -> None: ...
 
 
 def _train(config: Any, show: Any, cluster: str | None, resume: bool, overwrite: bool) -> None:

@@ -261,6 +261,9 @@ class CheckpointConfig(Section):
 
     every: Count = 0
     """Steps between checkpoints; the end of the run is always one."""
+    shards: bool = False
+    """Of several learners each writes its own part of the optimiser's state, where weights are spread over them; else the first
+    gathers and writes all of it. Either goes on with any number of learners."""
     keep: Positive = 1
     """How many of the newest are kept beside the best."""
 

@@ -1,0 +1,107 @@
+"""Several learners on one machine: each is this very command in a process of its own. Across machines that is torchrun's work, or
+Ray's (`mmrl.cluster`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from mmrl.errors import UserError
+
+GRACE_S = 60.0
+"""How long the others have to end by themselves after one has failed."""
+
+
+def is_rank() -> bool:
+    """Whether somebody started this process as one of several."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def speaks() -> bool:
+    """Whether this process is the one that people hear from."""
+    return os.environ.get("RANK", "0") == "0" or not is_rank()
+
+
+def launch(learners: int, arguments: Sequence[str]) -> int:
+    """Run `mmrl ARGUMENTS` in so many processes that find each other, and wait for them; returns the exit code.
+
+    Ctrl-C and a termination signal reach all of them; none outlives this process.
+    """
+    import torch
+    from torch import distributed
+
+    if torch.cuda.is_available() and torch.cuda.device_count() < learners:
+        raise UserError(
+            f"compute.learners = {learners}, and this machine has {torch.cuda.device_count()} GPUs: lower it, or start the run "
+            "on several machines with torchrun or --cluster"
+        )
+    store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # on a port that was free
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "WORLD_SIZE": str(learners),
+        "LOCAL_WORLD_SIZE": str(learners),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // learners))),
+    }
+    command = [sys.executable, "-m", "mmrl", *arguments]
+    ranks: list[subprocess.Popen[bytes]] = []
+    with _passed_on(ranks):
+        for number in range(learners):
+            own = {**os.environ, **shared, "RANK": str(number), "LOCAL_RANK": str(number)}
+            ranks.append(
+                subprocess.Popen(command, env=own, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_end_with_parent)
+            )
+        return _wait(ranks)
+
+
+def _wait(ranks: Sequence[subprocess.Popen[bytes]]) -> int:
+    try:
+        while all(rank.poll() in (None, 0) for rank in ranks) and any(rank.poll() is None for rank in ranks):
+            time.sleep(0.05)
+        for number, rank in enumerate(ranks):
+            if (rank.returncode or 0) < 0:
+                name = signal.Signals(-rank.returncode).name
+                sys.stderr.write(f"mmrl: rank {number} was ended by {name}: the others end too; --resume goes on\n")
+        until = time.monotonic() + GRACE_S
+        while any(rank.poll() is None for rank in ranks) and time.monotonic() < until:
+            time.sleep(0.05)
+    finally:
+        for rank in ranks:
+            if rank.poll() is None:
+                rank.kill()
+        for rank in ranks:
+            rank.wait()
+    codes = [rank.returncode for rank in ranks]
+    return next((code if code > 0 else 2 for code in codes if code), 0)
+
+
+@contextlib.contextmanager
+def _passed_on(ranks: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Signals to this process go to the ranks, which are in sessions of their own: each of them hears of Ctrl-C once."""
+
+    def tell(number: int, frame: Any) -> None:
+        for rank in ranks:
+            with contextlib.suppress(ProcessLookupError):
+                rank.send_signal(number)
+
+    before = {number: signal.signal(number, tell) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end_with_parent() -> None:
+    """On Linux a rank hears of it when the process that started it is gone, however that ended."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)

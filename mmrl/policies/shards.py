@@ -1,0 +1,53 @@
+"""Tensors that are spread over ranks, on disk: every rank writes its own part as safetensors, and any number of ranks reads them.
+
+torch's distributed checkpoint does both; its own format is pickled, and the one used here isn't.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+
+def write_shards(tensors: Mapping[str, torch.Tensor], folder: Path) -> None:
+    """To be called on all ranks. Every tensor is either spread or the same on each. Raises what one of them met."""
+    folder.mkdir(exist_ok=True)
+    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    try:
+        checkpoint.save(dict(tensors), storage_writer=writer)
+    except CheckpointException as error:  # no Exception of Python's
+        raise next(iter(error.failures.values()))[0] from None
+
+
+class Shards(Mapping[str, torch.Tensor]):
+    """What `write_shards` wrote, by name: each is read when it is asked for, and is whole."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises OSError or ValueError where the folder can't be read."""
+        self.folder = folder
+        found = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+        self._known = {name: one for name, one in found.items() if isinstance(one, TensorStorageMetadata)}
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        known = self._known[name]
+        tensor = torch.empty(known.size, dtype=known.properties.dtype)
+        reader = HuggingFaceStorageReader(str(self.folder))
+        try:
+            with warnings.catch_warnings(action="ignore", category=UserWarning):  # of reading alone, which is meant
+                checkpoint.load({name: tensor}, storage_reader=reader, no_dist=True)
+        except CheckpointException as error:
+            raise ValueError(f"{name} in {self.folder}: {next(iter(error.failures.values()))[0]}") from None
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
