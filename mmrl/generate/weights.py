@@ -25,7 +25,7 @@ ALIGNED = 64
 
 
 def versions(model: torch.nn.Module) -> dict[str, int]:
-    """Name of a parameter -> how often torch has written to it. A tied one has all its names."""
+    """Name of a parameter -> how often torch has written to it. A tied one has all its names, as vLLM may hold it twice."""
     return {name: p._version for name, p in model.named_parameters(remove_duplicate=False)}
 
 

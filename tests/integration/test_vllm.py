@@ -13,11 +13,20 @@ OWN = ROOT / ".engines" / "vllm" / "bin" / "python"
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl", "qwen2_vl"])
-def test_vllm_is_a_sampler_like_our_own(family):
+@pytest.mark.parametrize(
+    ("family", "files"),
+    [
+        ("qwen2_5_vl", ["test_parity.py", "test_runs.py"]),
+        ("qwen3_vl", ["test_parity.py"]),
+        ("qwen2_vl", ["test_parity.py"]),
+        ("qwen2_5_vl", ["test_apart.py"]),
+    ],
+    ids=lambda of: of if isinstance(of, str) else of[-1].removesuffix(".py"),
+)
+def test_vllm_is_a_sampler_like_our_own(family, files):
     if not OWN.exists():
         pytest.skip("vLLM's environment is missing: make engines")
-    folders = ["tests/vllm/test_parity.py"] + (["tests/vllm/test_runs.py"] if family == "qwen2_5_vl" else [])
+    folders = [f"tests/vllm/{name}" for name in files]
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_"))} | {"MMRL_TEST_FAMILY": family}
     command = [OWN, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *folders]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)

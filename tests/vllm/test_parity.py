@@ -4,7 +4,6 @@ vLLM has an environment of its own (`make engines`); `tests/integration/test_vll
 family, so that they go side by side.
 """
 
-import os
 import time
 
 import pytest
@@ -13,19 +12,14 @@ import torch
 pytest.importorskip("vllm", reason="vLLM is not installed: make engines")
 
 import footages
+from vllm_cases import FAMILY, GAP, picture, sampled, varied
 
 import vlm_cases as cases
-from mmrl.clips import Clip
 from mmrl.generate.local import LocalGenerator
 from mmrl.generate.sampling import Sampling
 from mmrl.generate.vllm import VllmGenerator
-from mmrl.pack import pack
 from mmrl.schema import ComputeConfig
 from mmrl.types import Prompt
-
-FAMILY = os.environ.get("MMRL_TEST_FAMILY", "qwen2_5_vl")
-GAP = 5e-3
-"""Mean difference of log-probabilities, nats a token, in float32."""
 
 
 @pytest.fixture(scope="module")
@@ -44,46 +38,6 @@ def generator(policy):
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory):
     return str(footages.write(tmp_path_factory.mktemp("clips") / "clip.mp4", footages.frames(50), fps=10))
-
-
-def varied(clip: str, count: int) -> list[Prompt]:
-    """Text alone, one picture and several of many sizes, clips of several lengths, clips beside pictures."""
-    made = []
-    for n in range(count):
-        text = {"type": "text", "text": "What is shown? " + "x" * (n % 7)}
-        match n % 4:
-            case 0:
-                parts = [text]
-            case 1:
-                parts = [text, picture(n, 28 + 9 * (n % 13), 28 + 5 * (n % 17))]
-            case 2:
-                parts = [picture(n, 56, 30 + n), text, picture(n + 1, 84, 56), picture(n + 2, 200, 28)]
-            case _:
-                clips = [Clip(path=clip, count=2 + n % 5)] + ([Clip(path=clip, fps=1.5)] if n % 8 == 3 else [])
-                parts = [*({"type": "video", "video": c} for c in clips), text, *([picture(n, 56, 56)] if n % 3 else [])]
-        made.append(Prompt(id=f"p{n}", messages=[{"role": "user", "content": parts}], answer="7"))
-    return made
-
-
-def picture(seed: int, width: int, height: int) -> dict:
-    return {"type": "image", "image": cases.picture(seed, width, height)}
-
-
-def gaps(policy, prompts, inputs, groups, temperature):
-    """Of each sampled token: the sampler's log-probability less the learner's."""
-    found = []
-    for rollout in cases.as_rollouts(prompts, inputs, groups):
-        batch = pack([rollout], cases.credit(1.0), policy, shared_prefix=False, budget=1)
-        with torch.no_grad():
-            logprobs, _ = policy.logprobs(batch.micro[0], temperature)
-        found.append(torch.tensor(rollout.turns[0].logprobs) - logprobs)
-    return torch.cat(found)
-
-
-def sampled(policy, generator, prompts, temperature=0.7, max_tokens=6, **options):
-    inputs = [policy.encode(p) for p in prompts]
-    groups = generator.generate(inputs, 2, Sampling(max_tokens=max_tokens, temperature=temperature, **options))
-    return inputs, groups, gaps(policy, prompts, inputs, groups, temperature or 1.0).abs()
 
 
 def test_prompt_ids_are_those_that_vllm_would_make_itself(policy, generator, clip):
@@ -179,6 +133,21 @@ def test_weights_follow_the_learner_and_nothing_old_is_remembered(policy, genera
             for name, p in policy.model.named_parameters():
                 p.copy_(kept[name])
     assert sampled(policy, generator, prompts)[2].mean() < GAP
+
+
+@pytest.mark.parametrize("part", ["language_model.layers.1.self_attn.q_proj", "language_model.layers.0.mlp.up_proj", "visual."])
+def test_what_was_not_written_to_is_not_sent_and_stays(policy, generator, clip, part):
+    """Of layers that vLLM fuses, one alone is written to."""
+    prompts = varied(clip, 12)
+    sampled(policy, generator, prompts)
+    kept = {name: p.detach().clone() for name, p in policy.model.named_parameters()}
+    chosen = next(name for name in kept if part in name and name.endswith(("_proj.weight", "qkv.weight", "q.weight")))
+    whole = sum(4 * p.numel() for p in policy.model.state_dict().values())
+    for change in (lambda p: p.mul_(1.5), lambda p: p.copy_(kept[chosen])):
+        with torch.no_grad():
+            change(policy.model.get_parameter(chosen))
+        assert sampled(policy, generator, prompts)[2].mean() < GAP
+        assert 4 * kept[chosen].numel() < generator.sent < whole / 6
 
 
 @pytest.mark.parametrize("fault", ["reset_prefix_cache", "sync"])
