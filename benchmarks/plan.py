@@ -39,6 +39,7 @@ from mmrl.types import Credit, Prompt, user
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=["tiny", "3b", "7b"], default="tiny")
+    parser.add_argument("--family", default="qwen2_5_vl", help="of the tiny model")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--checkpointing", action="store_true")
     for name, default in dict(
@@ -48,7 +49,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.device == "cpu":
         torch.set_num_threads(args.threads)
-    name = checkpoint(args.size) if args.size != "tiny" else f"tiny:qwen2_5_vl:hidden={args.hidden},layers={args.layers}"
+    name = checkpoint(args.size) if args.size != "tiny" else f"tiny:{args.family}:hidden={args.hidden},layers={args.layers}"
     config = run_file(args, name)
     found, _ = at_hand(args.device)  # before anything else is in memory
     policy = VLM(config.policy, device=args.device)
