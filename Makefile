@@ -7,7 +7,7 @@ PYTEST := OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2
 STAMP := .venv/setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system simulators engines demo demo-robot test test-slow test-all lint bench clean
+.PHONY: help setup system simulators engines demo demo-robot test test-slow test-all lint bench bench-gpu clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1 \2/p' Makefile | while read -r make name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -50,6 +50,9 @@ ifdef NAME
 else
 	@for file in $$(grep -l __main__ benchmarks/*.py); do printf '  make bench NAME=%-20s %s\n' "$$(basename "$$file" .py)" "$$(sed -n '1s/"""//gp' "$$file")"; done
 endif
+
+bench-gpu:  ## the benchmarks that need a GPU, half an hour; PYTHON=... that has torch for it, and TRL
+	"$(or $(PYTHON),python3)" benchmarks/gpu_all.py
 
 clean:  ## remove .venv, .simulators, .engines and the caches; runs/ stays
 	rm -rf .venv .simulators .engines .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis build dist

@@ -1,13 +1,13 @@
 """From one GPU to 1,024: a simulated training pipeline, what it does a second, and what limits it.
 
     python benchmarks/pipeline.py [--model 3b|7b|72b] [--scaling weak|strong] [--plot FILE.png]
-    python benchmarks/pipeline.py --validate RUN_DIR [--calibrate OTHER_RUN_DIR ...]
+    python benchmarks/pipeline.py --validate RUN_DIR ... [--calibrate OTHER_RUN_DIR ...]
     python benchmarks/pipeline.py --times FILE.json
 
 Events happen in `pipeline_model.py`. Stage times are arithmetic on data sheets and shapes (`pipeline_costs.py` says what was
 published, what is assumed and what was measured on a CPU), or with `--times` those that `step_gpu.py` measured on one GPU, or
-with `--calibrate` those of run folders. `--validate` compares simulated steps of one process with a run's: its second half with
-costs of its first, or all of it with those of the runs calibrated on. Prints one JSON object.
+with `--calibrate` those of run folders. `--validate` compares simulated steps of one process with those of runs of one setting:
+their second halves with costs of their first, or all with those of the runs calibrated on. Prints one JSON object.
 
 Weak scaling gives each GPU `--prompts` prompts, strong scaling shares `--prompts` x 64 among all. For each number of GPUs,
 placement and staleness: tokens a second (prompt and completion of every rollout), efficiency against the smallest number of GPUs
@@ -21,6 +21,8 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import pipeline_costs as sources
 from pipeline_model import Costs, Faults, Job, Plan, best_interval, colocated, endure, hybrid, losses, separate, simulate
@@ -94,25 +96,27 @@ def lasting(rows: list[dict[str, Any]], faults: Faults) -> list[dict[str, Any]]:
     return found
 
 
-def validated(folder: Path, others: list[Path]) -> dict[str, Any]:
-    """Simulated steps against a run's own."""
+def validated(folders: list[Path], others: list[Path]) -> dict[str, Any]:
+    """Simulated steps against those of runs of one setting: the medians, as other programs make some steps slow."""
     if others:
-        known, asked = [sources.read_run(other) for other in others], sources.read_run(folder)
+        known, asked = [sources.read_run(other) for other in others], [sources.read_run(folder) for folder in folders]
     else:
-        half = len(sources.read_run(folder).lengths) // 2
-        known, asked = [sources.read_run(folder, last=half)], sources.read_run(folder, first=half)
+        halves = {folder: len(sources.read_run(folder).lengths) // 2 for folder in folders}
+        known = [sources.read_run(folder, last=half) for folder, half in halves.items()]
+        asked = [sources.read_run(folder, first=half) for folder, half in halves.items()]
     costs = sources.calibrated(known)
-    job = with_length(asked.job)
-    measured, count = float(asked.seconds["step"].mean()), min(len(asked.lengths), 200)
-    simulated = simulate(job, costs, colocated(1), 0, count).step_seconds()
+    seconds = {k: np.concatenate([run.seconds[k] for run in asked]) for k in asked[0].seconds}
+    measured = float(np.median(seconds["step"]))
+    simulated = simulate(with_length(asked[0].job), costs, colocated(1), 0, 100).step_seconds()
     return {
-        "run": str(folder),
-        "calibrated_on": [str(o) for o in others] or "its first half",
-        "steps": len(asked.lengths),
+        "runs": [str(folder) for folder in folders],
+        "calibrated_on": [str(o) for o in others] or "their first halves",
+        "steps": len(seconds["step"]),
         "measured_step_s": round(measured, 4),
+        "measured_mean_s": round(float(seconds["step"].mean()), 4),
         "simulated_step_s": round(simulated, 4),
         "error": round(simulated / measured - 1, 4),
-        "measured_parts_s": {k: round(float(v.mean()), 4) for k, v in asked.seconds.items() if k != "step"},
+        "measured_parts_s": {k: round(float(np.median(v)), 4) for k, v in seconds.items() if k != "step"},
         "costs": asdict(costs),
     }
 
@@ -172,7 +176,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="without saying what limits each")
     parser.add_argument("--times", type=Path, help="what step_gpu.py printed")
     parser.add_argument("--calibrate", type=Path, nargs="+", default=[], metavar="RUN_DIR")
-    parser.add_argument("--validate", type=Path, metavar="RUN_DIR")
+    parser.add_argument("--validate", type=Path, nargs="+", default=[], metavar="RUN_DIR")
     parser.add_argument("--plot", metavar="FILE.png")
     args = parser.parse_args()
     if args.validate:

@@ -54,9 +54,9 @@ def arithmetic(size: str, job: Job, sheet: Mapping[str, Mapping[str, float]] = H
     model = shape(size)
     v = {name: value for part in sheet.values() for name, value in part.items()}
     seen = job.prompt_tokens / 2
-    forward = model.text_flops(job.prompt_tokens, seen) + model.vision_flops(v["patches"])
+    forward = model.text_flops(job.prompt_tokens, seen, 0) + model.vision_flops(v["patches"])
     context = job.prompt_tokens + job.length / 2
-    one = model.text_flops(1, context)
+    one = model.text_flops(1, context, 1)
     memory, update = v["memory_bytes_s"] * v["memory_share"], v["flops"] * v["update_share"]
     return Costs(
         process=v["picture_s"],
@@ -155,8 +155,9 @@ def read_run(folder: Path, first: int = 0, last: int | None = None, skip: int = 
 
 
 def calibrated(runs: Sequence[Measured]) -> Costs:
-    """Costs of one process, by least squares over the steps of all runs, none below 0. A part that didn't vary between the steps
-    can't be told from another that is proportional to it, so runs of different sizes say more."""
+    """Costs of one process, by least absolute deviations over the steps of all runs, as other programs make some steps slow; none
+    below 0. A part that didn't vary between the steps can't be told from another that is proportional to it, so runs of different
+    sizes say more."""
     from scipy.optimize import nnls
 
     def fit(part: str, *columns: str) -> list[float]:
@@ -175,8 +176,11 @@ def calibrated(runs: Sequence[Measured]) -> Costs:
             features.append(np.stack([known[c] for c in columns], 1))
             seen.append(run.seconds[part])
         x, y = np.concatenate(features).astype(float), np.concatenate(seen)
-        scale = np.abs(x).max(0)
-        return [float(v) for v in nnls(x / scale, y)[0] / scale]
+        scale, weight = np.abs(x).max(0), np.ones(len(y))
+        for _ in range(30):  # least squares, with steps that are far off counting less each time
+            found = nnls(x / scale * weight[:, None], y * weight)[0]
+            weight = 1 / np.sqrt(np.maximum(np.abs(x / scale @ found - y), 1e-3 * np.median(y) + 1e-12))
+        return [float(v) for v in found / scale]
 
     prefill, step, row = fit("generate", "prompts", "longest", "tokens")
     fixed, prompt, token = fit("update", "one", "trained", "trained_tokens")

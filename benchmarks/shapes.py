@@ -12,7 +12,7 @@ TEXT = {
 }
 """`text_config` of their config.json; heads are 128 wide."""
 VISION = dict(depth=32, hidden_size=1280, intermediate_size=3420, num_heads=16, patch_size=14)
-"""`vision_config`; it is the same for all sizes but for 3b's and 7b's width of the MLP, which differ by 1%."""
+"""`vision_config`; 72b's MLP is 3456 wide, 1% more."""
 TIED = {"3b": True, "7b": False, "72b": False}
 """Whether the output layer shares the embedding's weights."""
 
@@ -24,7 +24,9 @@ class Shape:
     layers: int
     hidden: int
     matrices: int
-    """Weights of the text model that each token is multiplied with: all layers and the output layer, without the embedding."""
+    """Weights of the text model's layers that each token is multiplied with."""
+    output: int
+    """Weights of the output layer, which only tokens whose successor is asked for go through."""
     embedding: int
     """Weights of the embedding that are not the output layer's too."""
     vision: int
@@ -38,17 +40,19 @@ class Shape:
 
     @property
     def weights(self) -> int:
-        return self.matrices + self.embedding + self.vision + self.merger
+        return self.matrices + self.output + self.embedding + self.vision + self.merger
 
     @property
     def bytes(self) -> int:
         """In bfloat16."""
         return 2 * self.weights
 
-    def text_flops(self, tokens: float, context: float) -> float:
-        """Of a forward pass over tokens that see `context` others each: 2 for each weight, and 4 * hidden a layer for each
-        (token, seen token): scores and their sum over values. A backward pass takes twice as many."""
-        return tokens * (2 * self.matrices + 4 * self.layers * self.hidden * context)
+    def text_flops(self, tokens: float, context: float, scored: float) -> float:
+        """Of a forward pass over tokens that see `context` others each, on average: 2 for each weight, and 4 * hidden a layer for
+        each (token, seen token): scores, and their sum over values. scored: tokens that go through the output layer. A backward
+        pass takes twice as many."""
+        layers = tokens * (2 * self.matrices + 4 * self.layers * self.hidden * context)
+        return layers + scored * 2 * self.output
 
     def vision_flops(self, patches: float, window: float = 64.0) -> float:
         """Of a forward pass of the tower. window: patches that a patch sees, nearly always those of its window (8 x 8)."""
@@ -71,7 +75,8 @@ def shape_of(text: dict, vision: dict, tied: bool) -> Shape:
     return Shape(
         layers=L,
         hidden=query,
-        matrices=L * (2 * H * query + 2 * H * keys + 3 * H * F) + output,
+        matrices=L * (2 * H * query + 2 * H * keys + 3 * H * F),
+        output=output,
         embedding=0 if tied else output,
         vision=tower,
         merger=4 * h * 4 * h + 4 * h * H,

@@ -1,10 +1,13 @@
 """A whole GRPO step, mmrl against TRL's GRPOTrainer: the same checkpoint, images, group size and reward, in turn.
 
-    python benchmarks/vs_trl.py [--steps 3] [--threads 2]      needs `pip install trl==1.16.0`
+    python benchmarks/vs_trl.py [--steps 3] [--threads 2] [--device cpu]      needs `pip install trl==1.16.0`
+    python benchmarks/vs_trl.py --case digits --case grounding --device cuda --steps 20
 
 Each system lives in a process of its own and takes a step when it is told to, so the machine's drift falls on both. The step is
-all of it: processing 4 images, sampling 4 x 8 completions of at most 32 tokens, scoring, one update. Every completion gets its
-own reward, so that every group has spread and mmrl may skip nothing. Prints one JSON object.
+all of it: processing the images, sampling groups of 8 (4 of them with at most 32 tokens, unless the case says otherwise),
+scoring, one update. Every completion gets its own reward, so that every group has spread and mmrl may skip nothing. The cases
+`digits` and `grounding` have the models, prompts, group sizes and lengths of `configs/demo/digits.toml` and
+`learn_grounding.py`, from random weights. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -22,8 +25,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-CASES = {"448px": dict(pixels=448, hidden=256, layers=6), "112px": dict(pixels=112, hidden=128, layers=2)}
 PROMPTS, GROUP, TOKENS = 4, 8, 32
+PLAIN: dict[str, Any] = dict(prompts=PROMPTS, tokens=TOKENS, task="")
+CASES: dict[str, dict[str, Any]] = {
+    "448px": PLAIN | dict(pixels=448, hidden=256, layers=6),
+    "112px": PLAIN | dict(pixels=112, hidden=128, layers=2),
+    "digits": dict(prompts=24, tokens=8, task="classification/digits", options={}, hidden=128, layers=2),
+    "grounding": dict(prompts=24, tokens=6, task="grounding/refer", options=dict(size=96, grid=8, objects=1)),
+}
+USUAL = ("448px", "112px")
+"""Cases that are run where none is named."""
+SHOWN = 64
+"""Prompts that are gone through again and again."""
 QUESTION = "What digit is shown?"
 
 
@@ -32,16 +45,46 @@ def reward(completion: str) -> float:
     return min(1.0, len(set(completion)) / 100 + len(completion) / 1000)
 
 
-def pictures(pixels: int) -> list[Any]:
+def questions(case: dict[str, Any]) -> list[tuple[str, Any]]:
+    """(text, picture) of a case's prompts."""
+    if case["task"]:
+        from itertools import islice
+
+        from mmrl.plugins import registry
+
+        prompts = islice(iter(registry().make_task(case["task"], case["options"]).prompts("train", 0)), SHOWN)
+        return [(text_of(p.messages), p.images[0]) for p in prompts]
     from PIL import Image
     from sklearn.datasets import load_digits
 
-    return [
-        Image.fromarray((d / 16 * 255).astype("uint8")).resize((pixels, pixels)).convert("RGB") for d in load_digits().images[:64]
-    ]
+    size = (case["pixels"], case["pixels"])
+    found = [Image.fromarray((d / 16 * 255).astype("uint8")).resize(size).convert("RGB") for d in load_digits().images[:SHOWN]]
+    return [(QUESTION, picture) for picture in found]
 
 
-def run_trl(checkpoint: str, pixels: int, steps: int, ready: Callable[[], None], done: Callable[[], None]) -> None:
+def text_of(messages: Any) -> str:
+    """What the one message of a prompt says."""
+    (message,) = messages
+    return "".join(part["text"] for part in message["content"] if part["type"] == "text")
+
+
+def write_checkpoint(case: dict[str, Any], folder: str) -> None:
+    """The random model of a case."""
+    if case["task"] == "grounding/refer":
+        from learn_grounding import write_start
+
+        write_start(Path(folder))
+        return
+    from mmrl.policies import tiny
+
+    model, processor = tiny.build("qwen2_5_vl", hidden=case["hidden"], layers=case["layers"])
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+
+
+def run_trl(
+    checkpoint: str, case: dict[str, Any], device: str, steps: int, ready: Callable[[], None], done: Callable[[], None]
+) -> None:
     import torch
     from datasets import Dataset
 
@@ -61,12 +104,12 @@ def run_trl(checkpoint: str, pixels: int, steps: int, ready: Callable[[], None],
     def rewards(completions: list[Any], **_: Any) -> list[float]:
         return [reward(c[0]["content"]) for c in completions]
 
-    rows = [{"prompt": [{"role": "user", "content": QUESTION}], "image": image} for image in pictures(pixels)]
+    rows = [{"prompt": [{"role": "user", "content": text}], "image": image} for text, image in questions(case)]
     settings = GRPOConfig(
         output_dir=tempfile.mkdtemp(),
-        per_device_train_batch_size=PROMPTS * GROUP,
+        per_device_train_batch_size=case["prompts"] * GROUP,
         num_generations=GROUP,
-        max_completion_length=TOKENS,
+        max_completion_length=case["tokens"],
         max_steps=steps,
         learning_rate=1e-4,
         temperature=1.0,
@@ -74,7 +117,7 @@ def run_trl(checkpoint: str, pixels: int, steps: int, ready: Callable[[], None],
         report_to=[],
         save_strategy="no",
         logging_steps=1000,
-        use_cpu=True,
+        use_cpu=device == "cpu",
         bf16=False,
         gradient_checkpointing=False,
         disable_tqdm=True,
@@ -90,7 +133,9 @@ def run_trl(checkpoint: str, pixels: int, steps: int, ready: Callable[[], None],
     ).train()
 
 
-def run_mmrl(checkpoint: str, pixels: int, steps: int, ready: Callable[[], None], done: Callable[[], None]) -> None:
+def run_mmrl(
+    checkpoint: str, case: dict[str, Any], device: str, steps: int, ready: Callable[[], None], done: Callable[[], None]
+) -> None:
     os.environ["MMRL_PLUGIN_FILES"] = str(Path(__file__).with_name("vs_trl_plugin.py").resolve())
     from mmrl.config import parse_config
     from mmrl.start import train
@@ -110,17 +155,16 @@ def run_mmrl(checkpoint: str, pixels: int, steps: int, ready: Callable[[], None]
         def note(self, text: str) -> None:
             print(text, file=sys.stderr)
 
+    stage = {"kind": "rl", "steps": steps, "prompts_per_step": case["prompts"], "group_size": GROUP, "learning_rate": 1e-4}
     train(
         parse_config(
             {
                 "name": "vs-trl",
                 "runs": tempfile.mkdtemp(),
-                "policy": {"model": checkpoint},
-                "tasks": [{"id": "vs_trl_plugin/digits", "options": {"pixels": pixels}}],
-                "stages": [
-                    {"kind": "rl", "steps": steps, "prompts_per_step": PROMPTS, "group_size": GROUP, "learning_rate": 1e-4}
-                ],
-                "generate": {"max_tokens": TOKENS},
+                "policy": {"model": checkpoint, "device": device},
+                "tasks": [{"id": "vs_trl_plugin/asked", "options": {"case": case}}],
+                "stages": [stage],
+                "generate": {"max_tokens": case["tokens"]},
                 "evaluate": {"n": 0},
                 "record": {"rollouts_every": 0, "trackers": []},
             }
@@ -129,7 +173,7 @@ def run_mmrl(checkpoint: str, pixels: int, steps: int, ready: Callable[[], None]
     )
 
 
-def worker(system: str, checkpoint: str, pixels: int, steps: int) -> None:
+def worker(system: str, checkpoint: str, case: dict[str, Any], device: str, steps: int) -> None:
     """Take a step whenever a line comes in; answer each with its seconds."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever the libraries print goes to stderr
@@ -138,48 +182,39 @@ def worker(system: str, checkpoint: str, pixels: int, steps: int) -> None:
     def ready() -> None:
         nonlocal started
         print("ready", file=answers, flush=True)
-        sys.stdin.readline()
+        if not sys.stdin.readline():  # whoever compares is gone
+            os._exit(1)
         started = time.perf_counter()
 
     def done() -> None:
         nonlocal left
         left -= 1
-        print(
-            json.dumps(
-                {"seconds": time.perf_counter() - started, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
-            ),
-            file=answers,
-            flush=True,
-        )
+        peak = peak_mb(device)
+        print(json.dumps({"seconds": time.perf_counter() - started, "peak_mb": peak}), file=answers, flush=True)
         if not left:  # what a system does after its last step must not fall on the other's
             sys.stdin.read()
 
-    {"trl": run_trl, "mmrl": run_mmrl}[system](checkpoint, pixels, steps, ready, done)
+    {"trl": run_trl, "mmrl": run_mmrl}[system](checkpoint, case, device, steps, ready, done)
 
 
-def compare(name: str, steps: int, threads: int, warmup: int = 1) -> dict[str, Any]:
+def peak_mb(device: str) -> float:
+    """Of this process; on a GPU, of its memory there, once what was asked of it is done."""
+    if device == "cpu":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    import torch
+
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() / 2**20
+
+
+def compare(name: str, steps: int, threads: int, device: str, warmup: int = 1) -> dict[str, Any]:
     case = CASES[name]
     checkpoint = tempfile.mkdtemp()
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mmrl.policies.tiny",
-            "qwen2_5_vl",
-            checkpoint,
-            "--hidden",
-            str(case["hidden"]),
-            "--layers",
-            str(case["layers"]),
-        ],
-        check=True,
-        env=environment,
-        stderr=subprocess.DEVNULL,
-    )
+    write_checkpoint(case, checkpoint)
     workers = {}
     for system in ("trl", "mmrl"):
-        command = [sys.executable, __file__, "--worker", system, checkpoint, str(case["pixels"]), str(steps + warmup)]
+        command = [sys.executable, __file__, "--worker", system, checkpoint, json.dumps(case), device, str(steps + warmup)]
         log = open(os.path.join(checkpoint, f"{system}.log"), "w")  # noqa: SIM115 - lives as long as the worker
         workers[system] = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
@@ -224,21 +259,23 @@ def main() -> None:
     )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--case", choices=CASES, action="append", help="only this case")
-    parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--worker", nargs=5, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
-        system, checkpoint, pixels, steps = args.worker
-        return worker(system, checkpoint, int(pixels), int(steps))
+        system, checkpoint, case, device, steps = args.worker
+        return worker(system, checkpoint, json.loads(case), device, int(steps))
     from machine import machine
 
-    results = {name: compare(name, args.steps * (10 if name == "112px" else 1), args.threads) for name in args.case or CASES}
+    results = {
+        name: compare(name, args.steps * (10 if name == "112px" else 1), args.threads, args.device) for name in args.case or USUAL
+    }
     print(
         json.dumps(
             {
                 "benchmark": "vs_trl",
-                "prompts": PROMPTS,
                 "group": GROUP,
-                "tokens": TOKENS,
+                "device": args.device,
                 "threads": args.threads,
                 **results,
                 "machine": machine("trl"),

@@ -1,13 +1,18 @@
 """The task and the reward of `vs_trl.py`, as a local plugin."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from mmrl import Case, Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
 
 
 @hookimpl
 def mmrl_tasks() -> list[TaskSpec]:
-    return [TaskSpec(id="vs_trl_plugin/digits", target="vs_trl_plugin:Digits", verifiers={"vs_trl_plugin/reward": 1.0})]
+    weights = {"vs_trl_plugin/reward": 1.0}
+    return [
+        TaskSpec(id="vs_trl_plugin/digits", target="vs_trl_plugin:Digits", verifiers=weights),
+        TaskSpec(id="vs_trl_plugin/asked", target="vs_trl_plugin:Asked", verifiers=weights),
+    ]
 
 
 @hookimpl
@@ -20,7 +25,7 @@ def score(case: Case) -> float:
 
 
 class Digits(Task):
-    """The same pictures and question as TRL's data set."""
+    """Pictures of digits of a size."""
 
     def __init__(self, pixels: int = 448) -> None:
         from PIL import Image
@@ -33,3 +38,15 @@ class Digits(Task):
 
     def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
         return [Prompt(id=str(i), messages=[user("What digit is shown?", image)]) for i, image in enumerate(self.images)]
+
+
+class Asked(Task):
+    """The same pictures and questions as TRL's data set."""
+
+    def __init__(self, case: Mapping[str, Any]) -> None:
+        from vs_trl import questions
+
+        self.questions = questions(dict(case))
+
+    def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
+        return [Prompt(id=str(i), messages=[user(text, image)]) for i, (text, image) in enumerate(self.questions)]

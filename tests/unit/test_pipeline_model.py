@@ -193,15 +193,15 @@ def test_a_run_is_predicted_from_its_costs(tmp_path):
 
     costs = replace(PARTS, optimizer=0.3, other=0.7)
     folder = run_folder(tmp_path / "a", costs, 200)
-    found = pipeline.validated(folder, [])
-    assert abs(found["error"]) < 0.02 and found["steps"] == 99 and found["calibrated_on"] == "its first half"
+    found = pipeline.validated([folder], [])
+    assert abs(found["error"]) < 0.02 and found["steps"] == 99 and found["calibrated_on"] == "their first halves"
 
 
 def test_shapes_have_as_many_weights_as_published():
     for size, billions in (("3b", 3.75), ("7b", 8.29), ("72b", 73.4)):
         assert shape(size).weights / 1e9 == pytest.approx(billions, rel=0.003)
     small = shape("3b")
-    assert small.text_flops(1, 0) == 2 * (small.matrices) and small.kv * 2 == 36_864
+    assert small.text_flops(1, 0, 1) == 2 * (small.matrices + small.output) and small.kv * 2 == 36_864
     assert [sources.smallest(size) for size in ("3b", "7b", "72b")] == [1, 2, 16]
 
 
