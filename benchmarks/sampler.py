@@ -1,12 +1,15 @@
 """vLLM as the sampler against mmrl's own: prompt ids, log-probabilities, the time of a sync, completions a second.
 
     python benchmarks/sampler.py [--model tiny:qwen2_5_vl:hidden=128,layers=2] [--prompts 200] [--group 4] [--tokens 32]
+        [--lora language.*q_proj ...] [--tensor-parallel 2]
 
 For an interpreter that has vLLM, such as the one of `make engines`: .engines/vllm/bin/python. Prompts are text alone, one
 picture and several, of many sizes. `ids_equal` counts those whose ids are what vLLM's own processor makes of text and pictures.
 The gap is that between what vLLM says of the tokens that it sampled and what the learner says, in nats a token, before and
 after the learner's weights have moved. Both samplers serve the same prompts in turn, three rounds; the ratio is vLLM's
-completions a second over ours, median of the rounds. Prints one JSON object.
+completions a second over ours, median of the rounds. `sync` says how long weights take to vLLM and how many bytes they are:
+all of them, and those of the blocks that moved, which with --lora are those of the layers that have adapters. Prints one JSON
+object.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from mmrl.generate.vllm import VllmGenerator
 from mmrl.pack import pack
 from mmrl.policies.reading import PromptInputs
 from mmrl.policies.vlm import VLM
-from mmrl.schema import ComputeConfig, PolicyConfig
+from mmrl.schema import ComputeConfig, LoraConfig, PolicyConfig
 from mmrl.types import Credit, Prompt, Rollout, Status, Turn, user
 
 TEMPERATURE = 0.7
@@ -80,7 +83,21 @@ def moved(policy: VLM, seed: int) -> None:
     noise = torch.Generator(policy.device).manual_seed(seed)
     with torch.no_grad():
         for _, p in policy.parameters():
-            p.add_(0.1 * p.std() * torch.randn(p.shape, generator=noise, device=p.device, dtype=p.dtype))
+            scale = 0.1 * p.std().clamp(min=0.01)  # adapters begin at zero
+            p.add_(scale * torch.randn(p.shape, generator=noise, device=p.device, dtype=p.dtype))
+
+
+def synced(policy: VLM, generator: VllmGenerator, everything: bool) -> dict[str, float]:
+    """Median time and bytes of a sync after the learner's weights have moved."""
+    seconds = []
+    for seed in range(5):
+        moved(policy, seed)
+        if everything:
+            generator._known = {}
+        started = time.perf_counter()
+        generator.sync()
+        seconds.append(time.perf_counter() - started)
+    return {"seconds": round(statistics.median(seconds), 4), "bytes": generator.sent}
 
 
 def main() -> None:
@@ -91,9 +108,12 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
+    parser.add_argument("--lora", nargs="*", default=(), help="layers that get adapters of rank 16 and alone are moved")
+    parser.add_argument("--tensor-parallel", type=int, default=1)
     args = parser.parse_args()
-    policy = VLM(PolicyConfig(model=args.model, dtype=args.dtype), device=args.device)
-    theirs = VllmGenerator(policy, ComputeConfig(sampler="vllm"), 256, 2048)
+    lora = LoraConfig(rank=16, match=args.lora) if args.lora else None
+    policy = VLM(PolicyConfig(model=args.model, dtype=args.dtype, lora=lora), device=args.device)
+    theirs = VllmGenerator(policy, ComputeConfig(sampler="vllm", tensor_parallel=args.tensor_parallel), 256, 2048)
     ours = LocalGenerator(policy, 256)
     started = time.perf_counter()
     theirs.ready()
@@ -102,12 +122,7 @@ def main() -> None:
     inputs = [policy.encode(p) for p in prompts]
     theirs.generate(inputs[:4], 1, Sampling(max_tokens=2, temperature=TEMPERATURE))  # compiles
     before = gap(policy, theirs, prompts, inputs, args.tokens)
-    syncs = []
-    for seed in range(5):
-        moved(policy, seed)
-        started = time.perf_counter()
-        theirs.sync()
-        syncs.append(time.perf_counter() - started)
+    syncs = {name: synced(policy, theirs, name == "all") for name in ("all", "moved")}
     after = gap(policy, theirs, prompts, inputs, args.tokens)
     rates: dict[str, list[float]] = {"mmrl": [], "vllm": []}
     for seed in range(3):
@@ -124,7 +139,9 @@ def main() -> None:
         "ids_equal": ids_equal(policy, theirs, prompts, inputs),
         "gap": {"mean": before[0], "max": before[1]},
         "gap_after_sync": {"mean": after[0], "max": after[1]},
-        "sync_s": round(statistics.median(syncs), 4),
+        "lora": list(args.lora),
+        "tensor_parallel": args.tensor_parallel,
+        "sync": syncs,
         "start_s": round(start_s, 1),
         "completions_a_second": {name: round(statistics.median(values), 1) for name, values in rates.items()},
         "vllm_over_mmrl": round(statistics.median(ratios), 2),
