@@ -171,7 +171,7 @@ class Ran:
     """Of each batch: its rollouts, and how they were packed."""
     decodes: int = 0
     workers: int = 0
-    vllm: list[float] = field(default_factory=list)
+    vllm: list[tuple[float, bool, int]] = field(default_factory=list)
     """The memory of each vLLM that is started."""
     engines: list[Any] = field(default_factory=list)
     """Of the samplers in processes of their own: how many, how often one may die, and what samples beside them."""
@@ -330,7 +330,7 @@ def watch(m, found):
 
         def __init__(self, policy, settings, batch_size, max_context):
             super().__init__(policy, batch_size)
-            found.vllm.append(settings.memory)
+            found.vllm.append((settings.memory, settings.sleep, settings.tensor_parallel))
 
     class Engines(LocalGenerator):
         """Stands for those that are Ray's, which have tests of their own."""
@@ -711,6 +711,7 @@ WATCHED = {
     },
 }
 LORA = {"policy.lora": {}}
+VLLM = {"compute.sampler": "vllm"}
 SGD = {S + "optimizer": "sgd", S + "learning_rate": 0.1}
 EVAL = {"tasks": RANKED, "evaluate.n": 4}
 STEERED = EVAL | FILM | {"evaluate.steer": True, "evaluate.steering": {"learning_rate": 1.0, "interval": 1, "ema": 0.99}}
@@ -1313,9 +1314,15 @@ ENTRIES = {
         seen=lambda a, b: (a.threads, b.threads) == ({1}, {2}) and same(a, b),
         why="two threads, and the same result",
     ),
-    "compute.sampler": Effect(to="vllm", each=True, seen=both(lambda r: r.vllm, [], [0.4]), why="vLLM samples"),
+    "compute.sampler": Effect(to="vllm", each=True, seen=both(lambda r: r.vllm, [], [(0.4, True, 1)]), why="vLLM samples"),
     "compute.memory": Effect(
-        to=0.25, also={"compute.sampler": "vllm"}, seen=both(lambda r: r.vllm, [0.4], [0.25]), why="of which it takes less"
+        to=0.25, also=VLLM, seen=both(lambda r: r.vllm, [(0.4, True, 1)], [(0.25, True, 1)]), why="of which it takes less"
+    ),
+    "compute.sleep": Effect(
+        to=False, also=VLLM, seen=both(lambda r: r.vllm, [(0.4, True, 1)], [(0.4, False, 1)]), why="it keeps what it has"
+    ),
+    "compute.tensor_parallel": Effect(
+        to=2, also=VLLM, seen=both(lambda r: r.vllm, [(0.4, True, 1)], [(0.4, True, 2)]), why="it is spread over two"
     ),
     "compute.placement": Effect(
         to="hybrid",
