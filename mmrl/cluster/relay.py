@@ -93,7 +93,7 @@ class Teller:
     def tell(self, name: str, *arguments: Any) -> None:
         import ray
 
-        self.stop = self.stop or ray.get(self.relay.tell.remote(name, arguments))
+        self.stop = ray.get(self.relay.tell.remote(name, arguments))
         if self.stop and self.run is not None:
             self.run.stop = True
 

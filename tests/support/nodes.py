@@ -40,6 +40,7 @@ class Machines:
         """cpus: that each node says it has."""
         self.cpus = cpus
         self.names = [f"mmrl{os.getpid()}{letter}" for letter in "ab"]
+        self.cables = [f"{name}v" for name in self.names]
         self.addresses = ["10.77.0.1", "10.77.0.2"]
         self.client = f"ray://{self.addresses[0]}:{CLIENT_PORT}"
         self.folder = Path(tempfile.mkdtemp(prefix="mmrl-", dir="/tmp"))  # a short path: sockets have theirs from it
@@ -111,9 +112,10 @@ class Machines:
         self, number: int, command: Sequence[str], environment: Mapping[str, str] | None = None, **options: Any
     ) -> Iterator[subprocess.Popen[str]]:
         """A command on one of the machines while it goes on; it is killed at the end if it is still there."""
+        own = {"GLOO_SOCKET_IFNAME": self.cables[number]}  # the name of the host is that of neither machine
         process = subprocess.Popen(
             ["ip", "netns", "exec", self.names[number], *command],
-            env={**self.environment, **(environment or {})},
+            env={**self.environment, **own, **(environment or {})},
             stdin=subprocess.DEVNULL,
             **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options},
         )

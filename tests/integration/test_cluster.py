@@ -1,0 +1,188 @@
+"""Whole runs on Ray on this machine: `--cluster local`, engines beside the learner."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+import runs
+from mmrl.errors import UserError
+from mmrl.start import train
+
+pytestmark = pytest.mark.slow
+
+EXTRAS = """
+import os
+import time
+
+from mmrl import hookimpl
+
+
+@hookimpl
+def mmrl_step_finished(run, step, metrics):
+    if os.environ.get("MMRL_TEST_DIES") == str(step):
+        os._exit(9)
+    time.sleep(float(os.environ.get("MMRL_TEST_SLOW", "0")))
+"""
+RUN = """
+name = "toy"
+runs = "runs"
+policy = { model = "tiny:qwen2_5_vl:hidden=32,layers=1" }
+tasks = [{ id = "toy/colour" }]
+stages = [{ kind = "rl", steps = 10, prompts_per_step = 3, group_size = 4, learning_rate = 1e-3 }]
+generate = { max_tokens = 6 }
+evaluate = { n = 4 }
+checkpoint = { every = 3 }
+train = { threads = 1 }
+"""
+
+
+@pytest.fixture(autouse=True)
+def plugins(tmp_path, monkeypatch):
+    (tmp_path / "extras.py").write_text(EXTRAS)
+    (tmp_path / "run.toml").write_text(RUN)
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", runs.TOY)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+def start(*arguments, **environment):
+    command = [sys.executable, "-m", "mmrl", "train", "run.toml", *arguments]
+    own = {**os.environ, "OMP_NUM_THREADS": "1", "MMRL_PLUGIN_FILES": f"{runs.TOY}{os.pathsep}extras.py", **environment}
+    return subprocess.Popen(command, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def mmrl(*arguments, **environment):
+    process = start(*arguments, **environment)
+    try:
+        out, err = process.communicate(timeout=240)
+    finally:
+        process.kill()
+    return process.returncode, out, err
+
+
+def steps(path):
+    try:
+        return runs.rows(path)[-1]["step"]
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def figures(path):
+    """Of each step, what two ways of computing the same may differ in by rounding."""
+    return [
+        {k: r["metrics"][k] for k in ("loss", "reward/mean", "entropy", "grad_norm", "length/mean")}
+        for r in runs.rows(path)
+        if "metrics" in r
+    ]
+
+
+def own_of_ray():
+    """Processes of Ray's that this one's children left behind or still have."""
+    return [p.pid for p in psutil.process_iter(["name", "cmdline"]) if "/tmp/ray/" in " ".join(p.info["cmdline"] or ())]
+
+
+def test_two_learners_on_ray_do_what_one_process_does(tmp_path):
+    before = set(own_of_ray())
+    assert mmrl("--set", "runs=alone")[0] == 0
+    code, out, err = mmrl("--cluster", "local", "--set", "compute.learners=2")
+    assert code == 0, err
+    assert re.search(r"step 10/10  reward", out) and "report    runs/toy/report.html" in out, out
+    one, two = (figures(tmp_path / folder / "toy") for folder in ("alone", "runs"))
+    assert len(one) == len(two) == 10
+    for a, b in zip(one, two, strict=True):
+        assert a == pytest.approx(b, abs=1e-5)
+    assert json.loads((tmp_path / "runs/toy/summary.json").read_text())["steps"] == 10
+    assert not (tmp_path / ".ray").exists(), "Ray's token is of this cluster alone"
+    deadline = time.monotonic() + 20
+    while set(own_of_ray()) - before:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+
+
+def test_ctrl_c_saves_and_ends_and_the_run_goes_on(tmp_path):
+    process = start("--cluster", "local", MMRL_TEST_SLOW="1")
+    try:
+        while steps(tmp_path / "runs/toy") < 4:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    assert "stopping after this step" in err and "Traceback" not in err
+    last = steps(tmp_path / "runs/toy")
+    assert 4 <= last < 10 and f"the newest checkpoint is step-{last:06d}" in out
+    assert re.search(r"go on +mmrl .*--cluster local --resume", out)
+    code, out, err = mmrl("--cluster", "local", "--resume")
+    assert code == 0 and f"resumed after step {last}" in out, out + err
+
+
+def test_a_process_that_dies_each_time_ends_the_run_with_one_line(tmp_path):
+    code, out, err = mmrl("--cluster", "local", "--set", "compute.retries=1", MMRL_TEST_DIES="5")
+    assert code == 2, out + err
+    (said,) = [line for line in err.splitlines() if line.startswith("mmrl:")]
+    assert re.search(r"died more often than compute\.retries = 1 allows; the last time: learner 0: \w+Error: .*mend that", said)
+    assert "Traceback" not in err
+    assert "(retry 1 of 1)" in out and "resumed after step 3" in out
+    assert (tmp_path / "runs/toy/checkpoints/step-000003").is_dir()
+
+
+def test_what_a_run_refuses_is_told_once_and_not_tried_again():
+    began = time.monotonic()
+    code, out, err = mmrl("--cluster", "local", "--set", "compute.learners=2", "--set", "tasks.0.id=toy/color")
+    assert code == 2
+    (said,) = [line for line in err.splitlines() if line]
+    assert said == "mmrl: no task 'toy/color'. Did you mean 'toy/colour'?", err
+    assert "retry" not in out and time.monotonic() - began < 120
+
+
+# -- engines beside the learner -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("placement, engines", [("separate", 2), ("hybrid", 1)])
+def test_engines_of_their_own_sample_the_very_same(tmp_path, placement, engines):
+    alone = runs.run(runs.toy_config(tmp_path, "alone"))
+    apart = runs.run(runs.toy_config(tmp_path, "apart", compute={"placement": placement, "engines": engines}))
+    assert runs.trajectory(apart) == runs.trajectory(alone)
+
+
+def test_adapters_reach_an_engine_and_one_that_is_killed_comes_back(tmp_path, monkeypatch):
+    from mmrl.generate.engines import EngineActors
+
+    sizes, sync, killed = [], EngineActors.sync, []
+
+    def noted(self):
+        sync(self)
+        sizes.append((self.syncs, self.sent))
+
+    class Killer(runs.Silent):
+        def step_finished(self, step, metrics):
+            if step == 3:
+                (pid,) = [p.pid for p in psutil.Process().children(recursive=True) if p.name().startswith("ray::Engine")]
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+
+    lora = {"model": "tiny:qwen2_5_vl:hidden=32,layers=1", "lora": {"rank": 2}}
+    alone = runs.run(runs.toy_config(tmp_path, "alone", policy=lora))
+    monkeypatch.setattr(EngineActors, "sync", noted)
+    config = runs.toy_config(tmp_path, "apart", policy=lora, compute={"placement": "separate"})
+    apart = train(config, Killer())
+    assert killed
+    assert runs.trajectory(apart) == runs.trajectory(alone)
+    assert sizes[-1][0] >= 4 and 0 < sizes[-1][1] < 20_000, "adapters alone, once for each update"
+
+
+def test_what_an_engine_refuses_is_one_line(tmp_path):
+    with pytest.raises(UserError, match=r"^the model's logits are not finite") as caught:
+        stages = [{"kind": "rl", "steps": 3, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e30}]
+        optimizer = {"policy": {"model": "tiny:qwen2_5_vl:hidden=32,layers=1"}}
+        runs.run(runs.toy_config(tmp_path, stages=stages, compute={"placement": "separate"}, **optimizer))
+    assert "\n" not in str(caught.value)
