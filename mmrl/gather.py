@@ -49,12 +49,15 @@ class Gatherer:
         weights: Callable[[str], Mapping[str, float]],
         group_size: Callable[[str], int],
         version: Callable[[], int] = lambda: 0,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         """take: the next n prompts, None for those of other ranks. sampling: (task, how many times the step sampled before) ->
-        parameters. weights, group_size: of a task. version: of the weights that sample."""
+        parameters. weights, group_size: of a task. version: of the weights that sample. wake: called before
+        they do."""
         self.stage, self.tasks, self.collector, self.judge = stage, tasks, collector, judge
         self.take, self.encode, self.sampling = take, encode, sampling
         self.weights, self.group_size, self.version = weights, group_size, version
+        self.wake = wake
         self.calls = 0
         self.spent: list[Group] = []
         self.timed: list[Timed] = []
@@ -114,7 +117,7 @@ class Gatherer:
 
     def sample(self, taken: Mapping[int, Taken | None]) -> list[Group]:
         """Groups of scored completions of these prompts, in the order of their numbers. None: another rank samples it."""
-        self.collector.wake()
+        self.wake()
         groups = ranks.gathered(lambda: self._sample(own_of(taken)), lambda group: group.light)
         for group in groups:
             self.spent += group.beside
@@ -201,7 +204,7 @@ class Gatherer:
     def greedy(self, groups: Sequence[Group], clock: Callable[[str], Any]) -> list[Group]:
         """The likeliest completion of each group's prompt, scored as the sampled ones are."""
         self.clock = clock
-        self.collector.wake()
+        self.wake()
         own = {n: g for n, g in enumerate(groups) if not g.elsewhere}
         return ranks.gathered(lambda: self._greedy(own), lambda group: group.light)
 

@@ -12,7 +12,7 @@ import torch
 from mmrl import ranks
 from mmrl.policies.reading import PromptInputs, concatenate
 from mmrl.policies.vlm import VLM
-from mmrl.types import Batch, Credit, MicroBatch, Prompt, Rollout, replace, user
+from mmrl.types import Batch, Credit, MicroBatch, Rollout, replace
 
 FLAT = {
     "source_L": torch.long,
@@ -59,7 +59,13 @@ def pack(
     rows = sorted(_rows(rollouts, computed, shared_prefix, budget), key=lambda r: r.length)
     micro = tuple(_micro(_seeing(chunk, policy), rollouts, credit, policy) for chunk in _fill(rows, budget))
     tokens = sum(rollouts[n].length for n in trained)
-    return Batch(micro=micro, num_tokens=tokens, num_rollouts=len(trained), lengths_N=lengths_N.to(policy.device))
+    return Batch(
+        micro=micro,
+        num_tokens=tokens,
+        num_rollouts=len(trained),
+        lengths_N=lengths_N.to(policy.device),
+        looks=any(row.inputs.media for row in rows),
+    )
 
 
 def evened(batch: Batch, policy: VLM) -> Batch:
@@ -79,11 +85,7 @@ def _seeing(rows: list[_Row], policy: VLM) -> list[_Row]:
 
 
 def _blank(policy: VLM) -> _Row:
-    """A small picture that nothing is said of."""
-    from PIL import Image
-
-    inputs = policy.encode(Prompt(messages=[user("", Image.new("RGB", (64, 64)))]))
-    return _Row(inputs=inputs, members=[], length=len(inputs.ids))
+    return _Row(inputs=policy.blank, members=[], length=len(policy.blank.ids))
 
 
 def _check(rollout: Rollout, policy: VLM) -> None:

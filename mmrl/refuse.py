@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from mmrl import plugins, ranks
 from mmrl.actors import imported
+from mmrl.ahead import check_staleness, corrected
 from mmrl.algorithms.loss import negative_log_likelihood, policy_gradient
 from mmrl.algorithms.presets import load_algorithm, settings_of, with_defaults
 from mmrl.config import check_ranges, explain
@@ -27,7 +28,8 @@ from mmrl.trackers import check_trackers
 
 def resolved(config: RunConfig) -> RunConfig:
     """The run file with what its algorithms have by default."""
-    stages = [with_defaults(s) if isinstance(s, RlStage) else s for s in config.stages]
+    stale = config.compute.staleness
+    stages = [corrected(with_defaults(s), stale) if isinstance(s, RlStage) else s for s in config.stages]
     try:
         return RunConfig.model_validate(config.model_copy(update={"stages": stages}).model_dump(exclude_unset=True))
     except ValidationError as error:
@@ -43,6 +45,7 @@ def check_config(config: RunConfig) -> dict[str, Task]:
     check_acting(config, tasks, acts)
     check_sampler(config, acts)
     check_placement(config, acts)
+    check_staleness(config, acts)
     check_verifiers(config, tasks)
     weights = task_weights(config)
     for number, stage in enumerate(config.stages):

@@ -198,6 +198,7 @@ class Run:
         if "steps" in self.__dict__:
             self.steps.learner.close()
             del self.steps.learner  # its optimiser's memory is free before the next one's is taken
+            self.steps.close()
         self.steps = following
         self.collector.critic, self.collector.advised = None, False  # whatever the stage before wanted
         self.steps.begin()
@@ -216,11 +217,11 @@ class Run:
         metrics = self.steps()
         self.at.step += 1
         self.at.stage_step += 1
-        self.at.source = self.steps.source.state()
+        self.at.source = self.steps.state()
         self.consistent = True
         total = time.perf_counter() - started
         self._timed["other"] = total - sum(v for k, v in self._timed.items() if k != "other")
-        metrics |= {f"time/{k}": v for k, v in self._timed.items()} | {"time/step": total}
+        metrics |= {f"time/{k}": v for k, v in self._timed.items()} | {"time/step": total} | ranks.waiting()
         for part, seconds in self._timed.items():
             self.at.seconds[part] = self.at.seconds.get(part, 0.0) + seconds
         self.folder.metrics(self.at.step, stage.kind, metrics)
@@ -246,7 +247,7 @@ class Run:
         items: list[dict[str, Any]] = []
         episodes: list[dict[str, Any]] = []
         stage = self.config.stages[self.at.stage]
-        with self.steps.learner.optimizer.averaged():
+        with self._averaged():
             for task in self.tasks:
                 figure, scores = self.evaluator(task)
                 items += figure.rows()
@@ -273,6 +274,15 @@ class Run:
         self.folder.keep_episodes((self.at.best_step, self.at.step))
         for what in self.watch.evaluated(self.at.step, figures):
             self.warn("evaluation", what, self.at.step)
+
+    @contextlib.contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """Meanwhile the policy has its mean weights, where the stage keeps them; the sampler too, and afterwards no more."""
+        optimizer = self.steps.learner.optimizer
+        with optimizer.averaged():
+            yield
+            if optimizer.averages:
+                self.collector.rest()
 
     def save(self) -> None:
         """A checkpoint of this moment."""

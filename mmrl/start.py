@@ -205,6 +205,8 @@ def finish(run: Run) -> None:
             run.folder.error(run.at.step, "the end of the run", str(error))
         raise
     finally:
+        if hasattr(run, "steps"):
+            run.steps.close()
         learner = hasattr(run, "steps") and hasattr(run.steps, "learner")  # not where a stage could not make its own
         if status != "finished" and run.consistent and run.at.step and learner and ranks.leaving():
             with contextlib.suppress(UserError):  # the fault that ended the run is already on its way to the person

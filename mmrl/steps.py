@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from mmrl import ranks
+from mmrl.ahead import Ahead, Moment, lag
 from mmrl.algorithms.kl import adapted
 from mmrl.algorithms.loss import negative_log_likelihood
 from mmrl.algorithms.presets import load_algorithm
@@ -19,7 +20,7 @@ from mmrl.collect.turns import TurnCollector
 from mmrl.condition import relabelled, shown_as
 from mmrl.data.seeds import derive
 from mmrl.data.selection import prompts_for
-from mmrl.data.source import Place, Source, gold_of, tolerated
+from mmrl.data.source import Outcome, Place, Source, gold_of, tolerated
 from mmrl.errors import UserError
 from mmrl.gather import Gatherer, Taken, collected, own_of
 from mmrl.generate.local import LocalGenerator
@@ -50,6 +51,8 @@ class Steps:
 
     def __init__(self, run: Run, stage: Training, history: bool = False) -> None:
         self.run, self.config = run, run.config
+        self.clock: Callable[[str], Any] = run.clock
+        """Times what prompts and completions take."""
         self.quarantine: set[tuple[str, int]] = set()
         """(task, index) of this stage's prompts whose images can't be used."""
         rl = stage if isinstance(stage, RlStage) else None
@@ -70,6 +73,19 @@ class Steps:
         """Make the learner. Apart from the rest, which may refuse while the learner of the stage before can still be saved."""
         raise NotImplementedError
 
+    def state(self) -> dict[str, Any]:
+        """What the source of prompts needs to go on behind this step."""
+        return self.source.state()
+
+    def close(self) -> None:
+        """Let go of what was sampled for later steps."""
+
+    @property
+    def moment(self) -> Moment:
+        """What is being sampled for."""
+        at = self.run.at
+        return Moment(at.step, at.stage_step, at.step)
+
     def __call__(self) -> dict[str, float]:
         """One step; returns its metrics."""
         raise NotImplementedError
@@ -78,7 +94,7 @@ class Steps:
         """The next n prompts and their inputs; None for what another rank reads. One whose image is broken is named in
         errors.jsonl, quarantined and replaced; when that befalls more than a tenth of the prompts, the run stops."""
         taken: list[Taken | None] = []
-        with self.run.clock("process"):
+        with self.clock("process"):
             while len(taken) < n:
                 drawn = self._draw(n - len(taken))
                 read = functools.partial(self._read, {k: place for k, (place, _) in enumerate(drawn) if ranks.is_mine(k)})
@@ -120,7 +136,7 @@ class Steps:
         run.warn(f"{place[0]} {broken.name}", f"left out {broken.name}: {broken.why}")
         if len(self.quarantine) > tolerated(drawn, len(self.source)):
             raise UserError(
-                f"step {run.at.step + 1}: {len(self.quarantine)} prompts are broken so far, "
+                f"step {self.moment.step + 1}: {len(self.quarantine)} prompts are broken so far, "
                 f"see {run.folder.path / 'errors.jsonl'}: mend or remove them, then go on with --resume; the last: {broken.why}"
             )
 
@@ -142,7 +158,7 @@ class Steps:
 
     def sampling(self, task: str, calls: int) -> Sampling:
         """How a task's completions are sampled in this step, for the `calls`-th time."""
-        seed = derive(self.config.seed, "sample", self.run.at.step)
+        seed = derive(self.config.seed, "sample", self.moment.step)
         return self.run.sampling(task, derive(seed, calls) if calls else seed)
 
     def pack(self, rollouts: Sequence[Rollout], credit: Credit, *, keep_zero: bool | None = None) -> list[Batch]:
@@ -155,7 +171,7 @@ class Steps:
         """Let the learner learn; the weights are those of no step meanwhile."""
         run = self.run
         with run.clock("update"):
-            run.collector.rest()
+            self.rest()
             run.consistent, before = False, self.learner.optimizer.steps
             try:
                 return self.learner.update(batches, run.at.stage_step, **options)
@@ -164,13 +180,17 @@ class Steps:
             finally:
                 run.consistent = self.learner.optimizer.steps == before  # `Run.step` makes it so again, once the step is counted
 
+    def rest(self) -> None:
+        """The sampler gives its memory to the learner."""
+        self.run.collector.rest()
+
     def measure(self, rollouts: Sequence[Rollout], names: frozenset[str]) -> Mapping[str, torch.Tensor]:
         """See `mmrl.algorithms.signals.Measure`."""
 
         def forward(names: frozenset[str]) -> Mapping[str, torch.Tensor]:
             (batch,) = self.pack(rollouts, ones(rollouts), keep_zero=True)
             with self.run.clock("update"):
-                self.run.collector.rest()
+                self.rest()
                 return self.learner.measure(batch, names)
 
         return self.run.packer.measured(rollouts, self.stage, names, forward)
@@ -226,8 +246,18 @@ class RlSteps(Steps):
             sampling=self.sampling,
             weights=self.weights,
             group_size=lambda task: run.entries[task].group_size or stage.group_size,
-            version=lambda: run.at.step,
+            version=lambda: self.moment.version,
+            wake=lambda: None if self.ahead else run.collector.wake(),
         )
+        self.ahead: Ahead[Gathered] | None = None
+        if depth := config.compute.staleness:
+            self.ahead = Ahead(self.sampled, self.refresh, self.source.state, depth)
+        self.asked: Moment | None = None
+        """What the thread samples for."""
+        self.drawn: dict[str, Any] = {}
+        """The source's state before anything was drawn for later steps."""
+        self.unlearned: list[Outcome] = []
+        """What the source is told of when nobody draws from it."""
 
     def begin(self) -> None:
         run, stage, config = self.run, self.stage, self.config
@@ -255,17 +285,76 @@ class RlSteps(Steps):
         demonstrations = self.demonstrations()
         if demonstrations and demonstrations.weight == 1:
             return self.adapt(self.update([], demonstrations=demonstrations))
-        gathered = self.gatherer(self.run.clock)
+        gathered = self.gathered()
         self.run.report_failures([*gathered.sampled, *gathered.spent])
         credit = self.credit(gathered)
         self.keep(gathered, credit)
         update = self.update(self.batches(gathered, credit), kl=self.kl, demonstrations=demonstrations)
-        counts = gathered.counts | self.source.figures()
-        self.source.learned(outcomes(gathered.sampled, self.stage.success))
+        self.unlearned += outcomes(gathered.sampled, self.stage.success)
+        if not self.ahead:
+            self.learned()
         own = [n for n, r in enumerate(gathered.rollouts) if not r.demonstrated]
         rollouts, scores = [gathered.rollouts[n] for n in own], [gathered.scores[n] for n in own]
-        sampled = rl_metrics(rollouts, scores, credit.advantages[own]) | self.run.collector.figures()
-        return sampled | counts | self.adapt(update)
+        sampled = rl_metrics(rollouts, scores, credit.advantages[own])
+        return sampled | gathered.counts | self.adapt(update)
+
+    # -- sampling ---------------------------------------------------------------------------------------------------------
+
+    def gathered(self) -> Gathered:
+        """What this step learns from: sampled now, or while earlier steps were learned."""
+        run = self.run
+        if self.ahead is None:
+            return self.sampled(self.moment, run.clock)
+        with run.clock("wait"):
+            ready = self.ahead(run.at.step, run.at.stage_step, self.last_ahead)
+        self.drawn = ready.source
+        ready.found.counts |= {f"ahead/{part}": seconds for part, seconds in ready.seconds.items()}
+        ready.found.counts |= lag(ready.found.rollouts, run.at.step, self.config.compute.staleness)
+        return ready.found
+
+    def sampled(self, moment: Moment, clock: Callable[[str], Any]) -> Gathered:
+        """Sample and score for a step."""
+        self.asked, self.clock = moment if self.ahead else None, clock
+        gathered = self.gatherer(clock)
+        gathered.counts |= self.source.figures() | ranks.figures(self.run.collector.figures())
+        return gathered
+
+    @property
+    def moment(self) -> Moment:
+        return self.asked or super().moment
+
+    @property
+    def last_ahead(self) -> int:
+        """The last step that may be sampled for by now: an evaluation or a checkpoint finds nobody sampling."""
+        at, evaluated, saved = self.run.at, self.config.evaluate.every, self.config.checkpoint.every
+        left = [self.stage.steps - at.stage_step - 1]
+        left += [-(at.stage_step + 1) % evaluated] if evaluated else []
+        left += [-(at.step + 1) % saved] if saved else []
+        return at.step + min(left)
+
+    def refresh(self) -> None:
+        """Nobody samples: the sampler takes the weights of now, and the source what came of its prompts."""
+        self.learned()
+        self.run.collector.wake()
+
+    def state(self) -> dict[str, Any]:
+        if self.ahead and self.ahead.jobs:  # a run that ends here draws again what was drawn for later steps
+            return self.drawn
+        self.learned()
+        return super().state()
+
+    def learned(self) -> None:
+        if self.unlearned:
+            self.source.learned(self.unlearned)
+            self.unlearned = []
+
+    def rest(self) -> None:
+        if self.ahead is None:
+            super().rest()
+
+    def close(self) -> None:
+        if self.ahead:
+            self.ahead.close()
 
     # -- credit -----------------------------------------------------------------------------------------------------------
 
@@ -298,14 +387,14 @@ class RlSteps(Steps):
         rewards = [torch.nan if s.value is None else s.value for g in tried for s in g.scores]
         return torch.tensor([rewards[r.group] for r in gathered.rollouts])
 
-    def weights(self, task: str) -> dict[str, float]:
-        """Verifier -> weight, at this step of the stage."""
-        share = self.run.at.stage_step / max(1, self.stage.steps - 1)
+    def weights(self, task: str, stage_step: int | None = None) -> dict[str, float]:
+        """Verifier -> weight, at a step of the stage, by default that which is being sampled for."""
+        share = (self.moment.stage_step if stage_step is None else stage_step) / max(1, self.stage.steps - 1)
         return {v: w[0] + (w[1] - w[0]) * share for v, w in self.run.weights[task].items()}
 
     def parts(self, task: str) -> dict[str, float]:
         """Part of the reward -> weight: those of the verifiers, or the group's agreement, and what long completions pay."""
-        own = self.weights(task) if self.stage.labels == "task" else {self.stage.labels: 1.0}
+        own = self.weights(task, self.run.at.stage_step) if self.stage.labels == "task" else {self.stage.labels: 1.0}
         return own | ({"overlong": 1.0} if self.stage.overlong_buffer else {})
 
     # -- the update -------------------------------------------------------------------------------------------------------
@@ -416,7 +505,7 @@ class DistillSteps(Steps):
             found = ranks.gathered(lambda: self._collect(own_of(taken)), lambda group: [light(r) for r in group])
         rollouts = [r for group in found for r in group]
         lengths = [r.length for r in rollouts]
-        metrics = run.collector.figures() | {"length/mean": sum(lengths) / len(rollouts)}
+        metrics = ranks.figures(run.collector.figures()) | {"length/mean": sum(lengths) / len(rollouts)}
         credit = ones(rollouts)
         if self.algorithm:
             rl = RlStage(kind="rl", steps=1)  # what of an rl stage a signal looks at: no penalty in the reward

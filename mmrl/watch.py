@@ -132,6 +132,9 @@ class Watch:
             return []
         what = f"sampler and learner disagree by {gap:.3g} nats a token"
         cure = 'check policy.dtype, policy.attention and the model family, or correct for it with importance = "truncate"'
+        if old := self._now("staleness/mean", at_least=1):
+            what = f"{what}, whose weights are {old:.2g} versions apart"
+            cure = "lower learning_rate or compute.staleness, unless the first step of the stage shows a gap too"
         return self._once("logprob_gap", f"{what}: {cure} (limits.logprob_gap.warn = {warn:g})")
 
     def _failures(self) -> list[Finding]:

@@ -86,6 +86,5 @@ def collector_of(config: RunConfig, tasks: Mapping[str, Task], policy: Policy) -
 
 def generator_of(config: RunConfig, policy: VLM) -> Generator:
     """What completions are sampled with, and where."""
-    if config.compute.placement == "colocated":
-        return sampler_of(config, policy)
-    return EngineActors(config, policy, sampler_of(config, policy) if config.compute.placement == "hybrid" else None)
+    here = None if config.compute.placement == "separate" else sampler_of(config, policy, twin=config.compute.staleness > 0)
+    return here if config.compute.placement == "colocated" and here else EngineActors(config, policy, here)

@@ -20,6 +20,7 @@ from mmrl.data.seeds import derive
 from mmrl.errors import UserError
 from mmrl.generate.local import LocalGenerator
 from mmrl.generate.sampling import Generator, Sample, Sampling
+from mmrl.generate.twin import TwinGenerator
 from mmrl.generate.weights import versions
 from mmrl.policies.lora import is_adapter
 from mmrl.policies.reading import PromptInputs
@@ -47,6 +48,8 @@ class EngineActors:
         self._known: dict[str, int] = {}
         self._weights: Any = None
         self._started = False
+        self.awake = False
+        """The engines are to sample with what they were sent."""
 
     def ready(self) -> None:
         """Start the engines. UserError where Ray isn't installed or has no room, or one can't make what it samples with."""
@@ -72,8 +75,8 @@ class EngineActors:
         self, inputs: Sequence[PromptInputs], group_size: int, sampling: Sampling, numbers: Sequence[int] = ()
     ) -> list[list[Sample]]:
         """group_size completions of each prompt, which every engine gets like many of; see `LocalGenerator.generate`."""
-        self.ready()
-        self.sync()
+        if not self.awake:
+            self.wake()
         numbers = numbers or range(len(inputs))
         parts = len(self.engines) + (self.beside is not None)
         rows = [range(part, len(inputs), parts) for part in range(parts)]
@@ -109,13 +112,16 @@ class EngineActors:
         self._known, self.syncs = now, self.syncs + 1
 
     def wake(self) -> None:
+        """From now on, and until `rest` or the next call, they sample with the learner's weights of this moment."""
         self.ready()
         self.sync()
+        self.awake = True
         if self.beside:
             self.beside.wake()
 
     def rest(self) -> None:
         """An engine's memory is its own; what samples in this process gives its back."""
+        self.awake = False
         if self.beside:
             self.beside.rest()
 
@@ -198,10 +204,10 @@ class Engine:
         return self.generator.generate(inputs, group_size, sampling, numbers)
 
 
-def sampler_of(config: RunConfig, policy: VLM) -> Generator:
-    """What samples in this process."""
+def sampler_of(config: RunConfig, policy: VLM, twin: bool = False) -> Generator:
+    """What samples in this process. twin: with weights of its own, as the policy's change meanwhile."""
     if config.compute.sampler == "local":
-        return LocalGenerator(policy, config.generate.batch_size)
+        return (TwinGenerator if twin else LocalGenerator)(policy, config.generate.batch_size)
     from mmrl.generate.vllm import VllmGenerator
 
     longest = config.generate.max_context or policy.longest

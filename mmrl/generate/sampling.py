@@ -51,7 +51,8 @@ class Generator(Protocol):
     """Completions decoded at once."""
 
     def wake(self) -> None:
-        """Completions are asked for next, of the learner's weights as they are: called on all ranks alike."""
+        """Completions are asked for next, of the learner's weights as they are now and not as they become meanwhile. Called on
+        all ranks alike, and only while nothing is sampled."""
         ...
 
     def ready(self) -> None:

@@ -20,6 +20,7 @@ from mmrl.generate.vllm_engine import apart, start, undisturbed
 from mmrl.generate.weights import Named, Shelf, changed, size, versions
 from mmrl.policies.families import Qwen3VL, Qwen25VL
 from mmrl.policies.reading import PromptInputs
+from mmrl.policies.shard import release
 from mmrl.policies.vlm import VLM
 from mmrl.schema import ComputeConfig
 from mmrl.targets import one_line
@@ -69,6 +70,7 @@ class VllmGenerator:
         self.rest()
 
     def wake(self) -> None:
+        """From now on, and until `rest` or the next call, it samples with the learner's weights of this moment."""
         self.ready()
         self.sync()
 
@@ -95,8 +97,8 @@ class VllmGenerator:
         self, inputs: Sequence[PromptInputs], group_size: int, sampling: Sampling, numbers: Sequence[int] = ()
     ) -> list[list[Sample]]:
         """group_size completions of each prompt. The same seed, numbers and inputs give the same samples, up to rounding."""
-        self.ready()
-        self.sync()
+        if self.engine is None or self.resting:
+            self.wake()
         longest = max((len(one.ids) for one in inputs), default=0)
         if longest >= self.max_context:
             raise UserError(
@@ -127,6 +129,8 @@ class VllmGenerator:
         """Wake vLLM if it sleeps, bring over the learner's weights that were written to since the last time, by whole blocks, and
         forget what came of the old ones."""
         asleep = self.resting and self.sleeps
+        if self.policy.root is not None:
+            release(self.policy.root)  # what is gathered doesn't count what is written
         known = versions(self.policy.model)
         with self._working():
             if asleep:

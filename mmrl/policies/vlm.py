@@ -98,6 +98,8 @@ class VLM:
             raise UserError(
                 f"policy.model {name!r}: a picture can't be processed: {why}: is its chat template missing?"
             ) from error
+        self.blank = shown
+        """A small picture that nothing is said of."""
         if not shown.media or self.banned.isdisjoint(shown.ids.tolist()):
             raise UserError(f"policy.model {name!r}: its chat template leaves pictures out: use one that shows them")
 
@@ -134,15 +136,17 @@ class VLM:
     exact_sampler = False
     """A sampler decodes with a cache, token by token."""
 
-    def twin(self, frozen: bool = False) -> VLM:
-        """A second policy with a copy of the weights as they are now; frozen as the reference of a KL penalty."""
+    def twin(self, frozen: bool = False, spread: bool = True) -> VLM:
+        """A second policy with a copy of the weights as they are now; frozen as the reference of a KL penalty. spread: where this
+        one's weights are spread over ranks, so are the copy's."""
         other = copy.copy(self)
+        other.root = None
         with whole(self.root):
             other.model = copy.deepcopy(self.model) if self.root is None else self._rebuilt()
         if frozen:
             other.model.requires_grad_(False)
         other.family = type(self.family)(other.model, self.processor)
-        if self.root is not None:
+        if self.root is not None and spread:
             other.spread()
         return other
 

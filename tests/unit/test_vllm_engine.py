@@ -2,6 +2,10 @@
 
 import copy
 import multiprocessing
+import os
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -64,6 +68,7 @@ def generator(policy, monkeypatch):
 def ask(generator):
     """What sampling makes it do."""
     generator.engine.calls.clear()
+    generator.wake()
     assert generator.generate([], 1, Sampling(max_tokens=1, temperature=1.0)) == []
     return list(generator.engine.calls)
 
@@ -188,6 +193,48 @@ def test_another_process_reads_what_lies_on_the_shelf(monkeypatch):
     process.join()
     assert loads == [["a.q.weight", "a.k.weight"], ["b.up.weight"], ["c.norm.weight"]], "whole blocks, as many as fit"
     assert found == [(name, value.tolist(), str(value.dtype)) for name, value in given]
+
+
+SPREAD = """
+import copy
+import torch
+from torch import distributed
+
+import vlm_cases as cases
+from mmrl.generate.weights import changed, versions
+from mmrl.policies.lora import add_adapters, plain_weights
+from mmrl.schema import LoraConfig
+
+if __name__ == "__main__":
+    distributed.init_process_group("gloo")
+    for adapted in (False, True):
+        policy = copy.copy(cases.policy("qwen2_5_vl"))
+        policy.model = copy.deepcopy(policy.model)
+        if adapted:
+            add_adapters(policy.model, LoraConfig(rank=2, match=["*q_proj", "vision"]), seed=0)
+        plain = copy.deepcopy(policy.model)
+        policy.family = type(policy.family)(policy.model, policy.processor)
+        policy.spread()
+        before = versions(policy.model)
+        for model in (plain, policy.model):
+            with torch.no_grad():
+                for name, p in model.named_parameters():
+                    if ("lora_B" if adapted else "layers.1.self_attn.q_proj") in name:
+                        p.add_(0.5)
+        sent, whole = dict(changed(policy.model, before, versions(policy.model))), dict(plain_weights(plain))
+        assert 0 < len(sent) < len(whole) and all(torch.equal(sent[name], whole[name]) for name in sent)
+    distributed.destroy_process_group()
+    print("done")
+"""
+
+
+@pytest.mark.slow
+def test_weights_that_are_spread_over_ranks_are_sent_whole(tmp_path):
+    (tmp_path / "spread.py").write_text(SPREAD)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", tmp_path / "spread.py"]
+    env = os.environ | {"PYTHONPATH": str(Path(runs.TOY).parent), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0 and done.stdout.count("done") == 2, done.stderr[-3000:]
 
 
 def arguments(policy, **settings):
