@@ -13,6 +13,7 @@ from multiprocessing.reduction import ForkingPickler
 import torch
 
 from mmrl.policies.lora import is_adapter, plain_weights
+from mmrl.policies.shard import full
 
 Named = tuple[str, torch.Tensor]
 Place = tuple[str, torch.dtype, tuple[int, ...], int]
@@ -36,15 +37,11 @@ def block(name: str) -> str:
 
 
 def changed(model: torch.nn.Module, before: dict[str, int], now: dict[str, int]) -> Iterator[Named]:
-    """The weights of all blocks of which any was written to, whole and detached, with what adapters add worked in."""
+    """The weights of all blocks of which any was written to, detached, with what adapters add worked in. Where they are spread
+    over ranks each is gathered, so all ranks are to ask."""
     blocks = {block(name) for name, version in now.items() if before.get(name) != version}
     for name, value in plain_weights(model, lambda name: block(name) in blocks):
-        yield name, _whole(value.detach())
-
-
-def _whole(value: torch.Tensor) -> torch.Tensor:
-    """A weight of which each learner holds a part, gathered from all of them."""
-    return value.full_tensor() if hasattr(value, "full_tensor") else value
+        yield name, full(value.detach())
 
 
 def size(values: Iterable[torch.Tensor]) -> int:

@@ -52,6 +52,7 @@ def gaps(policy, prompts, inputs, groups, temperature):
 
 
 def sampled(policy, generator, prompts, temperature=0.7, max_tokens=6, **options):
+    generator.wake()
     inputs = [policy.encode(p) for p in prompts]
     groups = generator.generate(inputs, 2, Sampling(max_tokens=max_tokens, temperature=temperature, **options))
     return inputs, groups, gaps(policy, prompts, inputs, groups, temperature or 1.0).abs()

@@ -24,6 +24,16 @@ pytestmark = pytest.mark.slow
 SUPPORT = str(Path(__file__).parents[1] / "support")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def tidy():
+    """vLLM's CPU build leaves the memory that its workers shared, some megabytes."""
+    shared = Path("/dev/shm")
+    before = set(shared.glob("vllm_dist_*"))
+    yield
+    for left in set(shared.glob("vllm_dist_*")) - before:
+        left.unlink(missing_ok=True)
+
+
 @pytest.fixture(scope="module")
 def policy():
     return cases.policy(FAMILY, hidden=128)
