@@ -32,20 +32,22 @@ STEPS, SKIP = 8, 3
 COLOURS = {"colocated": "#0072B2", "separate": "#D55E00", "hybrid": "#009E73"}
 
 
-def plans(placement: str, units: int) -> list[Plan]:
-    """What a placement could be on so many units; the fastest is taken."""
+def plans(placement: str, units: int, least: int = 1) -> list[Plan]:
+    """What a placement could be on so many units; the fastest is taken. least: units that learn."""
     if placement == "colocated":
         return [colocated(units)]
-    splits = sorted({max(1, round(units * x)) for x in (0.25, 0.375, 0.5, 0.625, 0.75)} & set(range(1, units)))
+    splits = sorted({max(1, round(units * x)) for x in (0.25, 0.375, 0.5, 0.625, 0.75)} & set(range(1, units - least + 1)))
     if placement == "separate":
         return [separate(units, n) for n in splits]
     return [hybrid(units, n, share) for n in splits for share in (0.25, 0.5)]
 
 
-def point(job: Job, costs: Costs, placement: str, gpus: int, staleness: int, explain: bool) -> dict[str, Any] | None:
-    """The figures of one setting; None where the placement needs more GPUs."""
+def point(
+    job: Job, costs: Costs, placement: str, gpus: int, staleness: int, explain: bool, smallest: int = 1
+) -> dict[str, Any] | None:
+    """The figures of one setting; None where the placement needs more GPUs. smallest: GPUs that have to learn together."""
     speed = lambda plan, steps, skip: simulate(job, costs, plan, staleness, steps).tokens_per_second(skip)  # noqa: E731
-    candidates = plans(placement, gpus // costs.tensor_parallel)
+    candidates = plans(placement, gpus // costs.tensor_parallel, max(1, smallest // costs.tensor_parallel))
     if not candidates:
         return None
     plan = candidates[0] if len(candidates) == 1 else max(candidates, key=lambda p: speed(p, 4, 2))
@@ -76,7 +78,7 @@ def sweep(args: argparse.Namespace, job: Job, costs: Costs, smallest: int) -> li
         whole = replace(job, prompts=job.prompts * (gpus if args.scaling == "weak" else 64))
         for placement in args.placements:
             for staleness in args.staleness:
-                row = point(whole, costs, placement, gpus, staleness, not args.quick)
+                row = point(whole, costs, placement, gpus, staleness, not args.quick, smallest)
                 if row:
                     rows.append(row)
     base = next(r for r in rows if r["placement"] == args.placements[0])["tokens_per_s_per_gpu"]

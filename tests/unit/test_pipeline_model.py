@@ -216,3 +216,13 @@ def test_the_command_prints_one_object_and_draws(tmp_path, capsys, monkeypatch):
     assert rows[16, "separate", 1]["tokens_per_s"] > rows[16, "separate", 0]["tokens_per_s"]
     assert rows[16, "colocated", 0]["limit"] in model.PARTS and found["faults"][-1]["gpus"] == 16
     assert found["source"]["assumed"]["update_share"] == 0.35
+
+
+def test_units_that_learn_are_as_many_as_the_model_needs():
+    import pipeline
+
+    assert pipeline.plans("separate", 2, least=2) == []
+    for plan in [*pipeline.plans("separate", 8, least=4), *pipeline.plans("hybrid", 8, least=4)]:
+        assert len(plan.learners) >= 4 and len(plan.shares) == 8
+    assert {len(p.learners) for p in pipeline.plans("separate", 8, least=4)} == {4, 5, 6}
+    assert pipeline.plans("colocated", 1) == [model.colocated(1)]
