@@ -1,0 +1,192 @@
+"""Sampling for later steps while the learner learns: the schedule, what is refused, and that a run is the same each time."""
+
+import json
+import threading
+import time
+
+import pytest
+import torch
+
+import vlm_cases as cases
+from mmrl.ahead import Ahead, lag
+from mmrl.errors import UserError
+from mmrl.generate.local import LocalGenerator
+from mmrl.generate.sampling import Sampling
+from mmrl.generate.twin import TwinGenerator
+from mmrl.refuse import check_config, resolved
+from mmrl.types import replace
+from runs import TOY, Silent, run, toy_config
+
+
+class Line:
+    """A pipeline whose sampler and learner write down what they do."""
+
+    def __init__(self, depth, sampling_s=0.0, learning_s=0.0):
+        self.events, self.weights, self.held, self.busy = [], 0, 0, False
+        self.sampling_s, self.learning_s = sampling_s, learning_s
+        self.ahead = Ahead(self.sample, self.refresh, lambda: len(self.events), depth)
+
+    def sample(self, moment, clock):
+        self.busy = True
+        with clock("generate"):
+            time.sleep(self.sampling_s)
+        assert moment.version == self.held, "weights changed hands in between"
+        self.busy = False
+        return moment.step, moment.version, threading.current_thread().name
+
+    def refresh(self):
+        assert not self.busy and not any(not job.done() for _, job in self.ahead.jobs)
+        self.held = self.weights
+
+    def go(self, steps, drains=()):
+        """Version that each step's completions are of."""
+        found = []
+        for step in range(steps):
+            last = min([d for d in drains if d >= step] + [steps - 1])
+            ready = self.ahead(step, step, last)
+            number, version, thread = ready.found
+            assert number == step and thread.startswith("sampler") and ready.seconds.keys() == {"generate"}
+            found.append(version)
+            if step in drains:
+                assert not self.ahead.jobs, "nobody samples while the run is evaluated or saved"
+            time.sleep(self.learning_s)
+            self.weights = step + 1
+        self.ahead.close()
+        return found
+
+
+@pytest.mark.parametrize(
+    ("depth", "versions"),
+    [(1, [0, 0, 1, 2, 3, 4, 5, 6]), (2, [0, 0, 0, 2, 2, 4, 4, 6]), (3, [0, 0, 0, 0, 3, 3, 3, 6]), (16, [0] * 8)],
+)
+def test_each_step_learns_from_weights_that_are_as_old_as_the_schedule_says(depth, versions):
+    for times in ({}, {"sampling_s": 0.01}, {"learning_s": 0.01}):  # whoever is quicker
+        assert Line(depth, **times).go(8) == versions
+
+
+def test_nothing_is_sampled_beyond_an_evaluation():
+    assert Line(2).go(8, drains=(2, 4)) == [0, 0, 0, 3, 3, 5, 5, 5]
+
+
+def test_two_stages_that_take_equally_long_take_half_the_time():
+    started = time.perf_counter()
+    Line(1, sampling_s=0.05, learning_s=0.05).go(30)
+    beside = time.perf_counter() - started
+    assert 31 * 0.05 <= beside < 30 * 0.1 / 1.6
+
+
+def test_a_fault_of_the_sampler_is_raised_where_the_step_is_taken():
+    def sample(moment, clock):
+        if moment.step == 2:
+            raise UserError("the page hangs")
+        return moment.step
+
+    ahead = Ahead(sample, lambda: None, lambda: None, 2)
+    assert [ahead(step, step, 9).found for step in (0, 1)] == [0, 1]
+    with pytest.raises(UserError, match="the page hangs"):
+        ahead(2, 2, 9)
+    ahead.close()
+
+
+def test_closing_waits_for_the_step_under_way_and_drops_the_others():
+    done = []
+
+    def sample(moment, clock):
+        time.sleep(0.1)
+        done.append(moment.step)
+
+    ahead = Ahead(sample, lambda: None, lambda: None, 3)
+    ahead(0, 0, 9)
+    time.sleep(0.02)
+    ahead.close()
+    assert done == [0, 1] and not ahead.jobs
+
+
+def test_lag_is_counted_by_tokens():
+    vlm = cases.policy("qwen2_5_vl")
+    one, two = cases.rollouts(vlm, [cases.prompt(1)], group=2)
+    old = replace(one, turns=(replace(one.turns[0], token_ids=(5,) * 6, version=3),))
+    new = replace(two, turns=(replace(two.turns[0], token_ids=(5,) * 2, version=5),))
+    assert lag([old, new], 5, 2) == {"staleness/mean": 1.5, "staleness/max": 2.0}
+    with pytest.raises(RuntimeError, match=r"^step 6 got tokens of weights 2 versions old, above compute.staleness = 1$"):
+        lag([old, new], 5, 1)
+
+
+def test_a_twin_samples_as_the_weights_were_when_it_woke():
+    vlm = cases.policy("qwen2_5_vl")
+    twin = TwinGenerator(vlm)
+    inputs, sampling = [vlm.encode(cases.prompt(1))], Sampling(max_tokens=6, temperature=1.0)
+    before = LocalGenerator(vlm).generate(inputs, 4, sampling)
+    weight = vlm.model.get_output_embeddings().weight
+    kept = weight.detach().clone()
+    try:
+        with torch.no_grad():
+            weight.mul_(-3.0)
+        after = LocalGenerator(vlm).generate(inputs, 4, sampling)
+        assert after != before and twin.generate(inputs, 4, sampling) == before
+        twin.wake()
+        assert twin.generate(inputs, 4, sampling) == after
+        assert all(not p.requires_grad for p in twin.policy.model.parameters())
+    finally:
+        with torch.no_grad():
+            weight.copy_(kept)
+
+
+# -- whole runs -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def toy(monkeypatch):
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", TOY)
+
+
+def metrics(folder):
+    rows = [json.loads(line) for line in (folder.path / "metrics.jsonl").read_text().splitlines()]
+    timed = ("time/", "ahead/", "simulator/")
+    return [{k: v for k, v in row["metrics"].items() if not k.startswith(timed)} for row in rows if "metrics" in row]
+
+
+def stale(folder, name, **compute):
+    return toy_config(folder, name, ("stages.1.steps=7", "evaluate.every=4"), compute=compute)
+
+
+def test_a_run_is_the_same_each_time_and_as_far_behind_as_it_says(tmp_path):
+    one, two = (metrics(run(stale(tmp_path, name, staleness=2))) for name in ("one", "two"))
+    assert one == two
+    assert [row["staleness/max"] for row in one[2:]] == [0, 1, 2, 1, 0, 1, 2]  # the evaluation after the fourth step finds nobody
+    assert all(row["logprob_gap"] < 1e-5 for row in one[2:] if not row["staleness/max"])
+    assert all(row["logprob_gap"] > 1e-4 for row in one[2:] if row["staleness/max"])
+    now = metrics(run(stale(tmp_path, "now", staleness=0)))
+    assert "staleness/max" not in now[2] and now[2]["reward/mean"] == one[2]["reward/mean"]
+    assert [row["reward/mean"] for row in now[2:]] != [row["reward/mean"] for row in one[2:]]
+
+
+def test_it_goes_on_after_a_stop_at_a_checkpoint_as_if_nothing_had_happened(tmp_path):
+    whole = stale(tmp_path, "whole", staleness=1)
+    config = whole.model_copy(update={"checkpoint": whole.checkpoint.model_copy(update={"every": 5})})
+    straight = metrics(run(config))
+    stopped = config.model_copy(update={"name": "stopped"})
+    with pytest.raises(KeyboardInterrupt):
+        run(stopped, progress=Silent(stop_after=5))
+    assert metrics(run(stopped, resume=True)) == straight
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        ({"importance": "off"}, r'^stages.1.importance = "off" with compute.staleness = 1: .*use "truncate" or "mask"$'),
+        ({"algorithm": "remax"}, r"^stages.1.algorithm = 'remax' compares with greedy answers of today's weights"),
+        ({"imitation": {"rule": "mixed"}}, r"^stages.1.imitation reads prompts while compute.staleness = 1 samples others"),
+        ({"algorithm": "recap"}, r"^stages.1.condition reads prompts while compute.staleness = 1 samples others"),
+    ],
+)
+def test_what_can_not_be_sampled_beside_is_refused(tmp_path, stage, said):
+    rl = {"kind": "rl", "steps": 4, "prompts_per_step": 3, "group_size": 4, **stage}
+    with pytest.raises(UserError, match=said):
+        check_config(resolved(toy_config(tmp_path, stages=[rl, rl], compute={"staleness": 1})))
+
+
+def test_the_correction_is_on_unless_the_run_file_says_which(tmp_path):
+    stages = [{"kind": "rl", "steps": 1}, {"kind": "rl", "steps": 1, "importance": "mask"}]
+    found = [resolved(toy_config(tmp_path, stages=stages, compute={"staleness": k})).stages for k in (0, 1)]
+    assert [[stage.importance for stage in some] for some in found] == [["off", "mask"], ["truncate", "mask"]]
