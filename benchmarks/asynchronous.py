@@ -2,9 +2,9 @@
 
     python benchmarks/asynchronous.py [--delay 1.0] [--steps 12] [--seeds 0 1 2] [--curve-steps 200] [--no-curve]
 
-Throughput: sampling and the update are made to take `--delay` seconds more each, by sleeping, so that they don't take each other's
-cores; runs of `staleness` 0 and 1 in turn. The curve: the digits run, 0 against 1, held-out accuracy of each seed. Prints one JSON
-object.
+Throughput: sampling and the update are made to take `--delay` seconds more each, by sleeping, so that they don't take each
+other's cores; runs of `staleness` 0 and 1 in turn. The curve: the digits run, 0 against 1, held-out accuracy of each seed. Prints
+one JSON object.
 """
 
 from __future__ import annotations

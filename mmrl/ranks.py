@@ -10,6 +10,7 @@ import contextlib
 import datetime
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -25,12 +26,17 @@ class RankLost(UserError):
     """Another rank died: no fault of the run, which goes on from its newest checkpoint."""
 
 
+PATIENCE = datetime.timedelta(hours=4)
+"""How long a rank waits for what another says, which may have the longest completions, or a slow verifier. That a rank died is
+heard of at once."""
 LEAVING_S = 30.0
 """How long a rank that ends waits for the others to end too."""
 _groups: dict[str, Any] = {}
 """Purpose -> a group over which objects are told. Each thread that tells has its own, so that what one says doesn't meet what
 another is waiting for."""
 _thread = threading.local()
+_waited = [0.0]
+"""Seconds that the main thread waited for what others say."""
 
 
 def rank() -> int:
@@ -59,7 +65,9 @@ def is_mine(number: int) -> bool:
 
 
 def _is_one_of_several() -> bool:
-    return distributed.is_available() and distributed.is_initialized()
+    if not distributed.is_available() or not distributed.is_initialized():
+        return False
+    return distributed.get_world_size() > 1  # vLLM in this process makes a group of one
 
 
 # -- tensors --------------------------------------------------------------------------------------------------------------
@@ -85,7 +93,10 @@ def told(own: T) -> list[T]:
     if not _is_one_of_several():
         return [own]
     found: list[Any] = [None] * count()
-    distributed.all_gather_object(found, own, group=_groups.get(getattr(_thread, "purpose", "main")))
+    purpose, started = getattr(_thread, "purpose", "main"), time.perf_counter()
+    distributed.all_gather_object(found, own, group=_groups.get(purpose))
+    if purpose == "main":
+        _waited[0] += time.perf_counter() - started
     return found
 
 
@@ -137,6 +148,25 @@ def gathered(work: Callable[[], Mapping[int, T]], light: Callable[[T], T] = lamb
     return [whole[number] for number in sorted(whole)]
 
 
+def figures(own: Mapping[str, float]) -> dict[str, float]:
+    """Metrics of all ranks from those of each: shares are averaged over the ranks that have them, all else is added up."""
+    found: dict[str, list[float]] = {}
+    for one in told(dict(own)):
+        for name, value in one.items():
+            found.setdefault(name, []).append(value)
+    return {name: sum(values) / (len(values) if name.endswith("_share") else 1) for name, values in found.items()}
+
+
+def waiting() -> dict[str, float]:
+    """`ranks/waiting`: how long the rank that waited most has waited for the others since this was last asked for, in seconds;
+    nothing for one process. What a thread beside the main one waited doesn't count."""
+    if not _is_one_of_several():
+        return {}
+    longest = max(told(_waited[0]))
+    _waited[0] = 0.0
+    return {"ranks/waiting": longest}
+
+
 def any_of(own: bool) -> bool:
     """Whether it holds on some rank."""
     return any(told(own))
@@ -168,7 +198,8 @@ def joined() -> Iterator[None]:
     if own:
         _begin()
     for purpose in ("main", "ahead", "leaving"):
-        _groups[purpose] = distributed.new_group(backend="gloo")
+        _groups[purpose] = distributed.new_group(backend="gloo", timeout=PATIENCE)
+    _left.clear()
     try:
         yield
     except UserError:
@@ -210,6 +241,7 @@ def _is_of_others(error: RuntimeError) -> bool:
 
 
 _left: list[bool] = []
+"""What `leaving` found, once it was asked."""
 
 
 def leaving() -> bool:
