@@ -177,7 +177,7 @@ def test_it_goes_on_after_a_stop_at_a_checkpoint_as_if_nothing_had_happened(tmp_
         ({"importance": "off"}, r'^stages.0.importance = "off" with compute.staleness = 1: .*use "truncate" or "mask"$'),
         ({"algorithm": "remax"}, r"^stages.0.algorithm = 'remax' compares with greedy answers of today's weights"),
         ({"imitation": {"rule": "mixed"}}, r"^stages.0.imitation reads prompts while compute.staleness = 1 samples others"),
-        ({"algorithm": "recap"}, r"^stages.0.condition reads prompts while compute.staleness = 1 samples others"),
+        ({"condition": {}}, r"^stages.0.condition reads prompts while compute.staleness = 1 samples others"),
     ],
 )
 def test_what_can_not_be_sampled_beside_is_refused(tmp_path, stage, said):
