@@ -65,7 +65,7 @@ class EngineActors:
             start_here(f'compute.placement = "{compute.placement}"', own, gpus)
             self._started = True
         room = {"num_cpus": 1, "num_gpus": compute.tensor_parallel if on_gpu else 0, "scheduling_strategy": "SPREAD"}
-        again = {"max_restarts": compute.retries, "max_task_retries": compute.retries}
+        again = {"max_restarts": compute.retries, "max_task_retries": -1}  # what was asked is asked again as long as it restarts
         made = ray.remote(Engine).options(**room, **again)
         given = (self.config, str(torch.device(self.policy.device.type)), os.getcwd(), switches())
         self.engines = [made.remote(*given) for _ in range(own)]

@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 
+import clustered
 import psutil
 import pytest
+from clustered import figures, steps
 
 import runs
 from mmrl.errors import UserError
@@ -17,36 +19,11 @@ from mmrl.start import train
 
 pytestmark = pytest.mark.slow
 
-EXTRAS = """
-import os
-import time
-
-from mmrl import hookimpl
-
-
-@hookimpl
-def mmrl_step_finished(run, step, metrics):
-    if os.environ.get("MMRL_TEST_DIES") == str(step):
-        os._exit(9)
-    time.sleep(float(os.environ.get("MMRL_TEST_SLOW", "0")))
-"""
-RUN = """
-name = "toy"
-runs = "runs"
-policy = { model = "tiny:qwen2_5_vl:hidden=32,layers=1" }
-tasks = [{ id = "toy/colour" }]
-stages = [{ kind = "rl", steps = 10, prompts_per_step = 3, group_size = 4, learning_rate = 1e-3 }]
-generate = { max_tokens = 6 }
-evaluate = { n = 4 }
-checkpoint = { every = 3 }
-train = { threads = 1 }
-"""
-
 
 @pytest.fixture(autouse=True)
 def plugins(tmp_path, monkeypatch):
-    (tmp_path / "extras.py").write_text(EXTRAS)
-    (tmp_path / "run.toml").write_text(RUN)
+    (tmp_path / "extras.py").write_text(clustered.EXTRAS)
+    (tmp_path / "run.toml").write_text(clustered.RUN)
     monkeypatch.setenv("MMRL_PLUGIN_FILES", runs.TOY)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -65,22 +42,6 @@ def mmrl(*arguments, **environment):
     finally:
         process.kill()
     return process.returncode, out, err
-
-
-def steps(path):
-    try:
-        return runs.rows(path)[-1]["step"]
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
-def figures(path):
-    """Of each step, what two ways of computing the same may differ in by rounding."""
-    return [
-        {k: r["metrics"][k] for k in ("loss", "reward/mean", "entropy", "grad_norm", "length/mean")}
-        for r in runs.rows(path)
-        if "metrics" in r
-    ]
 
 
 def own_of_ray():

@@ -130,6 +130,14 @@ class Machines:
         """Of all processes on a machine."""
         return [int(pid) for pid in ip("netns", "pids", self.names[number]).split()]
 
+    def commands(self, number: int) -> list[str]:
+        """Of the processes on a machine, each in one line."""
+        found = []
+        for pid in self.pids(number):
+            with contextlib.suppress(OSError):
+                found.append(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip())
+        return found
+
     def kill(self, number: int) -> None:
         """As a power cut would."""
         deadline = time.monotonic() + 30
