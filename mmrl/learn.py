@@ -96,7 +96,9 @@ class Learner:
         of the penalty. Returns metrics of the last pass, and the gap between sampler and learner of the first. `stop_kl` ends it
         before a batch that shows the policy too far away.
         """
-        nothing = Batch(micro=(), num_tokens=0, num_rollouts=0, lengths_N=torch.zeros(0, dtype=torch.long))
+        nothing = Batch(micro=(), num_tokens=0, num_rollouts=0, lengths_N=torch.zeros(0, dtype=torch.long), looks=False)
+        if demonstrations:
+            demonstrations = replace(demonstrations, batch=self._counted(demonstrations.batch))
         counted = [self._counted(b) for b in (batches(0) if callable(batches) else batches) or [nothing]]
         exact = self.policy.exact_sampler
         old = [
@@ -120,14 +122,16 @@ class Learner:
                     return metrics | _means(passed) | {"updates": float(self.optimizer.steps - before)}
                 if demonstrations:
                     figures |= self._imitate(demonstrations)
+                if not batch.looks and not (demonstrations and demonstrations.batch.looks):
+                    self.optimizer.forget_blank()
                 passed.append(figures | self.optimizer.step(step, only_critic=warming))
             metrics |= _means(passed)
         return metrics | ({} if limit is None else {"updates": float(self.optimizer.steps - before)})
 
     def _counted(self, batch: Batch) -> Batch:
         """The batch with the counts of all ranks."""
-        counts = total(torch.tensor([batch.num_tokens, batch.num_rollouts], device=self.policy.device))
-        return replace(batch, num_tokens=int(counts[0]), num_rollouts=int(counts[1]))
+        counts = total(torch.tensor([batch.num_tokens, batch.num_rollouts, batch.looks], device=self.policy.device))
+        return replace(batch, num_tokens=int(counts[0]), num_rollouts=int(counts[1]), looks=bool(counts[2]))
 
     def _accumulate(self, batch: Batch, old: list[torch.Tensor], kl: float, weight: float, first: bool) -> dict[str, float]:
         """Gradients of the objective, added up; old: the log-probabilities before the update, filled in on a first pass."""
@@ -206,7 +210,7 @@ class Learner:
 
     def _imitate(self, gold: Demonstrations) -> dict[str, float]:
         """Gradients of the gold completions' likelihood, added to what is there."""
-        batch, loss = self._counted(gold.batch), torch.zeros((), device=self.policy.device)
+        batch, loss = gold.batch, torch.zeros((), device=self.policy.device)
         with self._checkpointing():
             for micro in batch.micro:
                 logprobs_L = self.policy.outputs(micro, 1.0).logprobs_L

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
 
 from mmrl.errors import UserError
-from mmrl.policies.parts import entry
+from mmrl.policies.parts import entry, part_of
 from mmrl.policies.shard import full, like
 from mmrl.schema import CriticConfig, Training
 
@@ -48,17 +48,18 @@ class Optimizer:
         own = {name for name, _ in critic}
         self.critic = [m for m, (name, _) in zip(self.masters, self.named, strict=True) if name in own]
         self.policy = [m for m, (name, _) in zip(self.masters, self.named, strict=True) if name not in own]
-        groups: dict[tuple[float, float, bool], list[torch.Tensor]] = {}
+        groups: dict[tuple[float, float, bool, bool], list[torch.Tensor]] = {}
         for master, (name, _) in zip(self.masters, self.named, strict=True):
             part, usual = ours[name], self.settings.learning_rate if name in own else stage.learning_rate
             rate = usual if part is None or part.learning_rate is None else part.learning_rate
             decay = stage.weight_decay if part is None or part.weight_decay is None else part.weight_decay
-            groups.setdefault((rate, decay, stage.optimizer == "muon" and _is_inner(name, master)), []).append(master)
+            muon, spread = stage.optimizer == "muon" and _is_inner(name, master), isinstance(master, DTensor)
+            groups.setdefault((rate, decay, muon, spread), []).append(master)  # torch steps no two kinds of tensors together
         ordered = sorted(groups.items(), key=lambda item: item[0][2])  # the muon groups last; of the others, as they came
-        self.rates = [rate for (rate, _, _), _ in ordered]
+        self.rates = [rate for (rate, *_), _ in ordered]
         self.rule = _rule(
             stage,
-            *([{"params": p, "lr": r, "weight_decay": d} for (r, d, m), p in ordered if m == muon] for muon in (False, True)),
+            *([{"params": p, "lr": r, "weight_decay": d} for (r, d, m, _), p in ordered if m == muon] for muon in (False, True)),
         )
         self.averages = [m.detach().clone() for m in self.policy] if stage.ema else []
         self.averaging = False
@@ -86,6 +87,13 @@ class Optimizer:
         """Forget the gradients."""
         for master, (_, p) in zip(self.masters, self.named, strict=True):
             master.grad = p.grad = None
+
+    def forget_blank(self) -> None:
+        """No rank saw a picture: of weights that are spread over them, blank ones gave those that look gradients of zeros, which
+        an optimiser's means and weight decay would follow. One process alone would have none."""
+        for master, (name, p) in zip(self.masters, self.named, strict=True):
+            if isinstance(master, DTensor) and part_of(name.removeprefix("critic.")) in ("vision", "projector"):
+                master.grad = p.grad = None
 
     def step(self, step: int, only_critic: bool = False) -> dict[str, float]:
         """Clip the gradients, step, forget them. only_critic: the policy's are forgotten first, so that nothing of it moves.

@@ -338,6 +338,8 @@ class Batch:
     """Trained rollouts over all micro-batches and ranks: the normaliser of sequence means."""
     lengths_N: torch.Tensor
     """int64 trained tokens per rollout."""
+    looks: bool = True
+    """Some rollout that is computed saw a picture. Where weights are spread over ranks, blank pictures stand in for none."""
 
 
 def replace(thing: Any, **changes: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from mmrl.policies.parts import part_of
@@ -26,9 +26,14 @@ class Sharded(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
+        self.frozen = not any(p.requires_grad for p in model.parameters())
+        """No backward pass follows, behind which what was gathered for a pass is let go."""
 
     def forward(self, work: Callable[[], tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
-        return tuple(found.clone() for found in work())  # torch watches what comes out for the backward pass, but not views
+        found = tuple(one.clone() for one in work())  # torch watches what comes out for the backward pass, but not views
+        if self.frozen:
+            _forget_passes(self)
+        return found
 
 
 def shard(model: Any) -> Sharded:
@@ -43,10 +48,15 @@ def shard(model: Any) -> Sharded:
     ]
     root = Sharded(model)
     for module in (*layers, root):
-        part = fully_shard(module, mesh=mesh)
+        part = fully_shard(module, mesh=mesh, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32))
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)
+    # which part is gathered next in a backward pass: by default torch goes by the passes it saw, and ranks sample unlike many
+    order = [root, *reversed(layers)]
+    for module, following in zip(order, [*order[1:], root], strict=True):
+        module.set_modules_to_backward_prefetch([following])
     root(lambda: ())  # the outermost says that it is, before a layer does
+    release(root)
     return root
 
 
@@ -73,8 +83,17 @@ def gather(root: Sharded) -> None:
 def release(root: Sharded) -> None:
     """Every rank keeps its own share."""
     for module in _parts(root):
-        module.set_reshard_after_forward(module is not root, recurse=False)
+        module.set_reshard_after_forward(root.frozen or module is not root, recurse=False)
         module.reshard()
+
+
+def _forget_passes(root: Sharded) -> None:
+    """torch notes every pass until the next backward one, which never comes here. Its names aren't public: elsewhere they stay."""
+    for module in _parts(root):
+        state = module._get_fsdp_state()
+        for group in getattr(state, "_fsdp_param_groups", ()):
+            getattr(group, "_post_forward_indices", []).clear()
+            getattr(getattr(group, "comm_ctx", None), "post_forward_order", []).clear()
 
 
 def _parts(root: Sharded) -> list[FSDPModule]:

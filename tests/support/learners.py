@@ -1,0 +1,247 @@
+"""Runs of several learners and of one, for tests that compare them.
+
+The file is also the program of each process: `python learners.py RANK RANKS STORE FOLDER CASE...` plays those cases one after
+another, in one set of processes, and writes what came of each to FOLDER/CASE.RANK.pt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import datetime
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.distributed.tensor import DTensor
+
+import runs
+
+MODEL = "tiny:qwen2_5_vl:hidden=32,layers=2"
+SHARES = str(Path(__file__).with_name("shares.py"))
+DIAL = str(Path(__file__).with_name("dial.py"))
+PLUGINS = os.pathsep.join([runs.TOY, SHARES, DIAL])
+RL = {"kind": "rl", "steps": 10, "prompts_per_step": 3, "group_size": 4, "learning_rate": 1e-3}
+SFT = {"kind": "sft", "steps": 10, "batch_size": 3, "learning_rate": 1e-3}
+DISTILL = {
+    "kind": "distill",
+    "teacher": f"{MODEL},seed=7",
+    "steps": 10,
+    "prompts_per_step": 3,
+    "group_size": 2,
+    "learning_rate": 1e-3,
+}
+TIMED = ("simulator/steps_per_s", "simulator/busy_share", "policy/idle_share", "ranks/waiting")
+"""What depends on the clock."""
+LETTERS = {"toy/letters": 1.0}
+
+
+def rl(tasks: Sequence[str] = (), also: dict[str, Any] | None = None, **stage: Any) -> dict[str, Any]:
+    """A run of one rl stage. tasks: kinds of prompts; pictures of one size when empty. also: other sections."""
+    return case({**RL, **stage}, tasks=tasks, **(also or {}))
+
+
+def case(*stages: dict[str, Any], tasks: Sequence[str] = (), **sections: Any) -> dict[str, Any]:
+    mixed = {"id": "shares/mixed", "options": {"kinds": list(tasks), "folder": "FOLDER"}}
+    colour = {"id": "toy/colour", "verifiers": LETTERS}
+    return {"tasks": [mixed if tasks else colour], "stages": list(stages), **sections}
+
+
+REPLICATED = {"compute": {"weights": "replicated"}}
+LORA = {"policy": {"model": MODEL, "lora": {"rank": 2, "alpha": 4.0, "match": ["language", "vision"]}}}
+ACTS = {
+    "policy": {"kind": "small", "model": "mlp", "options": {"dims": 2, "state": 2, "hidden": [8]}},
+    "tasks": [{"id": "dial/turn", "options": {"reward": "own"}, "verifiers": {"dial/success": 1.0}}],
+    "simulate": {"environments": 4},
+}
+CASES: dict[str, dict[str, Any]] = {
+    "plain": rl(),
+    "replicated": rl(also=REPLICATED),
+    "kl": rl(kl=0.3, epochs=2, minibatches=2, reference_every=4, optimizer="sgd", learning_rate=0.1),
+    "checkpointed": rl(also={"train": {"threads": 1, "checkpointing": True, "micro_batch_tokens": 40}}, entropy=0.01),
+    "lora": rl(also=LORA, kl=0.1),
+    "ppo": rl(algorithm="ppo", critic={"hidden": [8], "learning_rate": 1e-3, "warmup_steps": 2}),
+    "ppo apart": rl(["picture", "text"], algorithm="ppo", critic={"backbone": "separate", "learning_rate": 1e-3}),
+    "picked": rl(dynamic_sampling=2, oversample=1.5, success=0.35, success_low=0.2, success_high=0.8),
+    "ghpo": rl(["picture", "text"], hints="ghpo", success=0.45, ground_truth="when-failed"),
+    "guide": rl(["picture", "text"], hints="guide", success=0.45, ground_truth="always"),
+    "ttrv": rl(labels="ttrv", also={"generate": {"max_tokens": 1}}),
+    "co-reward": rl(["picture", "text"], labels="co-reward", also={"generate": {"max_tokens": 1}}),
+    "remax": rl(algorithm="remax", overlong="mask"),
+    "stages": case({**SFT, "steps": 3}, {**RL, "steps": 4, "ema": 0.5}, {**DISTILL, "steps": 3}),
+    "reverse": case(DISTILL | {"divergence": "reverse"}, tasks=["picture", "text"]),
+    "hard": case(DISTILL | {"divergence": "hard"}),
+    "ema": rl(ema=0.6),
+    "kinds": rl(["text", "picture"], prompts_per_step=2, also={"policy": {"model": MODEL}}),
+    "texts now and then": rl(["text", "text", "text", "picture"], prompts_per_step=1, weight_decay=0.1),
+    "texts alone": rl(["text"], weight_decay=0.1),
+    "clips": rl(["clip", "picture", "two", "large"], also={"policy": {"model": MODEL, "video": {"max_frames": 4}}}),
+    "one": rl(prompts_per_step=1),
+    "imitation": rl(imitation={"steps": 8, "batch_size": 1}),
+    "condition": rl(["picture", "text"], condition={}),
+    "replay": rl(order="easy-first", replay=0.5, replay_size=4, adapt="variance", success=0.45),
+    "broken": case(RL, tasks=()) | {"tasks": [{"id": "toy/broken-images", "options": {"folder": "FOLDER", "each": 16}}]},
+    "acts": case(RL | {"ratio": "action", "prompts_per_step": 5}) | ACTS,
+    "acts, ppo": case(RL | {"algorithm": "ppo", "group_size": 1, "prompts_per_step": 5, "minibatches": 2, "epochs": 2}) | ACTS,
+    **{name: case(SFT | {"optimizer": name}) for name in ("adam", "sgd", "rmsprop")},
+    "muon": case(SFT | {"optimizer": "muon"}, **REPLICATED),
+    "adafactor": case(SFT | {"optimizer": "adafactor"}, **REPLICATED),
+    "bfloat16": case(SFT, policy={"model": MODEL, "dtype": "bfloat16"}),
+}
+
+
+def config(name: str, folder: Path, learners: int = 1, **sections: Any) -> Any:
+    """The run file of a case, as so many learners carry it out."""
+    data = copy.deepcopy(CASES[name]) | sections
+    for task in data["tasks"]:
+        if task.get("options", {}).get("folder"):
+            task["options"]["folder"] = str(folder)
+    data = {
+        "policy": {"model": MODEL},
+        "evaluate": {"n": 5, "every": 5},
+        "record": {"rollouts_every": 1, "rollouts": 99, "trackers": []},
+        **data,
+    }
+    data["compute"] = {**data.get("compute", {}), "learners": learners}
+    return runs.toy_config(folder, name="run", **data)
+
+
+def play(name: str, folder: Path, learners: int = 1, **sections: Any) -> dict[str, Any]:
+    """Carry a case out in a folder of its own; what came of it in this process."""
+    import mmrl.run
+    import mmrl.start
+    from mmrl.packer import WordPacker
+
+    seen: dict[str, Any] = {"ids": [], "notes": [], "own": []}
+    progress, begun, pack = runs.Silent(), [], WordPacker.pack
+
+    def packed(self: Any, rollouts: Any, *args: Any, **options: Any) -> Any:
+        seen["ids"].append([[t.token_ids for t in r.turns] for r in rollouts])
+        found = pack(self, rollouts, *args, **options)
+        seen["own"].append([len(m.target_L) for batch in found for m in batch.micro])
+        return found
+
+    WordPacker.pack = packed  # type: ignore[method-assign]
+    try:
+        made = mmrl.start.train(config(name, folder, learners, **sections), progress, begun=begun.append)
+    finally:
+        WordPacker.pack = pack  # type: ignore[method-assign]
+    (run,) = begun
+    weights = dict(run.policy.parameters())
+    state = run.steps.learner.optimizer.state()
+    seen |= {
+        "trajectory": runs.trajectory(made.path),
+        "items": [(p.name, p.read_text()) for p in sorted((made.path / "evaluations").glob("*.jsonl"))],
+        "notes": progress.notes,
+        "errors": (made.path / "errors.jsonl").read_text() if (made.path / "errors.jsonl").exists() else "",
+        "weights": {k: whole(v) for k, v in weights.items()},
+        "state": {k: whole(v) for k, v in state.items()},
+        "held": (held(weights.values()), held(state.values())),
+        "all": (sum(v.numel() for v in weights.values()), sum(v.numel() for v in state.values())),
+    }
+    return seen
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach()
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).cpu().clone()
+
+
+def held(tensors: Any) -> int:
+    """Numbers that this process holds of them."""
+    return sum((t.to_local() if isinstance(t, DTensor) else t).numel() for t in tensors)
+
+
+@contextlib.contextmanager
+def prepared() -> Any:
+    """One judge for all runs, and no list of packages, which are slow to make."""
+    import pytest
+
+    import mmrl.facts
+    import mmrl.start
+    from mmrl.judge import Judge
+
+    names = ["toy/letters", "toy/exact", "dial/success", "shares/slow"]
+    with pytest.MonkeyPatch.context() as m:
+        m.setenv("MMRL_PLUGIN_FILES", PLUGINS)
+        m.setattr(mmrl.facts, "installed", dict)
+        before = torch.get_num_threads()
+        with Judge({name: {} for name in names}) as judge:
+            m.setattr(mmrl.start, "_judge", lambda config: contextlib.nullcontext(judge))
+            try:
+                yield
+            finally:
+                torch.set_num_threads(before)
+
+
+def start(ranks: int, folder: Path, names: Sequence[str]) -> list[subprocess.Popen[str]]:
+    """Processes that play these cases together."""
+    folder.mkdir(parents=True, exist_ok=True)
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": os.pathsep.join(sys.path)}
+    program = [sys.executable, __file__]
+    return [
+        subprocess.Popen(
+            [*program, str(n), str(ranks), str(folder / "store"), str(folder), *names], env=env, stderr=subprocess.PIPE, text=True
+        )
+        for n in range(ranks)
+    ]
+
+
+def differences(one: dict[str, Any], two: dict[str, Any], bound: float = 1e-5) -> list[str]:
+    """What of two runs of a case is not the same: ids and texts that are unequal, numbers further apart than the bound."""
+    found: list[str] = []
+    if one["ids"] != two["ids"]:
+        step = next(i for i, (a, b) in enumerate(zip(one["ids"], two["ids"], strict=False)) if a != b)
+        found.append(f"ids, from batch {step} on")
+    compare(one["trajectory"], two["trajectory"], "", bound, found)
+    compare(one["items"], two["items"], "items", bound, found)
+    for kind in ("weights", "state"):
+        found += [f"{kind}: {k}" for k in one[kind].keys() ^ two[kind].keys()]
+        for k in one[kind].keys() & two[kind].keys():
+            apart = (one[kind][k].double() - two[kind][k].double()).abs().max().item() if one[kind][k].numel() else 0.0
+            if not apart <= 10 * bound:
+                found.append(f"{kind}: {k} by {apart:.1e}")
+    return found
+
+
+def compare(one: Any, two: Any, where: str, bound: float, found: list[str]) -> None:
+    if isinstance(one, dict) and isinstance(two, dict):
+        for key in [k for k in [*one, *(k for k in two if k not in one)] if k not in TIMED]:
+            if key not in one or key not in two:
+                found.append(f"{where}.{key} is missing")
+            else:
+                compare(one[key], two[key], f"{where}.{key}", bound, found)
+    elif isinstance(one, list | tuple) and isinstance(two, list | tuple):
+        if len(one) != len(two):
+            found.append(f"{where}: {len(one)} and {len(two)}")
+        for n, (a, b) in enumerate(zip(one, two, strict=False)):
+            compare(a, b, f"{where}.{n}", bound, found)
+    elif isinstance(one, float) and isinstance(two, float):
+        if not (math.isnan(one) and math.isnan(two)) and not abs(one - two) <= bound * max(1.0, abs(one)):
+            found.append(f"{where}: {one} and {two}")
+    elif one != two:
+        found.append(f"{where}: {one!r:.60} and {two!r:.60}")
+
+
+def main() -> None:
+    rank, ranks, store, folder, *names = sys.argv[1:]
+    torch.set_num_threads(1)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(ranks), timeout=datetime.timedelta(seconds=int(os.environ.get("PATIENCE", "120")))
+    )
+    with prepared():
+        for name in names:
+            own = Path(folder) / name.replace(" ", "-")
+            own.mkdir(exist_ok=True)
+            torch.save(play(name, own, int(ranks)), f"{folder}/{name}.{rank}.pt")
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
