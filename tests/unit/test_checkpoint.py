@@ -17,6 +17,8 @@ from mmrl.start import find_checkpoint, newest
 class Weights:
     """A policy whose checkpoint is one text file."""
 
+    root = None
+
     def __init__(self, text="weights"):
         self.text = text
 
