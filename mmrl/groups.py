@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mmrl.data.source import Outcome, Place
-from mmrl.types import Prompt, Rollout, Score, replace
+from mmrl.types import Prompt, Rollout, Score, Turn, replace
 
 if TYPE_CHECKING:
     from mmrl.temporal import Timed
@@ -101,9 +102,15 @@ def without_media(prompt: Prompt) -> Prompt:
 def light(rollout: Rollout, prompt: Prompt | None = None) -> Rollout:
     """What other ranks are told of a rollout. prompt: its own without media, where that is at hand."""
     prompt = prompt or without_media(rollout.prompt)
-    turns = tuple(replace(turn, observed_ids=(), messages=()) for turn in rollout.turns)
+    turns = tuple(_counted(turn) for turn in rollout.turns)
     track = rollout.track and rollout.track.light
     return replace(rollout, prompt=prompt, turns=turns, inputs=None, later=None, frames=(), track=track, elsewhere=True)
+
+
+def _counted(turn: Turn) -> Turn:
+    """A turn of which others need its text and how long it was: its ids would be most of what a step tells."""
+    nobody = (math.nan,) if any(math.isnan(p) for p in turn.logprobs) else ()
+    return replace(turn, observed_ids=(), token_ids=range(len(turn.token_ids)), logprobs=nobody, messages=())
 
 
 def right(score: Score, verifier: str = "") -> float | None:

@@ -155,8 +155,8 @@ def _critic(shapes: Shapes, config: CriticConfig, weights: Trained, b: int) -> i
 
 
 def text_layer(shapes: Shapes, b: int, weights: Trained | None = None) -> int:
-    """Bytes that a layer of the language model keeps of a token for the backward pass, but for its row of the mask. weights:
-    those that are trained, where it isn't all of them."""
+    """Bytes that a layer of the language model keeps of a token for the backward pass. weights: those that are trained,
+    where it isn't all of them."""
     t = shapes.text
     attention = 4 * b * t.q + FULL * t.heads  # queries, keys and values of every head, what comes out; its log-sums
     if shapes.family == "qwen3_vl":  # norms of queries and keys
@@ -186,9 +186,8 @@ def vision_layer(shapes: Shapes, b: int) -> int:
 
 def _layers(shapes: Shapes, micro: Micro, b: int, weights: Trained | None) -> tuple[int, int]:
     """Bytes that one layer keeps of a micro-batch: (of the language model, of the tower)."""
-    mask = b * micro.rows * micro.length**2  # torch makes it from the boolean one in each layer
     tower = vision_layer(shapes, b) * micro.patches if weights is None or weights.vision else 0
-    return text_layer(shapes, b, weights) * micro.tokens + mask, tower
+    return text_layer(shapes, b, weights) * micro.tokens, tower
 
 
 def activations(shapes: Shapes, micro: Micro, b: int, checkpointing: bool = False, weights: Trained | None = None) -> int:
@@ -197,6 +196,7 @@ def activations(shapes: Shapes, micro: Micro, b: int, checkpointing: bool = Fals
     t, v, tokens = shapes.text, shapes.vision, micro.tokens
     layer, tower = _layers(shapes, micro, b, weights)
     found = 2 * b * t.head_dim * tokens  # cosines and sines
+    found += b * micro.rows * micro.length**2  # the mask, which all layers share
     found += (2 * FULL if b == FULL else FULL + b) * t.hidden * tokens + b * t.hidden * micro.targets  # the last norm
     found += t.layers * (b * t.hidden * tokens if checkpointing else layer)
     if not tower:

@@ -114,7 +114,7 @@ class Clock:
         own = 2 * norm * t.hidden + 12 * b * (t.q + t.k) + 8 * b * t.q + 6 * b * t.hidden + 5 * b * t.inner
         if self.shapes.family == "qwen3_vl":
             own += norm * (t.q + t.k)
-        mask = 0 if cached else (1 + 3 * b) * length  # made from the boolean one, then read
+        mask = 0 if cached else b * length
         read = 1 + 3 * t.q // t.k if self.machine.kind == "cpu" else 1  # there torch repeats keys and values for each head
         moved = tokens * t.layers * (own + mask) + read * rows * cached * cache_token(self.shapes, b)
         started = OPERATIONS[self.shapes.family][0] * t.layers * (DECODING if cached else 1.0) + AROUND

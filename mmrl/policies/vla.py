@@ -220,11 +220,9 @@ class VLA(ActingPolicy):
     def _hidden(self, seen: Observation, behind: torch.Tensor, at_nM: torch.Tensor, together: bool) -> torch.Tensor:
         """Hidden states [n, M, H] at places relative to the prompts' last tokens. together: what is behind sees all of it."""
         ids, segment, positions, media, last_n = self._inputs(seen, behind)
-        attention = self.vlm.model.config.get_text_config()._attn_implementation
-        mask = prefix_mask(segment, attention, self.vlm.model.dtype)
+        mask = prefix_mask(segment, self.vlm.model.dtype)
         if together:
-            both = (segment[:, None, :, None] == 1) & (segment[:, None, None, :] == 1)
-            mask = mask | both if mask.dtype == torch.bool else mask.masked_fill(both, 0.0)
+            mask.masked_fill_((segment[:, None, :, None] == 1) & (segment[:, None, None, :] == 1), 0.0)
         source = (torch.arange(len(ids), device=self.device)[:, None] * ids.shape[1] + last_n[:, None] + at_nM).flatten()
         values, _, _ = self.family.logits(ids, mask, positions, media, source)
         return values.view(len(ids), at_nM.shape[1], -1)

@@ -27,6 +27,8 @@ from mmrl.targets import one_line
 from mmrl.types import Eyes, Message, MicroBatch, Prompt, user
 
 MODEL_CURE = "give a folder with a transformers checkpoint, a hub name, or tiny:qwen2_5_vl"
+ALIGNED = 16
+"""Rows of a mask begin at multiples of so many numbers: torch's attention on GPUs would copy others into such a place."""
 LOGIT_CHUNK = 2**25
 """Logits are made for so many (token, vocabulary) pairs at a time: 128 MiB in float32."""
 
@@ -230,7 +232,7 @@ class VLM:
     def _forward(self, micro: MicroBatch, states: bool) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
         """(values_L, head, states [L + R, H]): head(values_L) are the logits that predict each target token."""
         mask = (
-            prefix_mask(micro.segment_BS, self.model.config.get_text_config()._attn_implementation, self.model.dtype)
+            prefix_mask(micro.segment_BS, self.model.dtype)
             if micro.positions is not None
             else (micro.segment_BS >= 0).long()
         )
@@ -281,17 +283,18 @@ def entropy_of(logprobs_NV: torch.Tensor) -> torch.Tensor:
     return -(logprobs_NV.exp() * logprobs_NV.clamp_min(-1e4)).sum(-1)
 
 
-def prefix_mask(segment_BS: torch.Tensor, attention: str = "sdpa", dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """[B, 1, S, S]: a token sees, among those before it and itself, the prompt and its own completion.
+def prefix_mask(segment_BS: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """[B, 1, S, S] in the model's dtype, to be added: 0 where a token sees another, namely the prompt and its own completion up
+    to itself, else the smallest number. Padding sees itself, so that no row of the softmax is empty.
 
-    Padding sees itself, so that no row of the softmax is empty. Boolean, or additive for eager attention.
+    Of a boolean one torch makes such a copy in every layer, which stays until the backward pass.
     """
     segment_B1S1, segment_B11S = segment_BS[:, None, :, None], segment_BS[:, None, None, :]
     causal = torch.ones(segment_BS.shape[1], segment_BS.shape[1], dtype=torch.bool, device=segment_BS.device).tril()
     allowed = causal & ((segment_B11S == 0) & (segment_B1S1 >= 0) | (segment_B1S1 == segment_B11S))
-    if attention != "eager":
-        return allowed
-    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill(~allowed, torch.finfo(dtype).min)
+    B, S = segment_BS.shape
+    room = torch.zeros(B, 1, S, -(-S // ALIGNED) * ALIGNED, dtype=dtype, device=allowed.device)
+    return room[..., :S].masked_fill_(~allowed, torch.finfo(dtype).min)
 
 
 def _eos_ids(model: Any, tokenizer: Any) -> set[int]:

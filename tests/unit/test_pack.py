@@ -61,9 +61,11 @@ def test_the_mask_lets_a_completion_see_the_prompt_and_itself():
         [1, 1, 0, 0, 1, 0],
         [0, 0, 0, 0, 0, 1],
     ]
-    assert prefix_mask(segment)[0, 0].int().tolist() == expected
-    additive = prefix_mask(segment, "eager")[0, 0]
-    assert (additive == 0).int().tolist() == expected and additive.min() == torch.finfo(torch.float32).min
+    for dtype in (torch.float32, torch.bfloat16):
+        mask = prefix_mask(segment, dtype)
+        assert (mask[0, 0] == 0).int().tolist() == expected
+        assert mask.dtype == dtype and set(mask.unique().tolist()) == {0.0, torch.finfo(dtype).min}
+        assert mask.shape == (1, 1, 6, 6) and mask.stride()[-2:] == (16, 1)
 
 
 def test_failed_rollouts_leave_the_batch_and_idle_ones_are_only_counted():
