@@ -49,7 +49,7 @@ def join(ray: Any, address: str) -> None:
                 ray.init(address, log_to_driver=False, logging_level="ERROR")
             return
         except Exception as error:
-            if left and "Starting Ray client server failed" in str(error):  # it gives up after a while on a busy machine
+            if left and "Initialization failure from server" in str(error):  # which gives up after a while on a busy machine
                 continue
             raise UserError(fault(address, error)) from error
 
@@ -88,4 +88,5 @@ def fault(address: str, error: Exception) -> str:
         return (
             "--cluster auto: this machine is part of no cluster: start one (ray start --head), or give ray://HOST:PORT or local"
         )
-    return f"--cluster {address}: no Ray cluster can be talked to there: {said[:300]}: give the port of its client server (10001)"
+    last = (str(error).strip() or repr(error)).splitlines()[-1]  # above it a traceback of the server's
+    return f"--cluster {address}: no Ray cluster can be talked to there: {last[:300]}: give the port of its client server (10001)"

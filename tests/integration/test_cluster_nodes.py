@@ -133,6 +133,16 @@ def test_two_wishes_to_stop_end_it_at_once_and_leave_nothing(machines, asked, tm
     nothing_left(machines)
 
 
+def test_a_terminal_that_is_killed_leaves_nothing_running(machines, asked, tmp_path):
+    place, options = asked("--set", "compute.learners=2", "--set", "stages.0.steps=1000", MMRL_TEST_SLOW="1")
+    with machines.going(*place, **options) as process:
+        wait_for(process, lambda: steps(tmp_path / "runs/toy") >= 1)
+        process.kill()
+        process.communicate(timeout=30)
+    assert learners(machines)
+    nothing_left(machines)
+
+
 def wait_for(process, what):
     while not what():
         assert process.poll() is None, process.communicate()
