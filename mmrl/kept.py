@@ -57,6 +57,7 @@ def rollout_row(rollout: Rollout, score: Score, advantage: float, shows: Any = N
         "completion": _told(rollout) if rollout.track else rollout.completion,
         "source": "gold" if rollout.demonstrated else "hint" if rollout.off_policy else "policy",
         "tokens": rollout.length,
+        "versions": [turn.version for turn in rollout.turns],
         "status": rollout.status,
         "score": score.as_json(),
         "reward": None if score.value is None else score.value + rollout.world_reward,
@@ -90,6 +91,16 @@ def _conversation(rollout: Rollout) -> list[Message]:
         if k < said:
             found.append({"role": "assistant", "content": turn.text})
     return found
+
+
+def as_seen(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with the frames of its clips, as this process has decoded them: for another that hasn't."""
+
+    def seen(part: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**part, "video": video.of_clip(part["video"])} if part["type"] == "video" and "video" in part else part
+
+    messages = [m if isinstance(m["content"], str) else {**m, "content": [*map(seen, m["content"])]} for m in row["messages"]]
+    return {**row, "messages": messages}
 
 
 def view_png(image: Any, most: int = VIEW_PIXELS) -> tuple[str, bytes]:

@@ -32,7 +32,7 @@ from mmrl.types import Batch, MicroBatch
 Sums = dict[str, torch.Tensor]
 """Name -> sum over the trained tokens of a pass, float64."""
 SUMS = (
-    *("loss", "tokens", "entropy", "clip_share", "kl", "logprob_gap", "sampled"),
+    *("loss", "tokens", "entropy", "clip_share", "kl", "logprob_gap", "sampled", "importance", "importance_cut"),
     *("value", "value_loss", "value_clip", "divergence", "moved"),
 )
 """What is added up; most become means over tokens."""
@@ -174,10 +174,13 @@ class Learner:
             computed = self.loss(inputs)
         loss_L, clipped_L = pair(computed, out.logprobs_L, self.what)
         own_L = sampled_L & ~micro.off_policy_L
+        weighed = {}
         if stage and stage.importance != "off":
-            loss_L = loss_L * importance(
+            weight_L, cut_L = importance(
                 old[i], micro.sampler_logprobs_L, own_L, stage.importance == "mask", stage.importance_cap
             )
+            loss_L = loss_L * weight_L
+            weighed = {"importance": weight_L.where(own_L, 0.0).sum(), "importance_cut": cut_L.sum()}
         if self.reference is not None and stage is not None:
             reference_L = self.reference.logprobs(micro, self.temperature)
             kl_L = k3(out.logprobs_L.detach(), reference_L)
@@ -191,7 +194,7 @@ class Learner:
         sums = {"entropy": out.entropy_L.sum(), "clip_share": clipped_L.sum(), "kl": kl_L.sum()}
         if stage and stage.stop_kl is not None:
             sums["moved"] = k3(old[i], out.logprobs_L.detach()).sum()  # what was sampled came from the old weights
-        sums |= {"logprob_gap": gap_L.sum(), "sampled": own_L.sum()}
+        sums |= {"logprob_gap": gap_L.sum(), "sampled": own_L.sum(), **weighed}
         if critic is not None and micro.values_L is not None and micro.returns_L is not None:
             values_L, _ = critic.values(micro, out.states_QH)
             value_L, cut_L = value_loss(
@@ -247,6 +250,9 @@ class Learner:
         if first and found["sampled"] and self.rl is not None:
             metrics["logprob_gap"] = found["logprob_gap"] / found["sampled"]
             self._check_gap(metrics["logprob_gap"])
+        if found["sampled"] and self.rl is not None and self.rl.importance != "off":
+            metrics |= {"importance/mean": found["importance"] / found["sampled"]}
+            metrics |= {"importance/cut_share": found["importance_cut"] / found["sampled"]}
         return metrics
 
     def _check_gap(self, gap: float) -> None:
@@ -337,12 +343,15 @@ def pair(found: Any, logprobs_L: torch.Tensor, what: str) -> tuple[torch.Tensor,
     return loss_L, clipped_L.detach().float()
 
 
-def importance(old_L: torch.Tensor, sampler_L: torch.Tensor, own_L: torch.Tensor, mask: bool, cap: float) -> torch.Tensor:
-    """The weight of each token, float32 [L]: its probability under the learner over that under the sampler, at most `cap`; with
-    `mask`, 0 where it exceeds that; 1 where the sampler didn't sample (Yao et al., Your Efficient RL Framework Secretly Brings
-    You Off-Policy RL Training)."""
+def importance(
+    old_L: torch.Tensor, sampler_L: torch.Tensor, own_L: torch.Tensor, mask: bool, cap: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(The weight of each token, float32 [L], where the cap had an effect, bool [L]). The weight is its probability under the
+    learner over that under the sampler, at most `cap`; with `mask`, 0 where it exceeds that; 1 where the sampler didn't sample
+    (Yao et al., Your Efficient RL Framework Secretly Brings You Off-Policy RL Training)."""
     ratio_L = (old_L - sampler_L).where(own_L, 0.0).exp()
-    return ratio_L.where(ratio_L <= cap, 0.0) if mask else ratio_L.clamp_max(cap)
+    cut_L = own_L & (ratio_L > cap)
+    return (ratio_L.where(~cut_L, 0.0) if mask else ratio_L.clamp_max(cap)), cut_L
 
 
 def _means(passed: Sequence[Mapping[str, float]]) -> dict[str, float]:

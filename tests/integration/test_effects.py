@@ -1340,6 +1340,17 @@ ENTRIES = {
         seen=both(lambda r: r.engines, [(1, 2, False)], [(1, 0, False)]),
         why="an engine that dies isn't started again",
     ),
+    "compute.staleness": Effect(
+        to=1,
+        base="rl",
+        also={S + "steps": 3, S + "importance": "truncate"},
+        seen=lambda a, b: (
+            a.metric("staleness/max") == [None] * 3
+            and b.metric("staleness/max") == [0, 1, 1]
+            and a.texts[: len(a.texts) // 3] == b.texts[: len(b.texts) // 3]
+        ),
+        why="steps after the first learn from older weights' completions",
+    ),
     # what is kept
     "checkpoint.every": Effect(
         to=1, also={"checkpoint.keep": 9}, seen=both(lambda r: len(r.files("checkpoints/*")), 1, 2), why="also in between"

@@ -350,7 +350,8 @@ def test_the_correction_of_a_sampler_with_other_probabilities(rule, weights):
 
 def test_a_ratio_at_the_cap_is_kept():
     old, sampler = torch.zeros(2), torch.tensor([-math.log(2.0), -math.log(2.0) - 1e-3])
-    assert importance(old, sampler, torch.tensor([True, True]), True, 2.0).tolist() == pytest.approx([2.0, 0.0])
+    weight, cut = importance(old, sampler, torch.tensor([True, True]), True, 2.0)
+    assert weight.tolist() == pytest.approx([2.0, 0.0]) and cut.tolist() == [False, True]
 
 
 # -- demonstrations -----------------------------------------------------------------------------------------------------

@@ -122,6 +122,11 @@ def acted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("acts"), ACTS, Path(__file__).parents[1] / "support" / "dial.py")
 
 
+@pytest.fixture(scope="module")
+def ahead(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("ahead"), f"{RUN_FILE}[compute]\nstaleness = 1\n")
+
+
 def trained(folder: Path, run_file: str, plugin: Path | None = None) -> Path:
     (folder / "shades.py").write_text(PLUGIN)
     (folder / "run.toml").write_text(run_file)
@@ -170,7 +175,8 @@ def general(metrics: Mapping[str, float]) -> set[str]:
     return {key.replace("task/shades/name/", "task/<task>/").replace("shades/exact", "<verifier id>") for key in metrics}
 
 
-def test_metrics(run: Path, full: Path, acted: Path) -> None:
+def test_metrics(run: Path, full: Path, acted: Path, ahead: Path) -> None:
+    beside = general(read_run(ahead).steps[1]["metrics"])
     sft, rl = (general(row["metrics"]) for row in read_run(run).steps)
     (played,) = ({re.sub(r"^episode/.*", "episode/<name>", key) for key in row["metrics"]} for row in read_run(acted).steps)
     played = {key for key in played if key.startswith(("episode/", "simulator/", "policy/"))}
@@ -178,9 +184,8 @@ def test_metrics(run: Path, full: Path, acted: Path) -> None:
     always, _, asked_for = re.split(r"^### Metrics$", PAGE, flags=re.MULTILINE)[1].partition("\nAn `sft` stage has ")
     assert rl == set(re.findall(r"^\| `([^`]+)` \|", always, re.MULTILINE)), "what every such step has"
     assert rl - {"answers/top_share"} < more, "its groups with spread have one answer"
-    assert {"turns/mean", "reward/world", "world/lost"} | rl | played | more | conditioned | distill == documented("Metrics"), (
-        "nothing samples several turns yet"
-    )
+    several = {"turns/mean", "reward/world", "world/lost"}  # nothing here samples several turns
+    assert several | rl | beside | played | more | conditioned | distill == documented("Metrics")
     times = {key for key in rl if key.startswith("time/")}
     told, _, more_told = asked_for.partition(" and the times, a `distill` stage also ")
     assert sft == {*re.findall("`(.+?)`", told), *times}
