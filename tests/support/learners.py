@@ -22,6 +22,7 @@ from torch import distributed
 from torch.distributed.tensor import DTensor
 
 import runs
+from mmrl import ranks
 
 MODEL = "tiny:qwen2_5_vl:hidden=32,layers=2"
 SHARES = str(Path(__file__).with_name("shares.py"))
@@ -85,13 +86,15 @@ CASES: dict[str, dict[str, Any]] = {
     "one": rl(prompts_per_step=1),
     "imitation": rl(imitation={"steps": 8, "batch_size": 1}),
     "condition": rl(["picture", "text"], condition={}),
-    "replay": rl(order="easy-first", replay=0.5, replay_size=4, adapt="variance", success=0.45),
-    "broken": case(RL, tasks=()) | {"tasks": [{"id": "toy/broken-images", "options": {"folder": "FOLDER", "each": 16}}]},
+    "replay": rl(["picture", "text"], order="easy-first", replay=0.5, replay_size=4, adapt="variance", success=0.45),
+    "broken": case(RL, tasks=()) | {"tasks": [{"id": "toy/broken-images", "options": {"folder": "OWN", "each": 16}}]},
     "acts": case(RL | {"ratio": "action", "prompts_per_step": 5}) | ACTS,
     "acts, ppo": case(RL | {"algorithm": "ppo", "group_size": 1, "prompts_per_step": 5, "minibatches": 2, "epochs": 2}) | ACTS,
     **{name: case(SFT | {"optimizer": name}) for name in ("adam", "sgd", "rmsprop")},
     "muon": case(SFT | {"optimizer": "muon"}, **REPLICATED),
     "adafactor": case(SFT | {"optimizer": "adafactor"}, **REPLICATED),
+    "muon, sharded": case(SFT | {"optimizer": "muon"}),
+    "adafactor, sharded": case(SFT | {"optimizer": "adafactor"}),
     "bfloat16": case(SFT, policy={"model": MODEL, "dtype": "bfloat16"}),
 }
 
@@ -100,8 +103,12 @@ def config(name: str, folder: Path, learners: int = 1, **sections: Any) -> Any:
     """The run file of a case, as so many learners carry it out."""
     data = copy.deepcopy(CASES[name]) | sections
     for task in data["tasks"]:
-        if task.get("options", {}).get("folder"):
-            task["options"]["folder"] = str(folder)
+        where = {"FOLDER": folder.parents[1] / "media", "OWN": folder / f"of-{ranks.rank()}"}.get(
+            task.get("options", {}).get("folder")
+        )
+        if where:
+            where.mkdir(exist_ok=True)
+            task["options"]["folder"] = str(where)
     data = {
         "policy": {"model": MODEL},
         "evaluate": {"n": 5, "every": 5},
@@ -122,7 +129,7 @@ def play(name: str, folder: Path, learners: int = 1, **sections: Any) -> dict[st
     progress, begun, pack = runs.Silent(), [], WordPacker.pack
 
     def packed(self: Any, rollouts: Any, *args: Any, **options: Any) -> Any:
-        seen["ids"].append([[t.token_ids for t in r.turns] for r in rollouts])
+        seen["ids"].append([None if r.elsewhere else [tuple(t.token_ids) for t in r.turns] for r in rollouts])
         found = pack(self, rollouts, *args, **options)
         seen["own"].append([len(m.target_L) for batch in found for m in batch.micro])
         return found
@@ -193,12 +200,20 @@ def start(ranks: int, folder: Path, names: Sequence[str]) -> list[subprocess.Pop
     ]
 
 
-def differences(one: dict[str, Any], two: dict[str, Any], bound: float = 1e-5) -> list[str]:
-    """What of two runs of a case is not the same: ids and texts that are unequal, numbers further apart than the bound."""
+def differences(one: dict[str, Any], *shares: dict[str, Any], bound: float = 1e-5) -> list[str]:
+    """What of a run alone and of one of several ranks is not the same: ids and texts that are unequal, numbers further apart than
+    the bound."""
     found: list[str] = []
-    if one["ids"] != two["ids"]:
-        step = next(i for i, (a, b) in enumerate(zip(one["ids"], two["ids"], strict=False)) if a != b)
-        found.append(f"ids, from batch {step} on")
+    for step, (alone, *parts) in enumerate(zip(one["ids"], *(share["ids"] for share in shares), strict=True)):
+        together = [[ids for ids in whose if ids is not None] for whose in zip(*parts, strict=True)]
+        if together != [[ids] for ids in alone]:
+            found.append(f"ids of batch {step}")
+    for two in shares:
+        _compare(one, two, bound, found)
+    return found
+
+
+def _compare(one: dict[str, Any], two: dict[str, Any], bound: float, found: list[str]) -> None:
     compare(one["trajectory"], two["trajectory"], "", bound, found)
     compare(one["items"], two["items"], "items", bound, found)
     for kind in ("weights", "state"):
@@ -207,7 +222,6 @@ def differences(one: dict[str, Any], two: dict[str, Any], bound: float = 1e-5) -
             apart = (one[kind][k].double() - two[kind][k].double()).abs().max().item() if one[kind][k].numel() else 0.0
             if not apart <= 10 * bound:
                 found.append(f"{kind}: {k} by {apart:.1e}")
-    return found
 
 
 def compare(one: Any, two: Any, where: str, bound: float, found: list[str]) -> None:
@@ -233,7 +247,11 @@ def main() -> None:
     rank, ranks, store, folder, *names = sys.argv[1:]
     torch.set_num_threads(1)
     distributed.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(ranks), timeout=datetime.timedelta(seconds=int(os.environ.get("PATIENCE", "120")))
+        "gloo",
+        init_method=f"file://{store}",
+        rank=int(rank),
+        world_size=int(ranks),
+        timeout=datetime.timedelta(seconds=int(os.environ.get("PATIENCE", "120"))),
     )
     with prepared():
         for name in names:

@@ -35,6 +35,7 @@ class Mixed(Task):
                 id=f"{split}-{self.kinds[i % len(self.kinds)]}-{i}",
                 messages=[user(f"What is {i}?", *self.shown(i))],
                 answer=f"one two three {i}",
+                meta={"difficulty": -i},
             )
             for i in range(self.n)
         ]
@@ -48,7 +49,7 @@ class Mixed(Task):
         picture = lambda size: Image.new("RGB", (size, size), (20 * i, 90, 200 - 20 * i))  # noqa: E731
         kind = self.kinds[i % len(self.kinds)]
         if kind == "clip":
-            return [Clip(path=str(self.clip()), start=0.1 * (i % 3))]
+            return [Clip(path=str(self.clip()), start_s=0.1 * (i % 3))]
         return {"text": [], "picture": [picture(56)], "large": [picture(112)], "two": [picture(56), picture(84)]}[kind]
 
     def clip(self):
