@@ -18,6 +18,10 @@ from mmrl.errors import UserError
 
 GRACE_S = 60.0
 """How long the others have to end by themselves after one has failed."""
+LAUNCHED = "MMRL_LAUNCHED"
+"""Set in the environment of ranks that this started, which says itself which of them died."""
+LOST = 3
+"""The exit code of such a rank that can't reach the others: why is theirs to say."""
 
 
 def is_rank() -> bool:
@@ -50,6 +54,7 @@ def launch(learners: int, arguments: Sequence[str]) -> int:
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "WORLD_SIZE": str(learners),
         "LOCAL_WORLD_SIZE": str(learners),
+        LAUNCHED: "1",
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // learners))),
     }
     command = [sys.executable, "-m", "mmrl", *arguments]
@@ -81,7 +86,9 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]]) -> int:
         for rank in ranks:
             rank.wait()
     codes = [rank.returncode for rank in ranks]
-    return next((code if code > 0 else 2 for code in codes if code), 0)
+    if set(codes) <= {0, LOST} and any(codes):
+        sys.stderr.write("mmrl: the ranks can't reach each other any more: --resume goes on from the newest checkpoint\n")
+    return next((code if code > 0 and code != LOST else 2 for code in sorted(codes) if code), 0)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ import torch
 from torch import distributed
 
 from mmrl.errors import UserError
+from mmrl.launch import LAUNCHED, LOST
 
 T = TypeVar("T")
 
@@ -209,6 +210,8 @@ def joined() -> Iterator[None]:
     except RuntimeError as error:  # what torch raises where the others can't be reached
         if not _is_of_others(error):
             raise
+        if LAUNCHED in os.environ:
+            raise SystemExit(LOST) from error
         raise RankLost(
             f"rank {rank()}: another of the {count()} ranks died or can't be reached: see what it said; the run goes on from its "
             "newest checkpoint with --resume"

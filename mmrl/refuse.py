@@ -45,6 +45,7 @@ def check_config(config: RunConfig) -> dict[str, Task]:
     check_acting(config, tasks, acts)
     check_sampler(config, acts)
     check_placement(config, acts)
+    check_learners(config, acts)
     check_staleness(config, acts)
     check_verifiers(config, tasks)
     weights = task_weights(config)
@@ -160,6 +161,23 @@ def check_placement(config: RunConfig, acts: bool) -> None:
             f"compute.engines = {compute.engines} for compute.learners = {compute.learners}: each learner needs one at least"
         )
     imported(where)
+
+
+def check_learners(config: RunConfig, acts: bool) -> None:
+    """Refuse what several learners can't do together."""
+    compute = config.compute
+    if compute.learners == 1:
+        return
+    several = f"compute.learners = {compute.learners}"
+    if config.evaluate.steer:
+        raise UserError(f"evaluate.steer sums up what it saw in one process, and {several}: leave it out, or take one learner")
+    spread = compute.weights == "sharded" and not acts  # those of policies that act are small, and whole on each
+    for number, stage in enumerate(config.stages):
+        if stage.optimizer == "adafactor" and spread:
+            raise UserError(
+                f'stages.{number}.optimizer = "adafactor" can\'t step weights that are spread over {several}: take another, or '
+                'compute.weights = "replicated"'
+            )
 
 
 def check_variant(label: str, task: Task, items: Indexable) -> None:

@@ -26,7 +26,7 @@ from mmrl.gather import Gatherer, Taken, collected, own_of
 from mmrl.generate.local import LocalGenerator
 from mmrl.generate.sampling import Sampling
 from mmrl.groups import Gathered, light, outcomes
-from mmrl.kept import drawn, kept_of, rollout_row
+from mmrl.kept import as_seen, drawn, kept_of, rollout_row
 from mmrl.learn import Demonstrations, Learner
 from mmrl.metrics import rl_metrics
 from mmrl.packer import Dealt, ones
@@ -469,7 +469,7 @@ class RlSteps(Steps):
                 advantages = credit.advantages if credit.advantages.ndim == 1 else credit.advantages.sum(1)
                 rows = list(zip(gathered.rollouts, gathered.scores, advantages.tolist(), strict=True))
                 own = [n for n in kept if not rows[n][0].elsewhere]
-                made = ranks.gathered(lambda: {n: rollout_row(*rows[n], drawn(run.tasks, rows[n][0])) for n in own})
+                made = ranks.gathered(lambda: {n: rollout_row(*rows[n], drawn(run.tasks, rows[n][0])) for n in own}, as_seen)
                 run.folder.rollouts(step, made)
 
 
