@@ -24,6 +24,20 @@ LOST = 3
 """The exit code of such a rank that can't reach the others: why is theirs to say."""
 
 
+class Unheard:
+    """Watches a run in the learners that nobody hears."""
+
+    def begun(self, run: Any) -> None: ...
+
+    def stage_started(self, *_: Any) -> None: ...
+
+    def step_finished(self, *_: Any) -> None: ...
+
+    def evaluated(self, *_: Any) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
 def is_rank() -> bool:
     """Whether somebody started this process as one of several."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ

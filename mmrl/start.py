@@ -63,6 +63,8 @@ def train(
         if folder is not None and (path / "summary.json").exists():
             progress.note(f"{path} is finished: there is nothing to resume")
             return folder
+        if folder is not None:
+            ranks.each(lambda: check_shared(path))
         found = ranks.first(lambda: newest(folder))
         if found is None:
             check_model(config)

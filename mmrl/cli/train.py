@@ -40,7 +40,7 @@ def command(
     """
     from mmrl import config as configs
     from mmrl.cli.terminal import quiet, tell
-    from mmrl.launch import is_rank, launch, speaks
+    from mmrl.launch import Unheard, is_rank, launch, speaks
 
     if resume and overwrite:
         raise UserError("--resume and --overwrite contradict each other: give one of them")
@@ -74,18 +74,6 @@ def command(
         _close(path, write_report(path), show)
     else:  # a terminal beside the cluster, which doesn't see its files
         show.console.print(f"\nfinished: the run is in {path} on the cluster", highlight=False, markup=False, soft_wrap=True)
-
-
-class Unheard:
-    """Watches a run in the ranks that nobody hears."""
-
-    def stage_started(self, *_: Any) -> None: ...
-
-    def step_finished(self, *_: Any) -> None: ...
-
-    def evaluated(self, *_: Any) -> None: ...
-
-    def note(self, text: str) -> None: ...
 
 
 def _train(config: Any, show: Any, cluster: str | None, resume: bool, overwrite: bool) -> None:

@@ -23,14 +23,15 @@ def learn(job: Mapping[str, Any]) -> None:
     """One learner, from its first step or from the last checkpoint. What the run refuses isn't raised, as Ray would try again."""
     import ray.train
 
-    from mmrl.cluster.relay import Quiet, Teller
+    from mmrl.cluster.relay import Teller
+    from mmrl.launch import Unheard
 
     rank = ray.train.get_context().get_world_rank()
     teller = Teller(job["relay"])
     how, why = "finished", ""
     try:
         with as_at_the_terminal(job, teller):
-            _learn(job, teller if rank == 0 else Quiet())
+            _learn(job, teller if rank == 0 else Unheard())
     except ranks.RankLost:
         raise
     except KeyboardInterrupt:

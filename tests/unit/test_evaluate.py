@@ -109,6 +109,9 @@ class Collector:
     def encode(self, prompts):
         return [f"encoded {p.id}" for p in prompts]
 
+    def wake(self):
+        """It has no weights."""
+
     def collect(self, prompts, inputs, group_size, sampling, numbers=()):
         assert inputs == self.encode(prompts) and group_size == 1
         self.asked.append((prompts, sampling))
