@@ -25,6 +25,7 @@ from mmrl.data.seeds import derive
 from mmrl.errors import UserError
 from mmrl.evaluate import Evaluation, Evaluator
 from mmrl.judge import Judge
+from mmrl.judge.actors import JudgeActors
 from mmrl.plan import check_fits
 from mmrl.plan.machines import at_hand
 from mmrl.policies.acting import ActingPolicy
@@ -57,6 +58,7 @@ def train(
         config = counted(resolved(config))
         path = Path(config.runs) / config.name
         tasks = check_config(config)
+        check_started(config)
         if config.train.threads:
             torch.set_num_threads(config.train.threads)
         folder = ranks.first(lambda: opened(config, path, held, resume, overwrite))
@@ -78,7 +80,7 @@ def train(
         collector = collector_of(config, tasks, policy)
         held.callback(collector.close)
         ranks.each(collector.ready)  # a simulator that can't be made, or doesn't fit, is refused while nothing is written
-        judge.ready()
+        ranks.each(judge.ready)
         folder = folder or ranks.first(lambda: created(config, path, held))
         if not ranks.is_first():
             folder = Unwritten(path)
@@ -97,14 +99,20 @@ def train(
 
 
 def counted(config: RunConfig) -> RunConfig:
-    """The run file with the learners that there are. UserError where it asks for several and nobody started them."""
+    """The run file with the learners that there are, where there are several."""
+    if ranks.count() == 1:
+        return config
+    return config.model_copy(update={"compute": config.compute.model_copy(update={"learners": ranks.count()})})
+
+
+def check_started(config: RunConfig) -> None:
+    """UserError where the run file asks for several learners and nobody started them."""
     learners = config.compute.learners
     if ranks.count() == 1 and learners > 1:
         raise UserError(
             f"compute.learners = {learners}, and this is one process: start the run with `mmrl train`, which starts the others, "
             f"with torchrun --nproc-per-node {learners} -m mmrl train ..., or on a cluster"
         )
-    return config.model_copy(update={"compute": config.compute.model_copy(update={"learners": ranks.count()})})
 
 
 def opened(config: RunConfig, path: Path, held: contextlib.ExitStack, resume: bool, overwrite: bool) -> RunFolder | None:
@@ -341,6 +349,8 @@ def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Ev
 
 def _judge(config: RunConfig) -> Judge:
     settings = config.judge
+    if config.compute.judges:
+        return JudgeActors(config, verifier_ids(config), on_gpu=device_of(config).startswith("cuda"))
     return Judge(verifier_ids(config), settings.processes, settings.deadline_s, settings.memory_mb)
 
 

@@ -50,6 +50,9 @@ def command(
         _dry_run(config)
         return
     if config.compute.learners > 1 and not cluster and not is_rank():
+        from mmrl.refuse import check_config, resolved
+
+        check_config(resolved(config))  # once, and not by each of them
         raise SystemExit(launch(config.compute.learners, sys.argv[1:]))
     if not speaks():
         quiet()

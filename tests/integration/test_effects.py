@@ -4,6 +4,7 @@ An entry names two runs that differ in that key alone, and what has to differ be
 model; a run that several entries compare with is made once.
 """
 
+import contextlib
 import copy
 import dataclasses
 import json
@@ -21,12 +22,14 @@ import torch
 import transformers.dynamic_module_utils
 from pydantic import BaseModel
 from safetensors.torch import load_file
+from torch.distributed.tensor import DTensor
 
 import mmrl.collect.steps
 import mmrl.evaluate
 import mmrl.facts
 import mmrl.judge
 import mmrl.packer
+import mmrl.ranks
 import mmrl.start
 import runs
 from mmrl.collect.turns import TurnCollector
@@ -237,6 +240,11 @@ class Ran:
         return [r.prompt.id for p in self.packs for r in p.rollouts]
 
     @property
+    def spread(self):
+        """Weights are."""
+        return all(isinstance(p, DTensor) for _, p in self.policy.parameters())
+
+    @property
     def texts(self):
         """What the rollouts that were trained on answer, in order."""
         return [r.prompt.text for p in self.packs for r in p.rollouts]
@@ -367,7 +375,8 @@ def watch(m, found):
         return decode(self, *args)
 
     def accumulated(self, *args):
-        weights, seen = {p.untyped_storage().data_ptr() for _, p in self.policy.parameters()}, {}
+        own = (p.to_local() if isinstance(p, DTensor) else p for _, p in self.policy.parameters())
+        weights, seen = {p.untyped_storage().data_ptr() for p in own}, {}
 
         def keep(t):
             if t.untyped_storage().data_ptr() not in weights:
@@ -534,6 +543,29 @@ def rough(m):
         ]
 
     m.setattr(LocalGenerator, "generate", shaken)
+
+
+class First:
+    """`mmrl.ranks` where a run begins, as for the first of two learners; the group has nobody else."""
+
+    def __getattr__(self, name):
+        return getattr(mmrl.ranks, name)
+
+    def count(self):
+        return 2
+
+    @contextlib.contextmanager
+    def joined(self):
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        try:
+            with mmrl.ranks.joined():
+                yield
+        finally:
+            torch.distributed.destroy_process_group()
+
+
+def two(m):
+    m.setattr(mmrl.start, "ranks", First())
 
 
 def aside(m):
@@ -1324,6 +1356,12 @@ ENTRIES = {
     "compute.tensor_parallel": Effect(
         to=2, also=VLLM, seen=both(lambda r: r.vllm, [(0.4, True, 1)], [(0.4, True, 2)]), why="it is spread over two"
     ),
+    "compute.learners": Effect(
+        to=2, seen=refused("and this is one process: start the run with `mmrl train`"), why="there would be two: test_learners.py"
+    ),
+    "compute.weights": Effect(
+        to="replicated", each=True, patch=two, seen=both(lambda r: r.spread, True, False), why="each learner holds all of them"
+    ),
     "compute.placement": Effect(
         to="hybrid",
         also={"compute.engines": 2},
@@ -1354,6 +1392,12 @@ ENTRIES = {
     # what is kept
     "checkpoint.every": Effect(
         to=1, also={"checkpoint.keep": 9}, seen=both(lambda r: len(r.files("checkpoints/*")), 1, 2), why="also in between"
+    ),
+    "checkpoint.shards": Effect(
+        to=True,
+        patch=two,
+        seen=both(lambda r: [Path(p).name for p in r.files("checkpoints/*/learner*")], ["learner.safetensors"], ["learner"]),
+        why="each learner writes its own part",
     ),
     "checkpoint.keep": Effect(
         to=2,

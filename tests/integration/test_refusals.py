@@ -64,6 +64,20 @@ REFUSED = {
         r'compute\.placement = "hybrid" can\'t be steered \(evaluate\.steer\): use "colocated"',
     ),
     "another placement": ({"compute": {"placement": "elsewhere"}}, r"compute\.placement.*'colocated', 'separate' or 'hybrid'"),
+    "several learners in one process": (
+        {"compute": {"learners": 2}},
+        r"compute\.learners = 2, and this is one process: start the run with `mmrl train`, which starts the others",
+    ),
+    "several learners that steer": (
+        {"compute": {"learners": 2}, "evaluate": {"steer": True}},
+        r"evaluate\.steer sums up what it saw in one process, and compute\.learners = 2: leave it out, or take one learner",
+    ),
+    "adafactor on spread weights": (
+        {"compute": {"learners": 2}, **stage(optimizer="adafactor")},
+        r'stages\.0\.optimizer = "adafactor" can\'t step weights that are spread over compute\.learners = 2: .* "replicated"',
+    ),
+    "no learner": ({"compute": {"learners": 0}}, r"compute\.learners.*greater than or equal to 1"),
+    "weights that are neither": ({"compute": {"weights": "halved"}}, r"compute\.weights.*'sharded' or 'replicated'"),
     # groups and samples
     "a group of one": (stage(group_size=1), r"stages\.0\.group_size = 1: grpo compares .* sample at least 2"),
     "a task's group of one": (
@@ -504,6 +518,7 @@ SAMPLE = [
     "a negative upper bound", "a bound that is no number", "a stage's unknown task", "an unknown tracker",
     "more mini-batches than prompts", "a warning after the stop", "conditions that are the same",
     "a task's tokens above all others'", "easy first without difficulties", "an unknown verifier",
+    "adafactor on spread weights",
 ]  # fmt: skip
 
 

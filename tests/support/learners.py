@@ -1,7 +1,7 @@
 """Runs of several learners and of one, for tests that compare them.
 
-The file is also the program of each process: `python learners.py RANK RANKS STORE FOLDER CASE...` plays those cases one after
-another, in one set of processes, and writes what came of each to FOLDER/CASE.RANK.pt.
+The file is also the program of each process: `python learners.py RANK RANKS FOLDER` plays what FOLDER/play.json lists, one after
+another, in one set of processes, and writes what came of each to FOLDER/NUMBER.RANK.pt.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import datetime
+import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -23,6 +25,7 @@ from torch.distributed.tensor import DTensor
 
 import runs
 from mmrl import ranks
+from mmrl.errors import UserError
 
 MODEL = "tiny:qwen2_5_vl:hidden=32,layers=2"
 SHARES = str(Path(__file__).with_name("shares.py"))
@@ -94,7 +97,16 @@ CASES: dict[str, dict[str, Any]] = {
     "muon": case(SFT | {"optimizer": "muon"}, **REPLICATED),
     "adafactor": case(SFT | {"optimizer": "adafactor"}, **REPLICATED),
     "muon, sharded": case(SFT | {"optimizer": "muon"}),
-    "adafactor, sharded": case(SFT | {"optimizer": "adafactor"}),
+    "ahead": rl(importance="truncate", also={"compute": {"staleness": 1}, "checkpoint": {"every": 4}}),
+    "slow": case({**RL, "steps": 2, "prompts_per_step": 2, "group_size": 2}, tasks=["picture"])
+    | {"tasks": [{"id": "shares/mixed", "options": {"kinds": ["picture"]}, "verifiers": {"shares/slow": 1.0}}]},
+    "resumed": rl(
+        algorithm="ppo",
+        critic={"backbone": "separate", "learning_rate": 1e-3},
+        kl=0.2,
+        ema=0.5,
+        also={"checkpoint": {"every": 2, "keep": 9, "shards": True}},
+    ),
     "bfloat16": case(SFT, policy={"model": MODEL, "dtype": "bfloat16"}),
 }
 
@@ -119,14 +131,37 @@ def config(name: str, folder: Path, learners: int = 1, **sections: Any) -> Any:
     return runs.toy_config(folder, name="run", **data)
 
 
-def play(name: str, folder: Path, learners: int = 1, **sections: Any) -> dict[str, Any]:
-    """Carry a case out in a folder of its own; what came of it in this process."""
-    import mmrl.run
+class Stopping(runs.Silent):
+    """Asks for a stop after a step, in one rank, as a signal would."""
+
+    def __init__(self, stop: int | None) -> None:
+        super().__init__()
+        self.stop, self.run = stop, None
+
+    def begun(self, run: Any) -> None:
+        self.run = run
+
+    def step_finished(self, step: int, metrics: Any) -> None:
+        if step == self.stop and ranks.rank() == ranks.count() - 1:
+            self.run.stop = True
+
+
+def play(
+    name: str,
+    folder: Path,
+    learners: int = 1,
+    *,
+    sections: dict[str, Any] | None = None,
+    stop: int | None = None,
+    resume: bool = False,
+    fault: str = "",
+) -> dict[str, Any]:
+    """Carry a case out in a folder; what came of it in this process. stop: after this step. fault: see `FAULTS`."""
     import mmrl.start
     from mmrl.packer import WordPacker
 
-    seen: dict[str, Any] = {"ids": [], "notes": [], "own": []}
-    progress, begun, pack = runs.Silent(), [], WordPacker.pack
+    seen: dict[str, Any] = {"ids": [], "notes": [], "own": [], "error": ""}
+    progress, pack = Stopping(stop), WordPacker.pack
 
     def packed(self: Any, rollouts: Any, *args: Any, **options: Any) -> Any:
         seen["ids"].append([None if r.elsewhere else [tuple(t.token_ids) for t in r.turns] for r in rollouts])
@@ -136,10 +171,19 @@ def play(name: str, folder: Path, learners: int = 1, **sections: Any) -> dict[st
 
     WordPacker.pack = packed  # type: ignore[method-assign]
     try:
-        made = mmrl.start.train(config(name, folder, learners, **sections), progress, begun=begun.append)
+        with FAULTS[fault](folder / "run"):
+            made = mmrl.start.train(
+                config(name, folder, learners, **(sections or {})), progress, resume=resume, begun=progress.begun
+            )
+    except UserError as error:
+        return seen | {"error": str(error)}
+    except KeyboardInterrupt:
+        return seen | {"error": "stopped"}
+    except SystemExit as error:
+        return seen | {"error": f"exit {error.code}"}
     finally:
         WordPacker.pack = pack  # type: ignore[method-assign]
-    (run,) = begun
+    run = progress.run
     weights = dict(run.policy.parameters())
     state = run.steps.learner.optimizer.state()
     seen |= {
@@ -153,6 +197,52 @@ def play(name: str, folder: Path, learners: int = 1, **sections: Any) -> dict[st
         "all": (sum(v.numel() for v in weights.values()), sum(v.numel() for v in state.values())),
     }
     return seen
+
+
+@contextlib.contextmanager
+def crowded(path: Path) -> Any:
+    """Another holds the run folder."""
+    from mmrl.start import alone
+
+    with alone(path) if ranks.is_first() else contextlib.nullcontext():
+        yield
+
+
+@contextlib.contextmanager
+def full(path: Path) -> Any:
+    """No file of the last rank's may be longer than this."""
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if ranks.rank() == ranks.count() - 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@contextlib.contextmanager
+def other_model(path: Path) -> Any:
+    """The newest checkpoint holds a model of another size."""
+    from mmrl.policies import tiny
+
+    if ranks.is_first():
+        newest = sorted((path / "checkpoints").glob("step-*"))[-1]
+        shutil.rmtree(newest / "policy")
+        tiny.save(str(newest / "policy"), hidden=16, layers=2)
+    yield
+
+
+FAULTS: dict[str, Any] = {"": lambda path: contextlib.nullcontext(), "crowded": crowded, "full": full, "other model": other_model}
+
+
+def first_weights() -> dict[str, torch.Tensor]:
+    """The weights that all cases of the plain model begin with."""
+    import mmrl.start
+
+    policy: Any = mmrl.start.load_policy(config("plain", Path()), None)
+    return {k: whole(v) for k, v in policy.parameters()}
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
@@ -187,24 +277,39 @@ def prepared() -> Any:
                 torch.set_num_threads(before)
 
 
-def start(ranks: int, folder: Path, names: Sequence[str]) -> list[subprocess.Popen[str]]:
-    """Processes that play these cases together."""
+def start(count: int, folder: Path, plays: Sequence[dict[str, Any]]) -> list[subprocess.Popen[str]]:
+    """Processes that together carry these out, each the arguments of `play`."""
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "play.json").write_text(json.dumps(plays))
     env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": os.pathsep.join(sys.path)}
     program = [sys.executable, __file__]
     return [
-        subprocess.Popen(
-            [*program, str(n), str(ranks), str(folder / "store"), str(folder), *names], env=env, stderr=subprocess.PIPE, text=True
-        )
-        for n in range(ranks)
+        subprocess.Popen([*program, str(n), str(count), str(folder)], env=env, stderr=subprocess.PIPE, text=True)
+        for n in range(count)
     ]
 
 
-def differences(one: dict[str, Any], *shares: dict[str, Any], bound: float = 1e-5) -> list[str]:
+def ended(processes: Sequence[subprocess.Popen[str]], folder: Path, timeout: float) -> list[list[dict[str, Any]]]:
+    """What came of each of these plays, rank by rank."""
+    try:
+        for process in processes:
+            _, said = process.communicate(timeout=timeout)
+            assert process.returncode == 0, said[-3000:]
+    finally:
+        for process in processes:
+            process.kill()
+    plays = json.loads((folder / "play.json").read_text())
+    return [
+        [torch.load(folder / f"{n}.{rank}.pt", weights_only=False) for rank in range(len(processes))] for n in range(len(plays))
+    ]
+
+
+def differences(one: dict[str, Any], *shares: dict[str, Any], bound: float = 1e-5, sampled: bool = True) -> list[str]:
     """What of a run alone and of one of several ranks is not the same: ids and texts that are unequal, numbers further apart than
-    the bound."""
+    the bound. sampled: all of the ids are there, which a run that was resumed has not seen."""
     found: list[str] = []
-    for step, (alone, *parts) in enumerate(zip(one["ids"], *(share["ids"] for share in shares), strict=True)):
+    ids = [one["ids"], *(share["ids"] for share in shares)] if sampled else []
+    for step, (alone, *parts) in enumerate(zip(*ids, strict=True)):
         together = [[ids for ids in whose if ids is not None] for whose in zip(*parts, strict=True)]
         if together != [[ids] for ids in alone]:
             found.append(f"ids of batch {step}")
@@ -244,20 +349,20 @@ def compare(one: Any, two: Any, where: str, bound: float, found: list[str]) -> N
 
 
 def main() -> None:
-    rank, ranks, store, folder, *names = sys.argv[1:]
+    rank, count, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     torch.set_num_threads(1)
     distributed.init_process_group(
         "gloo",
-        init_method=f"file://{store}",
-        rank=int(rank),
-        world_size=int(ranks),
+        init_method=f"file://{folder / 'store'}",
+        rank=rank,
+        world_size=count,
         timeout=datetime.timedelta(seconds=int(os.environ.get("PATIENCE", "120"))),
     )
     with prepared():
-        for name in names:
-            own = Path(folder) / name.replace(" ", "-")
-            own.mkdir(exist_ok=True)
-            torch.save(play(name, own, int(ranks)), f"{folder}/{name}.{rank}.pt")
+        for number, one in enumerate(json.loads((folder / "play.json").read_text())):
+            where = Path(one.pop("folder"))
+            where.mkdir(parents=True, exist_ok=True)
+            torch.save(play(**one, folder=where, learners=count), folder / f"{number}.{rank}.pt")
     distributed.destroy_process_group()
 
 
