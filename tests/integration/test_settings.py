@@ -12,7 +12,9 @@ import mmrl.collect.turns
 import mmrl.packer
 import mmrl.run
 import mmrl.start
-import mmrl.steps
+import mmrl.steps.distill
+import mmrl.steps.rl
+import mmrl.steps.sft
 import runs
 from mmrl.algorithms.advantage import group_relative
 from mmrl.cli import main
@@ -86,7 +88,8 @@ def learners(monkeypatch):
             super().__init__(*args, **options)
             made.append(self)
 
-    monkeypatch.setattr(mmrl.steps, "Learner", Kept)
+    for kind in (mmrl.steps.sft, mmrl.steps.rl, mmrl.steps.distill):
+        monkeypatch.setattr(kind, "Learner", Kept)
     return made
 
 

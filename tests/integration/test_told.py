@@ -124,7 +124,7 @@ def test_a_run_that_learns_nothing_says_so_once(tmp_path):
 
 def test_a_step_with_spread_begins_the_count_again(tmp_path, monkeypatch):
     monkeypatch.setattr("mmrl.watch.LONG", 3)
-    monkeypatch.setattr("mmrl.steps.rl_metrics", lambda *_: next(shares))
+    monkeypatch.setattr("mmrl.steps.rl.rl_metrics", lambda *_: next(shares))
     shares = iter({"zero_spread_share": s, "reward/mean": 1.0, "length/truncated_share": 0.0} for s in (1, 1, 0.5, 1, 1, 1, 1))
     notes, _ = told(tmp_path, stages=[{**RL, "steps": 7}])
     assert [note.partition(": look")[0] for note in notes] == [

@@ -42,7 +42,7 @@ class Scripted(TurnCollector):
     plus `off`, the sampler's own error, in turn."""
 
     def __init__(self, policy, script, off=(0.0,)):
-        super().__init__(policy, SimpleNamespace(batch_size=256, rest=lambda: None))
+        super().__init__(policy, SimpleNamespace(batch_size=256, wake=lambda: None, rest=lambda: None))
         self.script, self.off, self.calls = script, off, []
 
     def collect(self, prompts, inputs, size, sampling, version=0, numbers=()):

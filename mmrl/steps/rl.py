@@ -1,12 +1,11 @@
-"""The step of each kind of stage; each reads top to bottom."""
+"""The step of an `rl` stage, readable top to bottom."""
 
 from __future__ import annotations
 
-import functools
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,214 +15,23 @@ from mmrl.algorithms.kl import adapted
 from mmrl.algorithms.loss import negative_log_likelihood
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.algorithms.signals import Signals
-from mmrl.collect.turns import TurnCollector
 from mmrl.condition import relabelled, shown_as
 from mmrl.data.seeds import derive
-from mmrl.data.selection import prompts_for
-from mmrl.data.source import Outcome, Place, Source, gold_of, tolerated
-from mmrl.errors import UserError
-from mmrl.gather import Gatherer, Taken, collected, own_of
-from mmrl.generate.local import LocalGenerator
-from mmrl.generate.sampling import Sampling
-from mmrl.groups import Gathered, light, outcomes
+from mmrl.data.source import Outcome
+from mmrl.gather import Gatherer
+from mmrl.groups import Gathered, outcomes
 from mmrl.kept import as_seen, drawn, kept_of, rollout_row
 from mmrl.learn import Demonstrations, Learner
 from mmrl.metrics import rl_metrics
 from mmrl.packer import Dealt, ones
-from mmrl.policies.acting import ActingPolicy
 from mmrl.policies.critic import Critic
 from mmrl.policies.reference import Reference
-from mmrl.policies.vlm import VLM
-from mmrl.schema import EXPERT, CriticConfig, DistillStage, RlStage, SftStage, Training
-from mmrl.targets import PluginError
-from mmrl.types import Batch, Credit, Prompt, Rollout, Score
+from mmrl.schema import CriticConfig, RlStage
+from mmrl.steps.base import Steps
+from mmrl.types import Credit, Prompt
 
 if TYPE_CHECKING:
     from mmrl.run import Run
-
-
-class Steps:
-    """What the steps of all stages share: where prompts come from, how they are packed, who learns."""
-
-    source: Source
-    learner: Learner
-    stage: Training
-
-    def __init__(self, run: Run, stage: Training, history: bool = False) -> None:
-        self.run, self.config = run, run.config
-        self.clock: Callable[[str], Any] = run.clock
-        """Times what prompts and completions take."""
-        self.quarantine: set[tuple[str, int]] = set()
-        """(task, index) of this stage's prompts whose images can't be used."""
-        rl = stage if isinstance(stage, RlStage) else None
-        weights = self.config.weights(stage)
-        self.source = Source(
-            {t: prompts_for(stage, t, run.tasks[t], self.config.seed) for t in weights},
-            weights,
-            derive(self.config.seed, "source", run.at.stage),
-            order=stage.order,
-            adapt=rl.adapt if rl else "none",
-            replay=rl.replay if rl else 0.0,
-            replay_size=rl.replay_size if rl else 1,
-            templates={t.label: t.prompt for t in self.config.tasks if t.prompt},
-            history=history,
-        )
-
-    def begin(self) -> None:
-        """Make the learner. Apart from the rest, which may refuse while the learner of the stage before can still be saved."""
-        raise NotImplementedError
-
-    def state(self) -> dict[str, Any]:
-        """What the source of prompts needs to go on behind this step."""
-        return self.source.state()
-
-    def close(self) -> None:
-        """Let go of what was sampled for later steps."""
-
-    @property
-    def moment(self) -> Moment:
-        """What is being sampled for."""
-        at = self.run.at
-        return Moment(at.step, at.stage_step, at.step)
-
-    def __call__(self) -> dict[str, float]:
-        """One step; returns its metrics."""
-        raise NotImplementedError
-
-    def take(self, n: int) -> list[Taken | None]:
-        """The next n prompts and their inputs; None for what another rank reads. One whose image is broken is named in
-        errors.jsonl, quarantined and replaced; when that befalls more than a tenth of the prompts, the run stops."""
-        taken: list[Taken | None] = []
-        with self.clock("process"):
-            while len(taken) < n:
-                drawn = self._draw(n - len(taken))
-                read = functools.partial(self._read, {k: place for k, (place, _) in enumerate(drawn) if ranks.is_mine(k)})
-                for (place, before), one in zip(drawn, ranks.gathered(read, _fault), strict=True):
-                    if isinstance(one, _Broken):
-                        self._leave_out(place, one, before)
-                    else:
-                        taken.append(one)
-        return taken
-
-    def _draw(self, n: int) -> list[tuple[Place, int]]:
-        """Where the next n prompts are, and how many were drawn until then."""
-        drawn: list[tuple[Place, int]] = []
-        while len(drawn) < n:
-            place = self.source.draw()
-            if place not in self.quarantine:
-                drawn.append((place, sum(self.source.taken.values())))
-        return drawn
-
-    def _read(self, places: Mapping[int, Place]) -> dict[int, Taken | _Broken | None]:
-        found: dict[int, Taken | _Broken | None] = {}
-        for number, place in places.items():
-            name = f"item {place[1]}"
-            try:
-                prompt = self.shown(self.source[place])
-                name = prompt.id or name
-                found[number] = place, prompt, self.run.collector.encode([prompt])[0]
-            except PluginError:
-                raise
-            except UserError as error:
-                found[number] = _Broken(name, str(error))
-        return found
-
-    def _leave_out(self, place: Place, broken: _Broken, drawn: int) -> None:
-        if place in self.quarantine:  # it was drawn twice at once
-            return
-        self.quarantine.add(place)
-        run = self.run
-        run.warn(f"{place[0]} {broken.name}", f"left out {broken.name}: {broken.why}")
-        if len(self.quarantine) > tolerated(drawn, len(self.source)):
-            raise UserError(
-                f"step {self.moment.step + 1}: {len(self.quarantine)} prompts are broken so far, "
-                f"see {run.folder.path / 'errors.jsonl'}: mend or remove them, then go on with --resume; the last: {broken.why}"
-            )
-
-    def shown(self, prompt: Prompt) -> Prompt:
-        """The prompt as the policy is to see it."""
-        return prompt
-
-    def demonstrated(self, n: int) -> list[Rollout]:
-        """Gold completions of the next n prompts."""
-        taken = dict(enumerate(self.take(n)))
-        found = ranks.gathered(functools.partial(self._demonstrate, own_of(taken)), light)
-        return [replace(r, group=number) for number, r in enumerate(found)]
-
-    def _demonstrate(self, taken: Mapping[int, Taken]) -> dict[int, Rollout]:
-        some = taken.values()
-        gold = [gold_of(self.run.tasks[prompt.task], prompt) for _, prompt, _ in some]
-        shown = self.run.collector.demonstrate([p for _, p, _ in some], [i for _, _, i in some], gold)
-        return dict(zip(taken, shown, strict=True))
-
-    def sampling(self, task: str, calls: int) -> Sampling:
-        """How a task's completions are sampled in this step, for the `calls`-th time."""
-        seed = derive(self.config.seed, "sample", self.moment.step)
-        return self.run.sampling(task, derive(seed, calls) if calls else seed)
-
-    def pack(self, rollouts: Sequence[Rollout], credit: Credit, *, keep_zero: bool | None = None) -> list[Batch]:
-        """What an optimiser step learns from; see `mmrl.packer.Packer.pack`."""
-        keep = self.learner.needs_every_rollout if keep_zero is None else keep_zero
-        with self.run.clock("update"):
-            return self.run.packer.pack(rollouts, credit, self.stage, keep_zero=keep)
-
-    def update(self, batches: Dealt, **options: Any) -> dict[str, float]:
-        """Let the learner learn; the weights are those of no step meanwhile."""
-        run = self.run
-        with run.clock("update"):
-            self.rest()
-            run.consistent, before = False, self.learner.optimizer.steps
-            try:
-                return self.learner.update(batches, run.at.stage_step, **options)
-            except UserError as error:
-                raise UserError(f"step {run.at.step + 1}: {error}") from error
-            finally:
-                run.consistent = self.learner.optimizer.steps == before  # `Run.step` makes it so again, once the step is counted
-
-    def rest(self) -> None:
-        """The sampler gives its memory to the learner."""
-        self.run.collector.rest()
-
-    def measure(self, rollouts: Sequence[Rollout], names: frozenset[str]) -> Mapping[str, torch.Tensor]:
-        """See `mmrl.algorithms.signals.Measure`."""
-
-        def forward(names: frozenset[str]) -> Mapping[str, torch.Tensor]:
-            (batch,) = self.pack(rollouts, ones(rollouts), keep_zero=True)
-            with self.run.clock("update"):
-                self.rest()
-                return self.learner.measure(batch, names)
-
-        return self.run.packer.measured(rollouts, self.stage, names, forward)
-
-
-class _Broken(NamedTuple):
-    """A prompt whose picture can't be used."""
-
-    name: str
-    why: str
-
-
-def _fault(read: Taken | _Broken | None) -> _Broken | None:
-    """What other ranks are told of a prompt that one read."""
-    return read if isinstance(read, _Broken) else None
-
-
-class SftSteps(Steps):
-    """Imitate gold completions."""
-
-    stage: SftStage
-
-    def __init__(self, run: Run, stage: SftStage) -> None:
-        super().__init__(run, stage)
-        self.stage = stage
-
-    def begin(self) -> None:
-        self.learner = Learner(self.run.policy, self.stage, checkpointed=self.config.train.checkpointing)
-
-    def __call__(self) -> dict[str, float]:
-        rollouts = self.demonstrated(self.stage.batch_size)
-        metrics = self.update(self.pack(rollouts, ones(rollouts)))
-        return {k: metrics[k] for k in ("loss", "grad_norm", "learning_rate")}
 
 
 class RlSteps(Steps):
@@ -471,64 +279,3 @@ class RlSteps(Steps):
                 own = [n for n in kept if not rows[n][0].elsewhere]
                 made = ranks.gathered(lambda: {n: rollout_row(*rows[n], drawn(run.tasks, rows[n][0])) for n in own}, as_seen)
                 run.folder.rollouts(step, made)
-
-
-class DistillSteps(Steps):
-    """Learn from a teacher, on the policy's own completions or on the teacher's."""
-
-    stage: DistillStage
-
-    def __init__(self, run: Run, stage: DistillStage) -> None:
-        super().__init__(run, stage)
-        self.stage, self.teacher = stage, run.teacher(stage)
-        self.algorithm = load_algorithm("opd", {}) if stage.divergence == "sampled" else None
-        self.collector = run.collector
-        if stage.divergence == "hard" and isinstance(self.teacher, VLM):
-            self.collector = TurnCollector(self.teacher, LocalGenerator(self.teacher, run.config.generate.batch_size))
-
-    def begin(self) -> None:
-        config = self.config
-        self.run.collector.advised = self.stage.teacher == EXPERT
-        self.learner = Learner(
-            self.run.policy,
-            self.stage,
-            self.algorithm,
-            temperature=config.generate.temperature,
-            teacher=self.teacher,
-            checkpointed=config.train.checkpointing,
-        )
-
-    def __call__(self) -> dict[str, float]:
-        run, taken = self.run, dict(enumerate(self.take(self.stage.prompts_per_step)))
-        with run.clock("generate"):
-            self.collector.wake()
-            found = ranks.gathered(lambda: self._collect(own_of(taken)), lambda group: [light(r) for r in group])
-        rollouts = [r for group in found for r in group]
-        lengths = [r.length for r in rollouts]
-        metrics = ranks.figures(run.collector.figures()) | {"length/mean": sum(lengths) / len(rollouts)}
-        credit = ones(rollouts)
-        if self.algorithm:
-            rl = RlStage(kind="rl", steps=1)  # what of an rl stage a signal looks at: no penalty in the reward
-            signals = Signals(rollouts, [Score(0.0)] * len(rollouts), rl, measure=lambda names: self.measure(rollouts, names))
-            credit = self.algorithm.credit(signals)
-            metrics["divergence"] = -credit.advantages.sum().item() / sum(lengths)  # as the sampled tokens estimate it
-        return metrics | self.update(self.pack(rollouts, credit))
-
-    def _collect(self, taken: Mapping[int, Taken]) -> dict[int, list[Rollout]]:
-        size = lambda task: self.run.entries[task].group_size or self.stage.group_size  # noqa: E731
-        found = collected(self.collector, taken, size, lambda task: self.sampling(task, 0), self.run.at.step)
-        if self.collector.advised:
-            policy = self.run.policy
-            assert isinstance(policy, ActingPolicy)
-            found = [[replace(r, track=policy.following(r.track)) for r in group if r.track] for group in found]
-        return dict(zip(taken, found, strict=True))
-
-
-def steps_of(run: Run, stage: Training) -> Steps:
-    """What carries a stage out."""
-    if isinstance(stage, SftStage):
-        return SftSteps(run, stage)
-    if isinstance(stage, DistillStage):
-        return DistillSteps(run, stage)
-    assert isinstance(stage, RlStage)
-    return RlSteps(run, stage)
