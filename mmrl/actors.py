@@ -1,4 +1,4 @@
-"""Ray, where a run uses it: what holds for a cluster and for engines beside a learner alike."""
+"""Ray, where a run uses it: what holds for a cluster and for actors beside a learner alike."""
 
 from __future__ import annotations
 
@@ -6,13 +6,22 @@ import contextlib
 import importlib.util
 import os
 import secrets
-from collections.abc import Iterator, Sequence
-from typing import Any
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from mmrl.errors import UserError
-from mmrl.targets import one_line
+from mmrl.targets import PluginError, one_line
+
+if TYPE_CHECKING:
+    from mmrl.schema import RunConfig
 
 CURE = 'pip install "mmrl[ray]"'
+PATIENCE_S = 15.0
+"""Seconds that what another run has just left may take to be free."""
+Answer = tuple[Any, str, str]
+"""What an actor answers: (value, "", ""), or (None, the line of a UserError, the traceback of what a plugin raised or empty)."""
 
 
 def imported(what: str) -> Any:
@@ -52,6 +61,67 @@ def start_here(what: str, cpus: int, gpus: Sequence[str] | None = None) -> Any:
     return ray
 
 
+def ray_for(config: RunConfig, what: str, on_gpu: bool) -> bool:
+    """Ray, for what this learner wants of it: that of the cluster which it is part of, or one that is started here and has room
+    for all of that. on_gpu: the learner computes on one. Whether it was started, so that the caller has to end it."""
+    ray = imported(what)
+    if ray.is_initialized():
+        return False
+    from mmrl import ranks
+
+    compute, engines = config.compute, 0
+    if compute.placement != "colocated":
+        engines = shares(compute.engines, ranks.count(), ranks.rank())
+    judges = config.judge.processes * len(own_judges(compute.judges, ranks.count(), ranks.rank()))
+    simulators = config.simulate.lanes * len(config.tasks) if compute.simulators == "actors" else 0
+    gpus = None
+    if on_gpu:
+        gpus = spare_gpus(visible_gpus(), compute.learners, ranks.rank(), engines * compute.tensor_parallel)
+    start_here(what, engines + judges + simulators, gpus)
+    return True
+
+
+def wait_for_room(ray: Any, what: str, cpus: int) -> None:
+    """Wait a while for CPUs that are free. UserError where there are fewer. what: begins it, and wants them."""
+    started = time.monotonic()
+    while (free := ray.available_resources().get("CPU", 0)) < cpus:
+        has = ray.cluster_resources().get("CPU", 0)
+        if has < cpus or time.monotonic() - started > PATIENCE_S:
+            raise UserError(f"{what} wants {cpus} CPUs, of {has:g} in the cluster {free:g} are free: ask for fewer, or add nodes")
+        time.sleep(0.5)
+
+
+def shares(engines: int, learners: int, rank: int) -> int:
+    """How many engines are this learner's."""
+    return len(range(rank, engines, learners))
+
+
+def own_judges(judges: int, learners: int, rank: int) -> range:
+    """The numbers of the judges that this learner asks: its share, or all where there are fewer than learners."""
+    return range(judges) if judges < learners else range(rank, judges, learners)
+
+
+def visible_gpus() -> list[str]:
+    """By their numbers or names in CUDA_VISIBLE_DEVICES."""
+    import torch
+
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return named.split(",") if named else [str(i) for i in range(torch.cuda.device_count())]
+
+
+def spare_gpus(there: Sequence[str], learners: int, rank: int, wanted: int) -> list[str]:
+    """The GPUs of a learner's engines on its machine: those behind the learners' own, which have the first, each its part of
+    them. UserError where there are fewer than wanted."""
+    behind = list(there[learners:])
+    own = behind[rank * wanted : (rank + 1) * wanted]
+    if len(own) < wanted:
+        raise UserError(
+            f"the engines of a learner want {wanted} GPUs beside the learners' own (compute.engines, compute.tensor_parallel), "
+            f'and there are {len(there)} in all for {learners} learners: ask for fewer, or for placement = "colocated"'
+        )
+    return own
+
+
 @contextlib.contextmanager
 def visible(gpus: Sequence[str] | None) -> Iterator[None]:
     """Processes that are started meanwhile see these GPUs; None leaves all as it is."""
@@ -72,3 +142,35 @@ def visible(gpus: Sequence[str] | None) -> Iterator[None]:
 def switches() -> dict[str, str]:
     """The variables by which this process chose its plugins, for those that it starts elsewhere."""
     return {name: value for name, value in os.environ.items() if name.startswith("MMRL_")}
+
+
+def moved_in(folder: str, environment: Mapping[str, str]) -> None:
+    """Make this process, an actor's, look for plugins and files where the learner does. environment: what `switches` gave."""
+    os.environ.update(environment)
+    os.chdir(folder)
+
+
+class Elsewhere(Exception):
+    """The traceback of an exception in an actor, as text."""
+
+    def __str__(self) -> str:
+        return f"in a Ray actor:\n{self.args[0]}"
+
+
+def told(work: Callable[[], Any]) -> Answer:
+    """In an actor: what this gives, or what the person should be told. Ray would make many lines of it, and drop its cause."""
+    try:
+        return work(), "", ""
+    except UserError as error:
+        cause = error.__cause__ if isinstance(error, PluginError) else None
+        return None, str(error), "".join(traceback.format_exception(cause)) if cause else ""
+
+
+def heard(answer: Answer) -> Any:
+    """Where the actor was asked: the value, or its UserError."""
+    value, line, trace = answer
+    if trace:
+        raise PluginError(line) from Elsewhere(trace)
+    if line:
+        raise UserError(line)
+    return value

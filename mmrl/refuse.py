@@ -147,8 +147,17 @@ def check_sampler(config: RunConfig, acts: bool) -> None:
 
 
 def check_placement(config: RunConfig, acts: bool) -> None:
-    """Refuse what engines in processes of their own can't do."""
+    """Refuse what engines, judges and simulators in processes of their own can't do."""
     compute = config.compute
+    if compute.simulators == "actors":
+        where = 'compute.simulators = "actors"'
+        if not acts:
+            raise UserError(f'{where}, and policy.kind = {config.policy.kind!r} doesn\'t act: use "local"')
+        if config.simulate.device.startswith("cuda"):
+            raise UserError(f'{where} simulates on CPUs, and simulate.device = "{config.simulate.device}": drop one of both')
+        imported(where)
+    if compute.judges:
+        imported(f"compute.judges = {compute.judges}")
     if compute.placement == "colocated":
         return
     where = f'compute.placement = "{compute.placement}"'

@@ -46,7 +46,7 @@ def train_on_cluster(
     Raises UserError for what the run refuses, for what is wrong with the cluster, and where processes died more often than
     `compute.retries`; KeyboardInterrupt when the run was stopped, which it is after the step under way.
     """
-    wanted = Wanted.of(config.compute)
+    wanted = Wanted.of(config.compute, config.judge.processes, config.simulate.lanes, len(config.tasks))
     with connected(address, wanted) as ray:
         use_gpu = check_room(ray, wanted, config.policy.device)
         job = {

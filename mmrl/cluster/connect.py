@@ -32,7 +32,7 @@ def connected(address: str, wanted: Wanted) -> Iterator[Any]:
         yield ray
         return
     if address == "local":
-        start_here("--cluster local", wanted.learners + wanted.engines)
+        start_here("--cluster local", wanted.most_cpus)
     else:
         join(ray, address)
     try:

@@ -6,35 +6,61 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from mmrl.actors import PATIENCE_S
 from mmrl.errors import UserError
 from mmrl.schema import ComputeConfig
-
-PATIENCE_S = 15.0
-"""Seconds that what another run has just left may take to be free."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Processes that each take a CPU, and where there are GPUs those."""
+    """Processes that each take a CPU, and where there are GPUs learners and engines those."""
 
     learners: int
     engines: int
     """0 where learners sample themselves."""
     tensor_parallel: int = 1
     """GPUs of each engine."""
+    judges: int = 0
+    """0 where learners judge beside themselves."""
+    processes: int = 1
+    """CPUs of each judge."""
+    lanes: int = 0
+    """Simulators of each learner that are processes, at least: those of one task. 0 where they are in the learners."""
+    tasks: int = 1
+    """Tasks that may have simulators of their own; whether they do is known where they are made."""
 
     @classmethod
-    def of(cls, compute: ComputeConfig) -> Wanted:
-        return cls(compute.learners, 0 if compute.placement == "colocated" else compute.engines, compute.tensor_parallel)
+    def of(cls, compute: ComputeConfig, processes: int = 1, lanes: int = 1, tasks: int = 1) -> Wanted:
+        """processes: `judge.processes`. lanes: `simulate.lanes`. tasks: how many the run has."""
+        return cls(
+            learners=compute.learners,
+            engines=0 if compute.placement == "colocated" else compute.engines,
+            tensor_parallel=compute.tensor_parallel,
+            judges=compute.judges,
+            processes=processes,
+            lanes=lanes if compute.simulators == "actors" else 0,
+            tasks=tasks,
+        )
 
     def amounts(self, use_gpu: bool) -> dict[str, int]:
         """By Ray's names of resources."""
-        found = {"CPU": self.learners + self.engines}
+        found = {"CPU": self.learners * (1 + self.lanes) + self.engines + self.judges * self.processes}
         return found | ({"GPU": self.learners + self.engines * self.tensor_parallel} if use_gpu else {})
 
+    @property
+    def most_cpus(self) -> int:
+        """With simulators of its own for each task."""
+        return self.amounts(False)["CPU"] + self.learners * self.lanes * (self.tasks - 1)
+
     def __str__(self) -> str:
-        engines = f" and compute.engines = {self.engines}" if self.engines else ""
-        return f"compute.learners = {self.learners}{engines}"
+        parts = [f"compute.learners = {self.learners}"]
+        if self.engines:
+            parts.append(f"compute.engines = {self.engines}")
+        if self.judges:
+            parts.append(f"compute.judges = {self.judges} of judge.processes = {self.processes}")
+        if self.lanes:
+            parts.append(f"simulate.lanes = {self.lanes} of each learner")
+        return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
 def check_room(ray: Any, wanted: Wanted, device: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from mmrl.collect.actors import SimulatorActors
 from mmrl.collect.steps import StepCollector
 from mmrl.collect.turns import TurnCollector
 from mmrl.generate.engines import EngineActors, sampler_of
@@ -81,7 +82,8 @@ def collector_of(config: RunConfig, tasks: Mapping[str, Task], policy: Policy) -
         return TurnCollector(policy, generator_of(config, policy), tasks, generate.max_turns, generate.max_context)
     assert isinstance(policy, ActingPolicy)
     device = str(policy.device) if config.simulate.device == "auto" else config.simulate.device
-    return StepCollector(policy, tasks, config.simulate, device)
+    elsewhere = SimulatorActors(config) if config.compute.simulators == "actors" else None
+    return StepCollector(policy, tasks, config.simulate, device, elsewhere)
 
 
 def generator_of(config: RunConfig, policy: VLM) -> Generator:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from mmrl import plugins
+from mmrl.collect.actors import SimulatorActors
 from mmrl.collect.demonstrations import Played, advice, as_expert, demonstrated, moment, seen_on, track_of
 from mmrl.collect.lane import Job, Lane
 from mmrl.data.seeds import derive
@@ -31,9 +32,17 @@ Choose = Callable[[Lane, Sequence[int], Observation], Chosen]
 class StepCollector:
     """Plays the episodes of tasks that act in simulators; the counterpart of `TurnCollector`."""
 
-    def __init__(self, policy: ActingPolicy, tasks: Mapping[str, Task], config: SimulateConfig, device: str = "cpu") -> None:
-        """tasks: label -> task, each with a `simulation`. Simulators are made when they are first needed."""
-        self.policy, self.tasks, self.config, self.device = policy, tasks, config, device
+    def __init__(
+        self,
+        policy: ActingPolicy,
+        tasks: Mapping[str, Task],
+        config: SimulateConfig,
+        device: str = "cpu",
+        elsewhere: SimulatorActors | None = None,
+    ) -> None:
+        """tasks: label -> task, each with a `simulation`. Simulators are made when they are first needed, by `elsewhere` if given
+        and then not on `device`."""
+        self.policy, self.tasks, self.config, self.device, self.elsewhere = policy, tasks, config, device, elsewhere
         self.critic: Critic | None = None
         """Values what is seen, where an algorithm has one."""
         self.advised = False
@@ -150,6 +159,8 @@ class StepCollector:
         self._lanes = {}
         if self._pool:
             self._pool.shutdown()
+        if self.elsewhere:
+            self.elsewhere.close()
 
     # -- playing ----------------------------------------------------------------------------------------------------------
 
@@ -228,7 +239,7 @@ class StepCollector:
                     self._lanes[label] = lanes
                     return lanes
             sizes = [self.config.environments // count + (i < self.config.environments % count) for i in range(count)]
-            self._lanes[label] = [made_lane(simulation, size, self.device) for size in sizes if size]
+            self._lanes[label] = [made_lane(simulation, size, self.device, self.elsewhere) for size in sizes if size]
             first = self._lanes[label][0]
             self.policy.fits(label, first.simulator, first.spec)
         return self._lanes[label]
@@ -238,10 +249,10 @@ class StepCollector:
         return list({id(lane): lane for lanes in self._lanes.values() for lane in lanes}.values())
 
 
-def made_lane(simulation: Simulation, num_envs: int, device: str) -> Lane:
-    """A lane with a simulator of its own; see `Registry.make_simulator`."""
+def made_lane(simulation: Simulation, num_envs: int, device: str, elsewhere: SimulatorActors | None = None) -> Lane:
+    """A lane with a simulator of its own, here on this device (see `Registry.make_simulator`), or elsewhere."""
     registry = plugins.registry()
-    simulator = registry.make_simulator(simulation, num_envs, device)
+    simulator = elsewhere.make(simulation, num_envs) if elsewhere else registry.make_simulator(simulation, num_envs, device)
     return Lane(simulator, registry.get("simulators", simulation.simulator), simulation, num_envs)
 
 

@@ -15,7 +15,7 @@ import numpy
 import torch
 
 from mmrl import plugins, ranks
-from mmrl.actors import imported, start_here, switches
+from mmrl.actors import moved_in, ray_for, shares, switches
 from mmrl.data.seeds import derive
 from mmrl.errors import UserError
 from mmrl.generate.local import LocalGenerator
@@ -57,13 +57,12 @@ class EngineActors:
             self.beside.ready()
         if self.engines:
             return
-        ray, compute = imported(f'compute.placement = "{self.config.compute.placement}"'), self.config.compute
+        compute = self.config.compute
         own = shares(compute.engines, ranks.count(), ranks.rank())
         on_gpu = self.policy.device.type == "cuda"
-        if not ray.is_initialized():
-            gpus = spare_gpus(visible_gpus(), compute.learners, ranks.rank(), own * compute.tensor_parallel) if on_gpu else None
-            start_here(f'compute.placement = "{compute.placement}"', own, gpus)
-            self._started = True
+        self._started = ray_for(self.config, f'compute.placement = "{compute.placement}"', on_gpu)
+        import ray
+
         room = {"num_cpus": 1, "num_gpus": compute.tensor_parallel if on_gpu else 0, "scheduling_strategy": "SPREAD"}
         again = {"max_restarts": compute.retries, "max_task_retries": -1}  # what was asked is asked again as long as it restarts
         made = ray.remote(Engine).options(**room, **again)
@@ -161,8 +160,7 @@ class Engine:
 
     def __init__(self, config: RunConfig, device: str, folder: str, environment: Mapping[str, str]) -> None:
         """device: where to sample. folder, environment: the learner's, by which a model and plugins are found."""
-        os.environ.update(environment)
-        os.chdir(folder)
+        moved_in(folder, environment)
         self.config, self.device = config, device
         self.generator: Generator | None = None
         self.policy: VLM
@@ -233,27 +231,3 @@ def take(policy: VLM, packed: Packed) -> None:
     with torch.no_grad():
         for name, (dtype, shape, data_B) in packed.items():
             own[name].copy_(torch.from_numpy(data_B.copy()).view(getattr(torch, dtype)).view(shape))
-
-
-def shares(engines: int, learners: int, rank: int) -> int:
-    """How many engines are this learner's."""
-    return len(range(rank, engines, learners))
-
-
-def visible_gpus() -> list[str]:
-    """By their numbers or names in CUDA_VISIBLE_DEVICES."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return named.split(",") if named else [str(i) for i in range(torch.cuda.device_count())]
-
-
-def spare_gpus(there: Sequence[str], learners: int, rank: int, wanted: int) -> list[str]:
-    """The GPUs of a learner's engines on its machine: those behind the learners' own, which have the first, each its part of
-    them. UserError where there are fewer than wanted."""
-    behind = list(there[learners:])
-    own = behind[rank * wanted : (rank + 1) * wanted]
-    if len(own) < wanted:
-        raise UserError(
-            f"the engines of a learner want {wanted} GPUs beside the learners' own (compute.engines, compute.tensor_parallel), "
-            f'and there are {len(there)} in all for {learners} learners: ask for fewer, or for placement = "colocated"'
-        )
-    return own

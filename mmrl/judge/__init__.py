@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from mmrl import plugins
 from mmrl.errors import UserError
@@ -26,6 +26,21 @@ BROKE = Score(None, {}, "its world or simulator was lost")
 def lost(score: Score) -> bool:
     """Whether it is that of an episode whose world was lost, and not of an answer that couldn't be scored."""
     return score.failed and score.detail == BROKE.detail
+
+
+class Scorers(Protocol):
+    """Who runs the verifiers: `mmrl.judge.pool.Pool`, or judges elsewhere (`mmrl.judge.actors`)."""
+
+    loaded: Future[None]
+    """Done when all can begin, or failed."""
+
+    def submit(self, request: Request) -> None:
+        """Fill the request's scores and resolve its future, sooner or later."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything; what is unfinished is cancelled."""
+        ...
 
 
 class Judge:
@@ -62,7 +77,7 @@ class Judge:
             crews.append(Crew(partial(hire, functions, memory_mb=memory_mb), frozenset(functions), processes))
         if models:
             crews.append(Crew(partial(hire, models, memory_mb=None, model=True), frozenset(models), 1, model=True))
-        self._pool = Pool(self._specs, deadlines, crews)
+        self._pool: Scorers = Pool(self._specs, deadlines, crews)
 
     def score(self, cases: Sequence[Case], weights: Sequence[Mapping[str, float]]) -> list[Score]:
         """[N] cases and for each the weights by verifier id -> [N] weighted sums; see `submit`."""
@@ -97,6 +112,23 @@ class Judge:
             return [BROKE if c.status is Status.WORLD_ERROR else scores[verifier][i] for i, c in enumerate(cases)]
 
         return self._submit(Request(cases, {verifier: range(len(cases))}, finish)).result()
+
+    def scored(self, payloads: Mapping[str, Sequence[bytes]]) -> dict[str, list[Score]]:
+        """Verifier id -> cases, as `mmrl.judge.pool.payload` made them elsewhere -> their scores, as it gave them."""
+        cases = [case for some in payloads.values() for case in some]
+        wanted: dict[str, range] = {}
+        for name, some in payloads.items():
+            self._check(name)
+            first = sum(map(len, wanted.values()))
+            wanted[name] = range(first, first + len(some))
+
+        def finish(scores: Mapping[str, Mapping[int, Score]]) -> dict[str, list[Score]]:
+            return {name: [scores[name][i] for i in own] for name, own in wanted.items()}
+
+        request = Request(cases, wanted, finish)
+        self._pool.submit(request)
+        found: dict[str, list[Score]] = request.future.result()
+        return found
 
     def ready(self) -> None:
         """Wait until workers have imported every verifier and loaded every model; UserError if that fails."""

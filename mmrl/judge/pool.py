@@ -41,7 +41,8 @@ HEAVY_CHUNK = 8
 class Request:
     """Cases to run through verifiers."""
 
-    cases: Sequence[Case]
+    cases: Sequence[Case | bytes]
+    """A verifier's may be pickled already, as `payload` does."""
     wanted: Mapping[str, Sequence[int]]
     """Verifier id -> the indices of the cases that it scores."""
     finish: Callable[[Mapping[str, Mapping[int, Score]]], Any]
@@ -192,10 +193,10 @@ class Pool:
         spec, payloads, sent = self._specs[chunk.verifier], [], []
         for i in chunk.indices:
             try:
-                payloads.append(pickle.dumps(lighten(chunk.request.cases[i], spec)))
+                payloads.append(payload(chunk.request.cases[i], spec))
                 sent.append(i)
             except Exception as error:  # noqa: BLE001  pickling runs the code of whatever the case holds
-                chunk.request.put(chunk.verifier, i, Score(None, {}, f"the case does not pickle: {error}"[:500]))
+                chunk.request.put(chunk.verifier, i, unsent(error))
         chunk.indices = sent
         if sent:
             worker.send(chunk, payloads)
@@ -308,6 +309,16 @@ class Pool:
             if not future.done():
                 future.set_exception(error)
         self._requests.clear()
+
+
+def payload(case: Case | bytes, spec: VerifierSpec) -> bytes:
+    """What is sent to a verifier of this spec. Raises whatever pickling may."""
+    return case if isinstance(case, bytes) else pickle.dumps(lighten(case, spec))
+
+
+def unsent(error: Exception) -> Score:
+    """Of a case that can't be pickled."""
+    return Score(None, {}, f"the case does not pickle: {error}"[:500])
 
 
 def lighten(case: Case, spec: VerifierSpec) -> Case:

@@ -28,8 +28,14 @@ class ComputeConfig(Section):
     """Where completions are sampled: in the learners, in processes of their own (Ray actors), or in both."""
     engines: Positive = 1
     """Processes that sample, where they are separate."""
+    judges: Count = 0
+    """Processes with a judge of their own (Ray actors), each with `judge.processes` workers, wherever there are CPUs; 0: each
+    learner has one beside it."""
+    simulators: Literal["local", "actors"] = "local"
+    """Where simulators are: in the learner's process, or in processes of their own (Ray actors), one for each lane, on CPUs."""
     staleness: Annotated[int, Field(ge=0, le=16)] = 0
     """Steps that the sampling weights may be behind: completions of later steps are sampled while the learner learns. At 0 a
     step's completions are its own weights'."""
     retries: Count = 2
-    """How often a run on a cluster goes on by itself from its last checkpoint after a process died."""
+    """How often a run on a cluster goes on by itself from its last checkpoint after a process died, and each engine, judge and
+    simulator that is a process of its own is started again."""

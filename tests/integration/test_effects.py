@@ -29,6 +29,7 @@ import mmrl.evaluate
 import mmrl.facts
 import mmrl.judge
 import mmrl.packer
+import mmrl.plugins
 import mmrl.ranks
 import mmrl.start
 import runs
@@ -178,6 +179,10 @@ class Ran:
     """The memory of each vLLM that is started."""
     engines: list[Any] = field(default_factory=list)
     """Of the samplers in processes of their own: how many, how often one may die, and what samples beside them."""
+    judges: list[Any] = field(default_factory=list)
+    """Of the judges in processes of their own: how many."""
+    elsewhere: list[int] = field(default_factory=list)
+    """Environments in each simulator in a process of its own."""
     lanes: list[int] = field(default_factory=list)
     """Environments in each lane of simulators."""
     resets: list[list[list[int]]] = field(default_factory=list)
@@ -347,12 +352,34 @@ def watch(m, found):
             super().__init__(policy, config.generate.batch_size)
             found.engines.append((config.compute.engines, config.compute.retries, beside is not None))
 
+    class Judges(mmrl.judge.Judge):
+        """Stands for those that are Ray's, which have tests of their own."""
+
+        def __init__(self, config, verifiers, on_gpu):
+            super().__init__(verifiers)
+            found.judges.append(config.compute.judges)
+
+    class Simulators:
+        """Stands for those that are Ray's, which have tests of their own."""
+
+        def __init__(self, config):
+            pass
+
+        def make(self, simulation, size):
+            found.elsewhere.append(size)
+            return mmrl.plugins.registry().make_simulator(simulation, size, "cpu")
+
+        def close(self):
+            pass
+
     m.setattr("mmrl.collect.collector.EngineActors", Engines)
+    m.setattr("mmrl.collect.collector.SimulatorActors", Simulators)
+    m.setattr("mmrl.start.JudgeActors", Judges)
     m.setattr("mmrl.generate.vllm.VllmGenerator", Vllm)
     m.setattr("mmrl.generate.vllm_engine.check_installed", lambda: None)
 
-    def laned(simulation, size, device):
-        made = lane(simulation, size, device)
+    def laned(simulation, size, device, elsewhere=None):
+        made = lane(simulation, size, device, elsewhere)
         found.lanes.append(size)
         found.resets.append(made.simulator.resets)
         return made
@@ -1377,6 +1404,17 @@ ENTRIES = {
         also={"compute.placement": "separate"},
         seen=both(lambda r: r.engines, [(1, 2, False)], [(1, 0, False)]),
         why="an engine that dies isn't started again",
+    ),
+    "compute.judges": Effect(
+        to=3,
+        seen=lambda a, b: (a.judges, b.judges) == ([], [3]) and a.texts == b.texts,
+        why="three elsewhere, which say the same",
+    ),
+    "compute.simulators": Effect(
+        to="actors",
+        also={**ACTS, "simulate.lanes": 2},
+        seen=lambda a, b: (a.elsewhere, b.elsewhere) == ([], [2, 2]) and a.steps == b.steps,
+        why="one elsewhere for each lane, which do the same",
     ),
     "compute.staleness": Effect(
         to=1,

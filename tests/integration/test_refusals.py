@@ -78,6 +78,12 @@ REFUSED = {
     ),
     "no learner": ({"compute": {"learners": 0}}, r"compute\.learners.*greater than or equal to 1"),
     "weights that are neither": ({"compute": {"weights": "halved"}}, r"compute\.weights.*'sharded' or 'replicated'"),
+    "simulators of words": (
+        {"compute": {"simulators": "actors"}},
+        r'compute\.simulators = "actors", and policy\.kind = \'vlm\' doesn\'t act: use "local"',
+    ),
+    "other simulators": ({"compute": {"simulators": "ray"}}, r"compute\.simulators.*'local' or 'actors'"),
+    "fewer judges than none": ({"compute": {"judges": -1}}, r"compute\.judges.*greater than or equal to 0"),
     # groups and samples
     "a group of one": (stage(group_size=1), r"stages\.0\.group_size = 1: grpo compares .* sample at least 2"),
     "a task's group of one": (

@@ -10,6 +10,7 @@ import torch
 
 import runs
 from mmrl import __version__, ranks
+from mmrl.actors import shares, spare_gpus
 from mmrl.cluster import conclude, follow, train_on_cluster
 from mmrl.cluster.connect import connected, fault
 from mmrl.cluster.learner import check_node, learn
@@ -17,7 +18,7 @@ from mmrl.cluster.relay import Relay, Teller, said_by
 from mmrl.cluster.room import Wanted, check_room, lacking
 from mmrl.errors import UserError
 from mmrl.evaluate import Evaluation, Item
-from mmrl.generate.engines import packed_weights, shares, spare_gpus, take
+from mmrl.generate.engines import packed_weights, take
 from mmrl.policies.vlm import VLM
 from mmrl.schema import ComputeConfig, LoraConfig, PolicyConfig
 
@@ -81,6 +82,18 @@ def test_engines_count_where_they_are_processes_of_their_own():
     colocated = compute.model_copy(update={"placement": "colocated"})
     assert Wanted.of(colocated).amounts(use_gpu=True) == {"CPU": 4, "GPU": 4}
     assert Wanted.of(colocated).amounts(use_gpu=False) == {"CPU": 4}
+
+
+def test_judges_count_with_their_workers_and_simulators_with_their_lanes():
+    compute = ComputeConfig(learners=2, judges=3, simulators="actors")
+    wanted = Wanted.of(compute, processes=4, lanes=2, tasks=3)
+    assert wanted.amounts(use_gpu=True) == {"CPU": 2 + 3 * 4 + 2 * 2, "GPU": 2}
+    assert wanted.most_cpus == 2 + 3 * 4 + 2 * 2 * 3
+    said = "compute.learners = 2, compute.judges = 3 of judge.processes = 4 and simulate.lanes = 2 of each learner"
+    assert lacking(There({"CPU": 17.0}), wanted) == f"{said} want 18 CPUs of 17 in the cluster"
+    assert not lacking(There({"CPU": 18.0}), wanted)
+    beside = Wanted.of(compute.model_copy(update={"judges": 0, "simulators": "local"}), processes=4, lanes=2, tasks=3)
+    assert (beside.amounts(use_gpu=False), beside.most_cpus, str(beside)) == ({"CPU": 2}, 2, "compute.learners = 2")
 
 
 def test_more_than_the_cluster_holds_is_refused_with_both_numbers(monkeypatch):

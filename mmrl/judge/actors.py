@@ -1,0 +1,192 @@
+"""Judges in processes of their own, on any machine of a cluster: Ray actors, each with a `Judge` and its workers.
+
+What is asked of a verifier is pickled where the case is, sent, and handed to a worker there as it is. So deadlines, failures and
+scores are those of a judge beside the learner, whoever runs the verifiers and however the cases are divided.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from typing import Any
+
+from mmrl import plugins, ranks
+from mmrl.actors import Answer, heard, moved_in, own_judges, ray_for, switches, told, wait_for_room
+from mmrl.errors import UserError
+from mmrl.judge import Judge
+from mmrl.judge.pool import Request, payload, unsent
+from mmrl.schema import RunConfig
+from mmrl.specs import VerifierSpec
+from mmrl.targets import one_line
+from mmrl.types import Score
+
+AT_ONCE = 32
+"""Calls that a judge answers side by side: those of all learners that share it."""
+WAITING = 8
+"""Requests that a learner waits for side by side."""
+LOOK_S = 1.0
+"""How often somebody who waits looks whether the judge was closed."""
+
+
+class JudgeActors(Judge):
+    """A learner's judges among `compute.judges` actors, asked like one that is beside it; see `Judge`."""
+
+    def __init__(self, config: RunConfig, verifiers: Mapping[str, Mapping[str, Any]], on_gpu: bool = False) -> None:
+        """verifiers: id -> options. on_gpu: the learner computes on one. All learners call this alike.
+
+        Judge i is asked by learner (i % learners), or by all where they are fewer than learners; a Ray that is started here is a
+        learner's own, and so are its judges then. UserError where Ray isn't installed, or has no room for them."""
+        registry = plugins.registry()
+        self._specs = {name: registry.get("verifiers", name) for name in verifiers}
+        compute, settings = config.compute, config.judge
+        what = f"compute.judges = {compute.judges}"
+        self._started = ray_for(config, what, on_gpu)
+        import ray
+
+        own = own_judges(compute.judges, ranks.count(), ranks.rank())
+        shared = compute.judges < ranks.count() and not self._started
+        run = ranks.first(lambda: secrets.token_hex(8)) if shared else ""
+        wait_for_room(ray, what, 0 if shared else settings.processes * len(own))
+        room = {"num_cpus": settings.processes, "num_gpus": 0, "scheduling_strategy": "SPREAD", "max_concurrency": AT_ONCE}
+        again = {"max_restarts": compute.retries, "max_task_retries": -1}  # what was asked is asked again as long as it restarts
+        made = ray.remote(JudgeActor)
+        given = (verifiers, settings.processes, settings.deadline_s, settings.memory_mb, os.getcwd(), switches())
+        actors = [
+            made.options(**room, **again, **({"name": f"judge-{run}-{i}", "get_if_exists": True} if shared else {})).remote(
+                *given
+            )
+            for i in own
+        ]
+        self._pool = ActorPool(self._specs, actors, compute.retries, shared)
+
+    def close(self) -> None:
+        """End the judges; see `Judge.close`."""
+        super().close()
+        if self._started:
+            import ray
+
+            ray.shutdown()
+            self._started = False
+
+
+class ActorPool:
+    """Divides requests between judges elsewhere."""
+
+    def __init__(self, specs: Mapping[str, VerifierSpec], actors: Sequence[Any], retries: int, shared: bool) -> None:
+        """shared: other learners ask them too, and they end with the learner that was the first to name them."""
+        self._specs, self._actors, self._retries, self._shared = specs, list(actors), retries, shared
+        self._closing = threading.Event()
+        self._waiting = ThreadPoolExecutor(WAITING, "mmrl-judges")
+        self.loaded: Future[None] = self._waiting.submit(self._load)
+
+    def submit(self, request: Request) -> None:
+        """Ask all judges, each for like many of the cases of each verifier."""
+        if self._closing.is_set():
+            raise RuntimeError("the judge is closed")
+        request.future.set_running_or_notify_cancel()
+        self._waiting.submit(self._serve, request)
+
+    def close(self) -> None:
+        """End the judges; whoever waits gets CancelledError."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._waiting.shutdown()
+        if not self._shared:
+            import ray
+
+            for actor in self._actors:
+                ray.kill(actor)
+        self._actors = []
+
+    def _load(self) -> None:
+        self._answers([actor.ready.remote() for actor in self._actors])
+
+    def _serve(self, request: Request) -> None:
+        try:
+            if self._closing.is_set():
+                raise CancelledError("the judge was closed")
+            self._ask(request)
+            request.future.set_result(request.finish(request.scores))
+        except BaseException as error:  # noqa: BLE001  it belongs to whoever waits
+            request.future.set_exception(error)
+
+    def _ask(self, request: Request) -> None:
+        """Fill in the request's scores."""
+        parts = len(self._actors)
+        asked: list[dict[str, list[bytes]]] = [{} for _ in range(parts)]
+        sent: list[dict[str, list[int]]] = [{} for _ in range(parts)]
+        for name, indices in request.wanted.items():
+            request.scores[name] = {}
+            request.missing += len(indices)
+            sound = {}
+            for i in indices:
+                try:
+                    sound[i] = payload(request.cases[i], self._specs[name])
+                except Exception as error:  # noqa: BLE001  pickling runs the code of whatever the case holds
+                    request.put(name, i, unsent(error))
+            for part in range(parts):
+                if own := list(sound)[part::parts]:
+                    sent[part][name], asked[part][name] = own, [sound[i] for i in own]
+        busy = [part for part in range(parts) if sent[part]]
+        answers = self._answers([self._actors[part].run.remote(asked[part]) for part in busy])
+        for part, found in zip(busy, answers, strict=True):
+            for name, own in sent[part].items():
+                for i, score in zip(own, found[name], strict=True):
+                    request.put(name, i, score)
+
+    def _answers(self, asked: Sequence[Any]) -> list[Any]:
+        """What the judges answer; their UserErrors are ours."""
+        import ray
+
+        missing = list(asked)
+        while missing:
+            _, missing = ray.wait(missing, num_returns=len(missing), timeout=LOOK_S)
+            if self._closing.is_set():
+                raise CancelledError("the judge was closed")
+        try:
+            return [heard(answer) for answer in ray.get(list(asked))]
+        except ray.exceptions.RayActorError as error:
+            raise UserError(
+                f"a judge died more often than compute.retries = {self._retries} allows ({one_line(error)[:200]}): give it more "
+                "memory or lower judge.processes, then go on with --resume"
+            ) from error
+
+
+class JudgeActor:
+    """What a Ray actor is: a `Judge`, made when it is first asked, as its faults are answers then."""
+
+    def __init__(
+        self,
+        verifiers: Mapping[str, Mapping[str, Any]],
+        processes: int,
+        deadline_s: float | None,
+        memory_mb: int | None,
+        folder: str,
+        environment: Mapping[str, str],
+    ) -> None:
+        """See `Judge`. folder, environment: the learner's, by which plugins and files are found."""
+        moved_in(folder, environment)
+        self._given = (verifiers, processes, deadline_s, memory_mb)
+        self._judge: Judge | None = None
+        self._lock = threading.Lock()
+
+    def ready(self) -> Answer:
+        """Wait until the verifiers are loaded."""
+        return told(lambda: self._made().ready())
+
+    def run(self, payloads: Mapping[str, Sequence[bytes]]) -> Answer:
+        """Verifier -> pickled cases -> verifier -> their scores."""
+
+        def scores() -> dict[str, list[Score]]:
+            return self._made().scored(payloads)
+
+        return told(scores)
+
+    def _made(self) -> Judge:
+        with self._lock:
+            self._judge = self._judge or Judge(*self._given)
+            return self._judge
