@@ -131,14 +131,16 @@ class ActorSimulator:
 
         room = {"num_cpus": 1, "num_gpus": 0, "scheduling_strategy": "SPREAD"}
         made = ray.remote(SimulatorActor).options(**room)
-        self._actor = made.remote(self.simulation, self.num_envs, os.getcwd(), switches())
         while True:
+            self._actor = made.remote(self.simulation, self.num_envs, os.getcwd(), switches())
             try:
                 self.facts: dict[str, Any] = heard(ray.get(self._actor.facts.remote()))
                 return
             except ray.exceptions.RayActorError as error:
                 self._count(error)
-                self._actor = made.remote(self.simulation, self.num_envs, os.getcwd(), switches())
+            except UserError:
+                ray.kill(self._actor)
+                raise
 
     def _asked(self, name: str, *arguments: Any) -> Any:
         """What the simulator answers, asked again of a new one as often as an actor dies."""

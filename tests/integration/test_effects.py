@@ -1413,7 +1413,7 @@ ENTRIES = {
     "compute.simulators": Effect(
         to="actors",
         also={**ACTS, "simulate.lanes": 2},
-        seen=lambda a, b: (a.elsewhere, b.elsewhere) == ([], [2, 2]) and a.steps == b.steps,
+        seen=lambda a, b: (a.elsewhere, b.elsewhere) == ([], [2, 2]) and a.resets == b.resets and not learns(a, b),
         why="one elsewhere for each lane, which do the same",
     ),
     "compute.staleness": Effect(

@@ -171,7 +171,7 @@ def test_scores_failures_and_deadlines_are_those_of_a_judge_here(ray):
             there.run("odd/where", cases())
         with pytest.raises(UserError, match="case 0 has no verifiers"):
             there.score(cases(1 + 7), [{}] * 8)
-    assert not named("JudgeActor")
+    await_(lambda: not named("JudgeActor"))
 
 
 @pytest.mark.slow
@@ -239,6 +239,7 @@ def test_whoever_waits_for_a_closed_judge_is_told(ray):
 @pytest.mark.slow
 def test_more_judges_than_there_is_room_for_are_refused(ray, monkeypatch):
     monkeypatch.setattr("mmrl.actors.PATIENCE_S", 0.0)
+    await_(lambda: ray.available_resources()["CPU"] == 6)
     with pytest.raises(UserError, match=r"^compute\.judges = 4 wants 20 CPUs, of 6 in the cluster 6 are free: ask for fewer, or"):
         JudgeActors(config(4, processes=5), {"odd/slow": {}})
 
@@ -314,6 +315,7 @@ def test_what_a_simulator_raises_and_warns_of_is_told_as_here(ray):
     there.close()
     with pytest.raises(PluginError, match=r"^simulator 'odd/unmade', made with \{\}, raised RuntimeError: no assets$"):
         ActorSimulator(Simulation(simulator="odd/unmade"), 2, 2)
+    await_(lambda: not named("SimulatorActor"))
     with pytest.raises(UserError, match=r"simulator 'dial/dial' has no option 'sise'. Did you mean 'size'\?"):
         ActorSimulator(Simulation(simulator="dial/dial", options={"sise": 3}), 2, 2)
 
