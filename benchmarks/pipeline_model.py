@@ -124,9 +124,11 @@ class Costs:
     sharded: bool = True
     """Ranks hold shards of the weights (FSDP); otherwise all of them, and add up gradients once a step."""
     told_bytes: float = 0.0
-    """Bytes of a completion's token as told to all ranks, pickled."""
+    """Bytes of a completion's token as told to all ranks: its text, pickled."""
+    told_completion_bytes: float = 0.0
+    """Bytes of a completion beside its text, its score among them."""
     told_read: float = 0.0
-    """Seconds to unpickle one."""
+    """Seconds to unpickle a completion, however long: ten times the text takes a quarter more."""
     load: float = 0.0
     """Seconds to put new weights into a sampler, beside sending them."""
     tensor_parallel: int = 1
@@ -258,8 +260,8 @@ def timed(job: Job, costs: Costs, plan: Plan, steps: int, seed: int = 0, without
         update, moved = updating([lengths[d] for d in trained], job, c, even=without == "imbalance")
         rows["update"].append(0.0 if without == "update" else update - (moved if without == "communication" else 0.0))
         rows["moved"].append(moved)
-        told = lengths.sum() * (c.told_bytes / c.network.objects + c.told_read) if ranks > 1 else 0.0
-        rows["telling"].append(told)
+        told = lengths.sum() * c.told_bytes + lengths.size * c.told_completion_bytes
+        rows["telling"].append(told / c.network.objects + lengths.size * c.told_read if ranks > 1 else 0.0)
     found = {name: np.array(values, dtype=float) for name, values in rows.items()}
     for name in ("process", "generate", "judge", "telling"):
         found[name] *= without != name

@@ -110,14 +110,36 @@ def test_weights_that_are_gathered_hide_behind_computing_where_they_can(bandwidt
 
 
 def test_more_gpus_with_more_prompts_lose_by_stragglers_and_by_telling():
-    costs = replace(PARTS, told_bytes=10.0, told_read=1e-3)
+    costs = replace(PARTS, told_read=0.05)
     found = [model.simulate(replace(UNEVEN, prompts=8 * n), costs, model.colocated(n), 0, 20) for n in (1, 4, 16)]
     each = [p.tokens_per_second() / n for p, n in zip(found, (1, 4, 16), strict=True)]
     assert each[0] > each[1] > each[2]
-    plain = replace(costs, told_read=0.0, told_bytes=0.0)
+    plain = replace(costs, told_read=0.0)
     assert model.simulate(replace(EVEN, prompts=128), plain, model.colocated(16), 0).tokens_per_second() == pytest.approx(
         16 * model.simulate(EVEN, plain, model.colocated(1), 0).tokens_per_second()
     )
+
+
+def test_every_rank_gets_all_texts_and_reads_all_completions():
+    costs = Costs(told_bytes=4.0, told_completion_bytes=100.0, told_read=0.25, network=Network(objects=1000.0))
+    by_hand = 32 * (50 * 4 + 100) / 1000 + 32 * 0.25  # 8 prompts, 4 completions of 50 tokens each
+    for plan in (model.colocated(2), model.colocated(8), model.separate(3, 1)):
+        assert model.timed(EVEN, costs, plan, 2).telling_S.tolist() == pytest.approx([by_hand] * 2)
+    assert model.timed(EVEN, costs, model.separate(2, 1), 1).telling_S == 0  # one learns: nobody is told
+    assert model.timed(EVEN, replace(costs, tensor_parallel=2), model.colocated(1), 1).telling_S == pytest.approx(by_hand)
+
+
+def test_what_is_told_is_measured_from_groups_as_ranks_tell_them(capsys, monkeypatch):
+    import telling
+
+    options = "--tokens 100 200 400 --prompts 3 --group 2 --ranks 2 --rounds 1 --characters 3"
+    monkeypatch.setattr(sys, "argv", ["telling.py", *options.split()])
+    telling.main()
+    found = json.loads(capsys.readouterr().out)
+    assert found["told_bytes"] == pytest.approx(3, abs=0.02)  # no ids, no probabilities
+    assert 0 < found["columns_told_read_s"] < found["told_read_s"] < 1e-3
+    made = telling.columns(telling.share(3, 2, 50, 3))
+    assert [len(t) for t in made["texts"]] == [150] * 6 == (3 * made["lengths"]).tolist() and len(set(made["texts"])) == 6
 
 
 def test_what_limits_a_step_is_what_it_would_gain_most_without():

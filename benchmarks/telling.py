@@ -1,0 +1,122 @@
+"""What it takes to tell other ranks a completion: bytes as pickled, and seconds to read it.
+
+    python benchmarks/telling.py [--tokens 50 200 500] [--ranks 256] [--characters 4.5]
+
+A rank's prompts, each with its group, as `Group.light` gives them; texts all differ. Their bytes are fitted by a number for each
+token and one for each completion, its share of the prompt among them. Reading is done as torch's `all_gather_object` does it, for
+`--ranks` such shares that are kept, in seconds of the processor, the median of `--rounds`: with Python's collector of garbage,
+which goes over what was read already again and again, and (`uncollected`) with one look at the end. `columns` are the same
+figures and texts as an array or a list for each field. Prints one JSON object, of which `pipeline_costs.py` has its figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import io
+import json
+import pickle
+import random
+import statistics
+import string
+import time
+from typing import Any
+
+import numpy as np
+
+from machine import machine
+from mmrl.groups import Group
+from mmrl.types import Prompt, Rollout, Score, Status, Turn, user
+
+QUESTION = "Where is the blue cup that stands behind the plate? Think about it first, then answer with a box of four numbers."
+
+
+def share(prompts: int, group: int, tokens: int, characters: float, seed: int = 0) -> dict[int, Group]:
+    """What a rank has sampled and scored, by the prompts' numbers. characters: of a token."""
+    rng, made = random.Random(seed), {}
+    for number in range(prompts):
+        prompt = Prompt(messages=[user(QUESTION)], answer=[24, 31, 190, 220], id=f"scene-{number}", task="bench/telling")
+        rollouts, scores = [], []
+        for _ in range(group):
+            text = "".join(rng.choices(string.ascii_letters + " ", k=round(tokens * characters)))
+            turn = Turn(observed_ids=tuple(range(1000)), token_ids=tuple(range(tokens)), logprobs=(-0.5,) * tokens, text=text)
+            rollouts.append(Rollout(prompt=prompt, group=number, turns=(turn,), status=Status.FINISHED))
+            value = rng.random()
+            scores.append(Score(value, {"grounding/iou": value}, f"an overlap of {value:.2f} with the box"))
+        made[number] = Group(place=("boxes", number), prompt=prompt, inputs=None, rollouts=rollouts, scores=scores)
+    return made
+
+
+def columns(groups: dict[int, Group]) -> dict[str, Any]:
+    """The same without an object for each completion."""
+    light = [group.light for group in groups.values()]
+    rollouts, scores = [r for g in light for r in g.rollouts], [s for g in light for s in g.scores]
+    turns = [t for r in rollouts for t in r.turns]
+    flags = [(t.terminated, t.truncated, r.off_policy, r.demonstrated) for r in rollouts for t in r.turns]
+    return {
+        "prompts": [(g.place, g.prompt.id, g.prompt.text, g.prompt.answer, len(g.rollouts)) for g in light],
+        "texts": [t.text for t in turns],
+        "details": [s.detail for s in scores],
+        "statuses": np.array([list(Status).index(r.status) for r in rollouts], np.int8),
+        "turns": np.array([len(r.turns) for r in rollouts], np.int32),
+        "lengths": np.array([len(t.token_ids) for t in turns], np.int32),
+        "versions": np.array([t.version for t in turns], np.int32),
+        "rewards": np.array([t.reward for t in turns]),
+        "flags": np.array(flags),
+        "values": np.array([s.value for s in scores], float),
+        "parts": {name: np.array([s.parts[name] for s in scores]) for name in scores[0].parts},
+    }
+
+
+def read(told: bytes, ranks: int, collecting: bool = True) -> float:
+    """Seconds of the processor for what so many ranks tell. collecting: Python looks for garbage meanwhile, as ever; otherwise
+    once at the end."""
+    kept: list[Any] = []
+    gc.collect()
+    started = time.process_time()
+    if not collecting:
+        gc.disable()
+    for _ in range(ranks):
+        kept.append(pickle.Unpickler(io.BytesIO(told)).load())
+    if not collecting:
+        gc.enable()
+        gc.collect(0)
+    return time.process_time() - started
+
+
+def measured(made: Any, completions: int, ranks: int, rounds: int) -> dict[str, float]:
+    """Of one completion."""
+    told = pickle.dumps(made)
+    found = {"bytes": len(told) / completions}
+    for name, collecting in (("read_us", True), ("read_uncollected_us", False)):
+        seconds = statistics.median(read(told, ranks, collecting) for _ in range(rounds))
+        found[name] = seconds / ranks / completions * 1e6
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[50, 200, 500], help="of a completion")
+    parser.add_argument("--characters", type=float, default=4.5, help="of a token")
+    for name, default in dict(prompts=64, group=5, ranks=256, rounds=3).items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    args = parser.parse_args()
+    count, rows = args.prompts * args.group, []
+    for tokens in args.tokens:
+        groups = share(args.prompts, args.group, tokens, args.characters)
+        objects = {number: group.light for number, group in groups.items()}
+        row = {"tokens": tokens, **measured(objects, count, args.ranks, args.rounds)}
+        row |= {f"columns_{k}": v for k, v in measured(columns(groups), count, args.ranks, args.rounds).items()}
+        rows.append({name: round(value, 2) for name, value in row.items()})
+    found: dict[str, Any] = {}
+    for kind in ("", "columns_"):
+        line = np.polyfit(args.tokens, [row[f"{kind}bytes"] for row in rows], 1)
+        found |= {f"{kind}told_bytes": round(float(line[0]), 3), f"{kind}told_completion_bytes": round(float(line[1]), 1)}
+        for name in ("read", "read_uncollected"):
+            found[f"{kind}told_{name}_s"] = round(statistics.median(row[f"{kind}{name}_us"] for row in rows) * 1e-6, 8)
+    settings = {name: getattr(args, name) for name in ("prompts", "group", "ranks", "rounds", "characters")}
+    print(json.dumps({"benchmark": "telling", **found, "lengths": rows, **settings, "machine": machine()}))
+
+
+if __name__ == "__main__":
+    main()
