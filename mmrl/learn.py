@@ -23,6 +23,7 @@ from mmrl.policies.policy import Policy
 from mmrl.policies.recompute import checkpointing
 from mmrl.policies.reference import Reference
 from mmrl.policies.shard import like
+from mmrl.policies.shards import Under
 from mmrl.policies.vlm import VLM
 from mmrl.ranks import total
 from mmrl.schema import DistillStage, RlStage, Training
@@ -305,17 +306,13 @@ class Learner:
         return found | {f"critic/{k}": v.detach() for k, v in (self.critic.parameters() if self.critic else ())}
 
     def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Restore what `state` returned."""
-        parts: dict[str, dict[str, torch.Tensor]] = {"optimizer": {}, "reference": {}, "critic": {}}
-        for name, value in tensors.items():
-            part, _, rest = name.partition("/")
-            parts[part][rest] = value
+        """Restore what `state` returned. ValueError or KeyError for the state of another model's learner."""
         with torch.no_grad():
             for name, parameter in self.critic.parameters() if self.critic else ():
-                parameter.copy_(like(parts["critic"][name], parameter))
+                parameter.copy_(like(tensors[f"critic/{name}"], parameter))
         if self.reference:
-            self.reference.load_state(parts["reference"])
-        self.optimizer.load_state(parts["optimizer"])
+            self.reference.load_state(Under(tensors, "reference/"))
+        self.optimizer.load_state(Under(tensors, "optimizer/"))
 
     def close(self) -> None:
         """The stage is over: another may train what this one froze."""

@@ -198,14 +198,16 @@ class Optimizer:
 
     @torch.no_grad()
     def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Restore what `state` returned."""
-        by_name: dict[str, dict[str, torch.Tensor]] = {}
-        for path, value in tensors.items():
+        """Restore what `state` returned. ValueError for the state of other weights."""
+        keys: dict[str, set[str]] = {}
+        for path in tensors:
             name, key = path.rsplit("/", 1)
-            by_name.setdefault(name, {})[key] = value
+            keys.setdefault(name, set()).add(key)
+        if others := sorted(keys.keys() - {name for name, _ in self.named}):
+            raise ValueError(f"its optimiser moves {len(others)} weights that this model hasn't, such as {others[0]}")
         means = {id(m): a for m, a in zip(self.policy, self.averages, strict=False)}
         for master, (name, p) in zip(self.masters, self.named, strict=True):
-            state = by_name.get(name, {})
+            state = {key: tensors[f"{name}/{key}"] for key in keys.get(name, ())}  # of one weight at a time
             if "master" in state:
                 master.copy_(like(state.pop("master"), master))
                 if master is not p:
@@ -215,7 +217,7 @@ class Optimizer:
             state.pop("ema", None)
             if state:
                 placed = {k: v.to(self._place(k, p), copy=True) for k, v in state.items()}
-                self.rule.state[master] = {k: v if k == "step" else like(v, master) for k, v in placed.items()}
+                self.rule.state[master] = {k: v if k == "step" else like(v, master, factor=True) for k, v in placed.items()}
 
     def _place(self, key: str, p: Parameter) -> torch.device:
         """torch counts steps on the CPU unless the rule is fused."""

@@ -217,6 +217,8 @@ def joined() -> Iterator[None]:
             "newest checkpoint with --resume"
         ) from error
     finally:
+        for group in [] if own else _groups.values():
+            distributed.destroy_process_group(group)
         _groups.clear()
         if own:
             distributed.destroy_process_group()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 
@@ -38,7 +38,7 @@ class Reference:
         """The copy's weights; nothing where there is none."""
         return {} if self.copy is None else dict(self._weights(self.copy))
 
-    def load_state(self, tensors: dict[str, torch.Tensor]) -> None:
+    def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Restore what `state` returned."""
         with torch.no_grad():
             for name, parameter in [] if self.copy is None else self._weights(self.copy):

@@ -88,7 +88,7 @@ def release(root: Sharded) -> None:
 
 
 def _forget_passes(root: Sharded) -> None:
-    """torch notes every pass until the next backward one, which never comes here. Its names aren't public: elsewhere they stay."""
+    """torch notes every pass until the next backward one, which never comes here. Where its names are others, notes stay."""
     for module in _parts(root):
         state = module._get_fsdp_state()
         for group in getattr(state, "_fsdp_param_groups", ()):
@@ -119,8 +119,12 @@ def full(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def like(tensor: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
-    """A whole tensor, spread as another is, on its device."""
+def like(tensor: torch.Tensor, model: torch.Tensor, factor: bool = False) -> torch.Tensor:
+    """A whole tensor, spread as another of its shape is, on its device. factor: it may have a length of 1 in some dimensions, and
+    then stays whole. ValueError for other shapes."""
+    fits = [a == b or (factor and a == 1) for a, b in zip(tensor.shape, model.shape, strict=False)]
+    if tensor.ndim != model.ndim or not all(fits):
+        raise ValueError(f"a tensor of {list(tensor.shape)} belongs to a weight of {list(model.shape)}: it is of another model")
     tensor = tensor.to(model.device)
     if not isinstance(model, DTensor) or tensor.shape != model.shape:
         return tensor

@@ -26,19 +26,37 @@ def write_shards(tensors: Mapping[str, torch.Tensor], folder: Path) -> None:
         raise next(iter(error.failures.values()))[0] from None
 
 
+class Under(Mapping[str, torch.Tensor]):
+    """Those tensors whose names begin with a prefix, by the rest of it; none is read before it is asked for."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor], prefix: str) -> None:
+        self.tensors, self.prefix = tensors, prefix
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self.tensors[self.prefix + name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.removeprefix(self.prefix) for name in self.tensors if name.startswith(self.prefix))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 class Shards(Mapping[str, torch.Tensor]):
     """What `write_shards` wrote, by name: each is read when it is asked for, and is whole."""
 
     def __init__(self, folder: Path) -> None:
         """Raises OSError or ValueError where the folder can't be read."""
         self.folder = folder
-        found = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+        self._metadata = HuggingFaceStorageReader(str(folder)).read_metadata()
+        found = self._metadata.state_dict_metadata
         self._known = {name: one for name, one in found.items() if isinstance(one, TensorStorageMetadata)}
 
     def __getitem__(self, name: str) -> torch.Tensor:
         known = self._known[name]
         tensor = torch.empty(known.size, dtype=known.properties.dtype)
         reader = HuggingFaceStorageReader(str(self.folder))
+        reader.read_metadata = lambda *_, **__: self._metadata  # type: ignore[method-assign]  # not all files for each tensor
         try:
             with warnings.catch_warnings(action="ignore", category=UserWarning):  # of reading alone, which is meant
                 checkpoint.load({name: tensor}, storage_reader=reader, no_dist=True)

@@ -41,7 +41,10 @@ DISTILL = {
     "group_size": 2,
     "learning_rate": 1e-3,
 }
-TIMED = ("simulator/steps_per_s", "simulator/busy_share", "policy/idle_share", "ranks/waiting")
+TIMED = (
+    *("simulator/steps_per_s", "simulator/busy_share", "policy/idle_share", "ranks/waiting"),
+    *("ahead/process", "ahead/generate", "ahead/judge"),
+)
 """What depends on the clock."""
 LETTERS = {"toy/letters": 1.0}
 
@@ -230,7 +233,7 @@ def other_model(path: Path) -> Any:
     if ranks.is_first():
         newest = sorted((path / "checkpoints").glob("step-*"))[-1]
         shutil.rmtree(newest / "policy")
-        tiny.save(str(newest / "policy"), hidden=16, layers=2)
+        tiny.save(str(newest / "policy"), hidden=64, layers=2)
     yield
 
 
