@@ -9,8 +9,7 @@ import torch
 from pydantic import ValidationError
 
 from mmrl import plugins, ranks
-from mmrl.actors import imported
-from mmrl.ahead import check_staleness, corrected
+from mmrl.ahead import corrected
 from mmrl.algorithms.loss import negative_log_likelihood, policy_gradient
 from mmrl.algorithms.presets import load_algorithm, settings_of, with_defaults
 from mmrl.config import check_ranges, explain
@@ -20,6 +19,7 @@ from mmrl.errors import UserError
 from mmrl.evaluate import metric_of
 from mmrl.interfaces import Task
 from mmrl.policies.parts import check_parts
+from mmrl.refuse_compute import check_compute
 from mmrl.run import task_weights
 from mmrl.schema import EXPERT, DistillStage, RlStage, RunConfig
 from mmrl.targets import suggest
@@ -43,10 +43,7 @@ def check_config(config: RunConfig) -> dict[str, Task]:
     acts = registry.get("policies", config.policy.kind).acts
     tasks = {entry.label: registry.make_task(entry.id, entry.options) for entry in config.tasks}
     check_acting(config, tasks, acts)
-    check_sampler(config, acts)
-    check_placement(config, acts)
-    check_learners(config, acts)
-    check_staleness(config, acts)
+    check_compute(config, acts)
     check_verifiers(config, tasks)
     weights = task_weights(config)
     for number, stage in enumerate(config.stages):
@@ -127,66 +124,6 @@ def check_acting(config: RunConfig, tasks: Mapping[str, Task], acts: bool) -> No
             )
     if acted and config.simulate.device != "auto":
         present("simulate.device", config.simulate.device)
-
-
-def check_sampler(config: RunConfig, acts: bool) -> None:
-    """Refuse what vLLM can't do here."""
-    if config.compute.sampler != "vllm":
-        return
-    generate = config.generate
-    for wrong, why in (
-        (acts, f"samples words, and policy.kind = {config.policy.kind!r} acts"),
-        (generate.top_p != 1 or generate.top_k, "gives log-probabilities of what generate.top_p and top_k leave, not of all"),
-        (config.evaluate.steer, "can't be steered (evaluate.steer)"),
-    ):
-        if wrong:
-            raise UserError(f'compute.sampler = "vllm" {why}: use "local"')
-    from mmrl.generate.vllm_engine import check_installed
-
-    check_installed()
-
-
-def check_placement(config: RunConfig, acts: bool) -> None:
-    """Refuse what engines, judges and simulators in processes of their own can't do."""
-    compute = config.compute
-    if compute.simulators == "actors":
-        where = 'compute.simulators = "actors"'
-        if not acts:
-            raise UserError(f'{where}, and policy.kind = {config.policy.kind!r} doesn\'t act: use "local"')
-        if config.simulate.device.startswith("cuda"):
-            raise UserError(f'{where} simulates on CPUs, and simulate.device = "{config.simulate.device}": drop one of both')
-        imported(where)
-    if compute.judges:
-        imported(f"compute.judges = {compute.judges}")
-    if compute.placement == "colocated":
-        return
-    where = f'compute.placement = "{compute.placement}"'
-    if acts:
-        raise UserError(f'{where} is of samplers of words, and policy.kind = {config.policy.kind!r} acts: use "colocated"')
-    if config.evaluate.steer:
-        raise UserError(f'{where} can\'t be steered (evaluate.steer): use "colocated"')
-    if compute.engines < compute.learners:
-        raise UserError(
-            f"compute.engines = {compute.engines} for compute.learners = {compute.learners}: each learner needs one at least"
-        )
-    imported(where)
-
-
-def check_learners(config: RunConfig, acts: bool) -> None:
-    """Refuse what several learners can't do together."""
-    compute = config.compute
-    if compute.learners == 1:
-        return
-    several = f"compute.learners = {compute.learners}"
-    if config.evaluate.steer:
-        raise UserError(f"evaluate.steer sums up what it saw in one process, and {several}: leave it out, or take one learner")
-    spread = compute.weights == "sharded" and not acts  # those of policies that act are small, and whole on each
-    for number, stage in enumerate(config.stages):
-        if stage.optimizer == "adafactor" and spread:
-            raise UserError(
-                f'stages.{number}.optimizer = "adafactor" can\'t step weights that are spread over {several}: take another, or '
-                'compute.weights = "replicated"'
-            )
 
 
 def check_variant(label: str, task: Task, items: Indexable) -> None:

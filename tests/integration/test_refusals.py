@@ -76,6 +76,18 @@ REFUSED = {
         {"compute": {"learners": 2}, **stage(optimizer="adafactor")},
         r'stages\.0\.optimizer = "adafactor" can\'t step weights that are spread over compute\.learners = 2: .* "replicated"',
     ),
+    "engines that are not there": (
+        {"compute": {"engines": 3}},
+        r'compute\.engines = 3 with compute\.placement = "colocated": there are none then; use "separate" or "hybrid"',
+    ),
+    "a sampler that isn't vLLM over several GPUs": (
+        {"compute": {"tensor_parallel": 2}},
+        r"compute\.tensor_parallel = 2 is vLLM's, and compute\.sampler = 'local': use 'vllm'",
+    ),
+    "what is stale and not weighed": (
+        {"compute": {"staleness": 1}, **stage(importance="off")},
+        r'stages\.0\.importance = "off" with compute\.staleness = 1: .*use "truncate" or "mask"',
+    ),
     "no learner": ({"compute": {"learners": 0}}, r"compute\.learners.*greater than or equal to 1"),
     "weights that are neither": ({"compute": {"weights": "halved"}}, r"compute\.weights.*'sharded' or 'replicated'"),
     "simulators of words": (

@@ -1,0 +1,91 @@
+"""What of `[compute]` is refused before anything is loaded."""
+
+from __future__ import annotations
+
+from mmrl.actors import imported
+from mmrl.ahead import check_staleness
+from mmrl.errors import UserError
+from mmrl.schema import RunConfig
+
+
+def check_compute(config: RunConfig, acts: bool) -> None:
+    """UserError for what can't run as `[compute]` says, and for keys that would mean nothing. acts: the policy does."""
+    check_unused(config)
+    check_sampler(config, acts)
+    check_placement(config, acts)
+    check_learners(config, acts)
+    check_staleness(config, acts)
+
+
+def check_unused(config: RunConfig) -> None:
+    """Refuse numbers of what isn't there."""
+    compute = config.compute
+    if compute.engines > 1 and compute.placement == "colocated":
+        raise UserError(
+            f'compute.engines = {compute.engines} with compute.placement = "colocated": there are none then; use "separate" or '
+            '"hybrid"'
+        )
+    if compute.tensor_parallel > 1 and compute.sampler != "vllm":
+        raise UserError(
+            f"compute.tensor_parallel = {compute.tensor_parallel} is vLLM's, and compute.sampler = {compute.sampler!r}: use 'vllm'"
+        )
+
+
+def check_sampler(config: RunConfig, acts: bool) -> None:
+    """Refuse what vLLM can't do here."""
+    if config.compute.sampler != "vllm":
+        return
+    generate = config.generate
+    for wrong, why in (
+        (acts, f"samples words, and policy.kind = {config.policy.kind!r} acts"),
+        (generate.top_p != 1 or generate.top_k, "gives log-probabilities of what generate.top_p and top_k leave, not of all"),
+        (config.evaluate.steer, "can't be steered (evaluate.steer)"),
+    ):
+        if wrong:
+            raise UserError(f'compute.sampler = "vllm" {why}: use "local"')
+    from mmrl.generate.vllm_engine import check_installed
+
+    check_installed()
+
+
+def check_placement(config: RunConfig, acts: bool) -> None:
+    """Refuse what engines, judges and simulators in processes of their own can't do."""
+    compute = config.compute
+    if compute.simulators == "actors":
+        where = 'compute.simulators = "actors"'
+        if not acts:
+            raise UserError(f'{where}, and policy.kind = {config.policy.kind!r} doesn\'t act: use "local"')
+        if config.simulate.device.startswith("cuda"):
+            raise UserError(f'{where} simulates on CPUs, and simulate.device = "{config.simulate.device}": drop one of both')
+        imported(where)
+    if compute.judges:
+        imported(f"compute.judges = {compute.judges}")
+    if compute.placement == "colocated":
+        return
+    where = f'compute.placement = "{compute.placement}"'
+    if acts:
+        raise UserError(f'{where} is of samplers of words, and policy.kind = {config.policy.kind!r} acts: use "colocated"')
+    if config.evaluate.steer:
+        raise UserError(f'{where} can\'t be steered (evaluate.steer): use "colocated"')
+    if compute.engines < compute.learners:
+        raise UserError(
+            f"compute.engines = {compute.engines} for compute.learners = {compute.learners}: each learner needs one at least"
+        )
+    imported(where)
+
+
+def check_learners(config: RunConfig, acts: bool) -> None:
+    """Refuse what several learners can't do together."""
+    compute = config.compute
+    if compute.learners == 1:
+        return
+    several = f"compute.learners = {compute.learners}"
+    if config.evaluate.steer:
+        raise UserError(f"evaluate.steer sums up what it saw in one process, and {several}: leave it out, or take one learner")
+    spread = compute.weights == "sharded" and not acts  # those of policies that act are small, and whole on each
+    for number, stage in enumerate(config.stages):
+        if stage.optimizer == "adafactor" and spread:
+            raise UserError(
+                f'stages.{number}.optimizer = "adafactor" can\'t step weights that are spread over {several}: take another, or '
+                'compute.weights = "replicated"'
+            )
