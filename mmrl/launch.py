@@ -73,21 +73,22 @@ def launch(learners: int, arguments: Sequence[str]) -> int:
     }
     command = [sys.executable, "-m", "mmrl", *arguments]
     ranks: list[subprocess.Popen[bytes]] = []
-    with _passed_on(ranks):
+    with _passed_on(ranks) as asked:
         for number in range(learners):
             own = {**os.environ, **shared, "RANK": str(number), "LOCAL_RANK": str(number)}
             ranks.append(
                 subprocess.Popen(command, env=own, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_end_with_parent)
             )
-        return _wait(ranks)
+        return _wait(ranks, asked)
 
 
-def _wait(ranks: Sequence[subprocess.Popen[bytes]]) -> int:
+def _wait(ranks: Sequence[subprocess.Popen[bytes]], asked: Sequence[int]) -> int:
+    """asked: the signals that were passed on to them so far."""
     try:
         while all(rank.poll() in (None, 0) for rank in ranks) and any(rank.poll() is None for rank in ranks):
             time.sleep(0.05)
         for number, rank in enumerate(ranks):
-            if (rank.returncode or 0) < 0:
+            if (rank.returncode or 0) < 0 and -rank.returncode not in asked:
                 name = signal.Signals(-rank.returncode).name
                 sys.stderr.write(f"mmrl: rank {number} was ended by {name}: the others end too; --resume goes on\n")
         until = time.monotonic() + GRACE_S
@@ -106,17 +107,20 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]]) -> int:
 
 
 @contextlib.contextmanager
-def _passed_on(ranks: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Signals to this process go to the ranks, which are in sessions of their own: each of them hears of Ctrl-C once."""
+def _passed_on(ranks: Sequence[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
+    """Signals to this process go to the ranks, which are in sessions of their own: each of them hears of Ctrl-C once. Yields
+    those that did."""
+    asked: list[int] = []
 
     def tell(number: int, frame: Any) -> None:
+        asked.append(number)
         for rank in ranks:
             with contextlib.suppress(ProcessLookupError):
                 rank.send_signal(number)
 
     before = {number: signal.signal(number, tell) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield asked
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

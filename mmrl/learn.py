@@ -65,12 +65,19 @@ class Learner:
         teacher: Policy | None = None,
         gap_limit: float = math.inf,
         checkpointed: bool = False,
+        stale: bool = False,
     ) -> None:
         """algorithm: None is supervised. reference: what the KL penalty compares with. teacher: whom a distill stage follows.
-        gap_limit: nats a token between sampler and learner above which an update is refused. checkpointed: save memory."""
+        gap_limit: nats a token between sampler and learner above which an update is refused. checkpointed: save memory.
+        stale: samples may be of older weights."""
         self.policy, self.stage, self.temperature = policy, stage, temperature
         self.reference, self.critic, self.teacher = reference, critic, teacher
         self.gap_limit, self.checkpointed = gap_limit, checkpointed
+        self.cure = (
+            "with compute.staleness the weights have moved meanwhile: lower the learning rate, or raise that limit knowingly"
+            if stale
+            else "check policy.dtype, policy.attention and the model family"
+        )
         self.rl = stage if isinstance(stage, RlStage) else None
         self.over_vocabulary = isinstance(stage, DistillStage) and stage.divergence in ("reverse", "forward")
         self.what = f"algorithm {algorithm.id!r}: its loss" if algorithm else "the likelihood"
@@ -261,7 +268,7 @@ class Learner:
             self.optimizer.clear()
             raise UserError(
                 f"sampler and learner disagree by {gap:.3f} nats a token (limits.logprob_gap = {self.gap_limit}): what would be "
-                "trained is not what was sampled; check policy.dtype, policy.attention and the model family"
+                f"trained is not what was sampled; {self.cure}"
             )
 
     # -- measurements -----------------------------------------------------------------------------------------------------------

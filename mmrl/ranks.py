@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import gc
 import os
 import threading
 import time
@@ -95,7 +96,13 @@ def told(own: T) -> list[T]:
         return [own]
     found: list[Any] = [None] * count()
     purpose, started = getattr(_thread, "purpose", "main"), time.perf_counter()
-    distributed.all_gather_object(found, own, group=_groups.get(purpose))
+    collects = gc.isenabled()
+    gc.disable()  # it would go over all that was read already, again and again
+    try:
+        distributed.all_gather_object(found, own, group=_groups.get(purpose))
+    finally:
+        if collects:
+            gc.enable()
     if purpose == "main":
         _waited[0] += time.perf_counter() - started
     return found

@@ -27,7 +27,8 @@ def check_unused(config: RunConfig) -> None:
         )
     if compute.tensor_parallel > 1 and compute.sampler != "vllm":
         raise UserError(
-            f"compute.tensor_parallel = {compute.tensor_parallel} is vLLM's, and compute.sampler = {compute.sampler!r}: use 'vllm'"
+            f"compute.tensor_parallel = {compute.tensor_parallel} is vLLM's, and "
+            f"compute.sampler = {compute.sampler!r}: use 'vllm'"
         )
 
 

@@ -113,6 +113,7 @@ def _show_stage(made: Plan, stage: StagePlan) -> None:
     print_table(f"stages.{stage.number} ({stage.kind}): seconds of a step", ["part", "seconds", "share", "limited by"], timed)
     use = f", {stage.flop_use:.0%} of its floating-point rate" if made.machine.kind == "gpu" else ""
     click.echo(
-        f"a step of {work.prompts * made.learners} x {work.group} completions: {stage.step_s:.2f} s, "
-        f"{stage.tokens_per_s:,.0f} tokens a second{use}"
+        f"a step of {work.asked} x {work.group} completions: {stage.step_s:.2f} s, {stage.tokens_per_s:,.0f} tokens a second{use}"
     )
+    if work.asked < made.learners:
+        click.echo(f"{made.learners - work.asked} of {made.learners} learners have no prompt: ask for more in a step")

@@ -53,6 +53,7 @@ def command(
         from mmrl.refuse import check_config, resolved
 
         check_config(resolved(config))  # once, and not by each of them
+        tell(f"starting {config.compute.learners} learners ...")
         raise SystemExit(launch(config.compute.learners, sys.argv[1:]))
     if not speaks():
         quiet()

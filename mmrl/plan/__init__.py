@@ -260,7 +260,7 @@ def _stage(config: RunConfig, number: int, shapes: Shapes, machine: Machine, siz
         certain=sum(p.bytes for p in kept) + activations(shapes, smallest, b, True, weights),
         seconds=tuple([*host[:1], *sample, *host[1:], *learn, *move]),
         step_s=step,
-        tokens_per_s=work.tokens * compute.learners / step,
+        tokens_per_s=work.tokens * work.asked / work.prompts / step,
         flop_use=flops / step / (clock.rate or 1.0),
     )
 

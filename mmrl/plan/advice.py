@@ -51,9 +51,10 @@ class Offload:
     @property
     def words(self) -> str:
         ratio = self.exposed_s / self.forward_s
+        verdict = "would pay" if self.pays else "would not pay"
         return (
-            f"activation offload {'would pay' if self.pays else 'does not pay'}: moving {self.bytes:,} bytes a token and layer "
-            f"to the host and back, beside what is computed, takes {ratio:.1f} times as long as computing the layer again"
+            f"activation offload, which mmrl hasn't, {verdict}: moving {self.bytes:,} bytes a token and layer to the host and "
+            f"back, beside what is computed, takes {ratio:.1f} times as long as computing the layer again"
         )
 
 

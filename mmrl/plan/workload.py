@@ -46,6 +46,8 @@ class Workload:
 
     kind: str
     prompts: int
+    asked: int
+    """Prompts of all learners; where they don't divide evenly, some have one less."""
     group: int
     prompt_tokens: int
     patches: int
@@ -82,8 +84,8 @@ def workload(config: RunConfig, stage: Stage, shapes: Shapes, sizes: Sizes, lear
     """What one of `learners` does in a step of the stage."""
     patches = shapes.patches_of(sizes.pixels)
     prompt_tokens = sizes.text + sizes.images * (shapes.tokens_of(sizes.pixels) + 2)  # with a token before and behind
-    prompts, group, sampled = _counts(stage)
-    prompts = -(-prompts // learners)
+    asked, group, sampled = _counts(stage)
+    prompts = -(-asked // learners)
     minibatches = stage.minibatches if isinstance(stage, RlStage) else 1
     shared = config.train.packing != "per-completion"
     groups = [-(-prompts // minibatches)] * min(minibatches, prompts)
@@ -93,6 +95,7 @@ def workload(config: RunConfig, stage: Stage, shapes: Shapes, sizes: Sizes, lear
     return Workload(
         kind=stage.kind,
         prompts=prompts,
+        asked=asked,
         group=group,
         prompt_tokens=prompt_tokens,
         patches=patches * sizes.images,

@@ -81,6 +81,7 @@ class RlSteps(Steps):
             critic=self.critic(stage.critic) if stage.critic else None,
             gap_limit=torch.inf if limit is None else limit,
             checkpointed=config.train.checkpointing,
+            stale=config.compute.staleness > 0,
         )
         run.collector.critic = self.learner.critic
 
