@@ -1390,11 +1390,10 @@ ENTRIES = {
         to="replicated", each=True, patch=two, seen=both(lambda r: r.spread, True, False), why="each learner holds all of them"
     ),
     "compute.placement": Effect(
-        to="hybrid",
-        also={"compute.engines": 2},
+        to=["separate", "hybrid"],
         each=True,
-        seen=both(lambda r: r.engines, [], [(2, 2, True)]),
-        why="engines of their own, and one here",
+        seen=lambda a, b: (a.engines, b.engines) == ([], [(1, 2, b.data["compute"]["placement"] == "hybrid")]),
+        why="engines of their own, and for the one of them one here",
     ),
     "compute.engines": Effect(
         to=3, also={"compute.placement": "separate"}, seen=both(lambda r: r.engines, [(1, 2, False)], [(3, 2, False)]), why="more"
@@ -1412,6 +1411,7 @@ ENTRIES = {
     ),
     "compute.simulators": Effect(
         to="actors",
+        each=True,
         also={**ACTS, "simulate.lanes": 2},
         seen=lambda a, b: (a.elsewhere, b.elsewhere) == ([], [2, 2]) and a.resets == b.resets and not learns(a, b),
         why="one elsewhere for each lane, which do the same",
