@@ -39,14 +39,18 @@ def save(path: Path, policy: Policy, learner: Learner, state: Mapping[str, Any],
         ranks.first(lambda: _guarded(path, aside, lambda: _write_state(path, state)))
         return
     ranks.first(lambda: _guarded(path, aside, lambda: _cleared(aside)))
-    tensors = learner.state()
-    if shards and policy.root is not None:
-        ranks.each(lambda: _guarded(path, aside, lambda: write_shards(tensors, aside / SHARDS)))
-        tensors = {}
-    else:
-        tensors = on_first(tensors)
+    _save_learner(path, aside, learner, shards and policy.root is not None)  # first: some tensors are the weights themselves
     with learner.optimizer.averaged(), whole(policy.root):
-        ranks.first(lambda: _guarded(path, aside, lambda: _write(path, aside, policy, tensors, state)))
+        ranks.first(lambda: _guarded(path, aside, lambda: _write(path, aside, policy, state)))
+
+
+def _save_learner(path: Path, aside: Path, learner: Learner, shards: bool) -> None:
+    tensors = learner.state()
+    if shards:
+        ranks.each(lambda: _guarded(path, aside, lambda: write_shards(tensors, aside / SHARDS)))
+        return
+    found = on_first(tensors)
+    ranks.first(lambda: _guarded(path, aside, lambda: save_file(found, aside / LEARNER)))
 
 
 def _cleared(aside: Path) -> None:
@@ -54,10 +58,8 @@ def _cleared(aside: Path) -> None:
     aside.mkdir(parents=True)
 
 
-def _write(path: Path, aside: Path, policy: Policy, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
+def _write(path: Path, aside: Path, policy: Policy, state: Mapping[str, Any]) -> None:
     policy.save(aside / POLICY)
-    if not (aside / SHARDS).exists():
-        save_file(dict(tensors), aside / LEARNER)
     _write_state(aside, state)
     _flush(aside)
     os.rename(aside, path)

@@ -199,10 +199,10 @@ class Optimizer:
     @torch.no_grad()
     def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Restore what `state` returned. ValueError for the state of other weights."""
-        keys: dict[str, set[str]] = {}
-        for path in tensors:
+        keys: dict[str, list[str]] = {}
+        for path in sorted(tensors):  # all ranks gather what is spread in the same order
             name, key = path.rsplit("/", 1)
-            keys.setdefault(name, set()).add(key)
+            keys.setdefault(name, []).append(key)
         if others := sorted(keys.keys() - {name for name, _ in self.named}):
             raise ValueError(f"its optimiser moves {len(others)} weights that this model hasn't, such as {others[0]}")
         means = {id(m): a for m, a in zip(self.policy, self.averages, strict=False)}

@@ -165,14 +165,15 @@ def figures(own: Mapping[str, float]) -> dict[str, float]:
     return {name: sum(values) / (len(values) if name.endswith("_share") else 1) for name, values in found.items()}
 
 
-def waiting() -> dict[str, float]:
-    """`ranks/waiting`: how long the rank that waited most has waited for the others since this was last asked for, in seconds;
-    nothing for one process. What a thread beside the main one waited doesn't count."""
-    if not _is_one_of_several():
-        return {}
-    longest = max(told(_waited[0]))
+def start_waiting() -> None:
+    """From now on, what this rank waits counts in `waiting`."""
     _waited[0] = 0.0
-    return {"ranks/waiting": longest}
+
+
+def waiting() -> dict[str, float]:
+    """`ranks/waiting`: how long the rank that waited most has waited for the others since `start_waiting`, in seconds; nothing
+    for one process. What a thread beside the main one waited doesn't count."""
+    return {"ranks/waiting": max(told(_waited[0]))} if _is_one_of_several() else {}
 
 
 def any_of(own: bool) -> bool:

@@ -213,6 +213,7 @@ class Run:
 
     def step(self, stage: Training) -> None:
         started = time.perf_counter()
+        ranks.start_waiting()
         self._timed = {"process": 0.0, "generate": 0.0, "judge": 0.0, "update": 0.0, "other": 0.0}
         metrics = self.steps()
         self.at.step += 1

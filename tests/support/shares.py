@@ -64,7 +64,7 @@ class Mixed(Task):
 
 
 def slow(case):
-    """Takes its time for one of the prompts in four."""
-    if case.answer.endswith(("1", "5", "9")):
+    """Takes its time in one of several ranks."""
+    if os.environ.get("LEARNERS_RANK") == "1":
         time.sleep(0.4)
     return min(0.9, sum(ord(c) % 17 for c in case.completion) / 400)

@@ -71,6 +71,22 @@ def test_the_policy_is_saved_as_its_mean_and_the_learner_as_it_trains(tmp_path):
     assert (tmp_path / "step-000003" / "policy" / "model.txt").read_text() == "mean"
 
 
+def test_the_learner_is_saved_as_it_trains_where_its_tensors_are_the_weights(tmp_path):
+    weights, mean = torch.tensor([1.0, 2.0]), torch.tensor([5.0, 6.0])
+
+    class Exchanging(Learner):
+        @contextlib.contextmanager
+        def averaged(self):
+            with super().averaged():
+                trained = weights.clone()
+                weights.copy_(mean)
+                yield
+                weights.copy_(trained)
+
+    checkpoint.save(tmp_path / "step-000003", Weights(), Exchanging({"optimizer/w/master": weights}), {})
+    assert checkpoint.load(tmp_path / "step-000003")[1]["optimizer/w/master"].tolist() == [1.0, 2.0]
+
+
 def test_the_same_step_again_renews_the_state_and_nothing_else(tmp_path):
     path = tmp_path / "step-000003"
     checkpoint.save(path, Weights("first"), Learner(STATE), {"best_step": None})
