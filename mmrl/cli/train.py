@@ -69,26 +69,27 @@ def command(
         if smoke:
             show.note("a smoke run: a tiny model and a few steps show that it works, not that it learns")
         try:
-            _train(config, show, cluster, resume, overwrite or (smoke and _is_smoke(path)))
+            folder = _train(config, show, cluster, resume, overwrite or (smoke and _is_smoke(path)))
         except (KeyboardInterrupt, UserError):
             if show.title:  # it had begun
                 _stopped(path, show)
             raise
-    if path.is_dir() or not cluster:
+    path = folder.path if folder else path
+    if path.is_dir():
         _close(path, write_report(path), show)
     else:  # a terminal beside the cluster, which doesn't see its files
         show.console.print(f"\nfinished: the run is in {path} on the cluster", highlight=False, markup=False, soft_wrap=True)
 
 
-def _train(config: Any, show: Any, cluster: str | None, resume: bool, overwrite: bool) -> None:
+def _train(config: Any, show: Any, cluster: str | None, resume: bool, overwrite: bool) -> Any:
+    """The run's folder; None on a cluster, whose files may be elsewhere."""
     if cluster:
         from mmrl.cluster import train_on_cluster
 
-        train_on_cluster(config, show, cluster, resume=resume, overwrite=overwrite)
-    else:
-        from mmrl.start import train
+        return train_on_cluster(config, show, cluster, resume=resume, overwrite=overwrite)
+    from mmrl.start import train
 
-        train(config, show, resume=resume, overwrite=overwrite)
+    return train(config, show, resume=resume, overwrite=overwrite)
 
 
 def _is_smoke(path: Path) -> bool:

@@ -302,6 +302,38 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
             ),
             Chart(title="Seconds per step", keys=("time/*",), unit="s", stacked=True, hint="By part of the step."),
             Chart(
+                title="Seconds beside the learner",
+                keys=("ahead/*",),
+                unit="s",
+                stacked=True,
+                hint="Sampling for later steps, by part. What the learner waits for it is in the chart before.",
+            ),
+            Chart(
+                title="Waiting for other learners",
+                keys=("ranks/waiting",),
+                unit="s",
+                zero=True,
+                hint="Of the learner that waited most, in a step. Much of it says that one has longer completions or a slower machine.",
+            ),
+            Chart(
+                title="Versions behind",
+                keys=("staleness/mean", "staleness/max"),
+                zero=True,
+                hint="Steps that the sampling weights were behind the learner's; at most compute.staleness.",
+            ),
+            Chart(
+                title="Weight of samples",
+                keys=("importance/mean",),
+                hint="How likely they are under the learner, against the sampler. Near 1 both are the same policy.",
+            ),
+            Chart(
+                title="Weights cut by their cap",
+                keys=("importance/cut_share",),
+                unit="%",
+                zero=True,
+                hint="Samples that the learner finds much likelier. Where they are many, the sampler is too far behind.",
+            ),
+            Chart(
                 title="Simulator steps a second",
                 keys=("simulator/steps_per_s",),
                 zero=True,
@@ -323,6 +355,6 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
         ),
     ),
 )
-PARTS = ("generate", "update", "judge", "process", "other", "evaluate")
+PARTS = ("generate", "update", "judge", "process", "other", "evaluate", "wait")
 """Parts of the time, in the order of their colours."""
 HIDDEN = ("time/step", "simulator/steps")  # the sum of what the stacked chart shows; what the speed is made of

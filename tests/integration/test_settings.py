@@ -244,9 +244,9 @@ def test_the_gap_between_sampler_and_learner_stops_where_the_limits_say(tmp_path
 def test_sampling_follows_the_run_file_and_every_step_has_a_seed_of_its_own(tmp_path, monkeypatch):
     asked, generate = [], LocalGenerator.generate
 
-    def keep(self, inputs, group_size, sampling):
+    def keep(self, inputs, group_size, sampling, numbers=()):
         asked.append((self.batch_size, len(inputs), group_size, sampling.max_tokens, sampling.temperature, sampling.seed))
-        return generate(self, inputs, group_size, sampling)
+        return generate(self, inputs, group_size, sampling, numbers)
 
     monkeypatch.setattr(LocalGenerator, "generate", keep)
     settings = {"max_tokens": 5, "temperature": 0.7, "batch_size": 9}
@@ -471,10 +471,10 @@ def test_an_interrupt_in_the_middle_of_an_update_keeps_nothing(tmp_path, monkeyp
 def test_any_failure_beside_an_update_keeps_the_last_finished_step(tmp_path, monkeypatch):
     collect = mmrl.collect.turns.TurnCollector.collect
 
-    def bug(self, *args, version):
+    def bug(self, *args, version, numbers):
         if version == 2:
             raise RuntimeError("a bug")
-        return collect(self, *args, version=version)
+        return collect(self, *args, version=version, numbers=numbers)
 
     monkeypatch.setattr(mmrl.collect.turns.TurnCollector, "collect", bug)
     with pytest.raises(RuntimeError, match="a bug"):
