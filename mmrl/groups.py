@@ -41,9 +41,7 @@ class Group:
         """What other ranks are told: all but pictures and what the model reads of them."""
         prompt = without_media(self.prompt)
         told = [light(r, prompt) for r in self.rollouts]
-        return replace(
-            self, prompt=prompt, inputs=None, rollouts=told, beside=[g.light for g in self.beside], elsewhere=True
-        )
+        return replace(self, prompt=prompt, inputs=None, rollouts=told, beside=[g.light for g in self.beside], elsewhere=True)
 
     @property
     def rewards(self) -> list[float]:

@@ -231,11 +231,7 @@ class VLM:
 
     def _forward(self, micro: MicroBatch, states: bool) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
         """(values_L, head, states [L + R, H]): head(values_L) are the logits that predict each target token."""
-        mask = (
-            prefix_mask(micro.segment_BS, self.model.dtype)
-            if micro.positions is not None
-            else (micro.segment_BS >= 0).long()
-        )
+        mask = prefix_mask(micro.segment_BS, self.model.dtype) if micro.positions is not None else (micro.segment_BS >= 0).long()
         at_Q = torch.cat([micro.source_L, micro.final_R]) if states else None
         return self.family.logits(micro.ids_BS, mask, micro.positions, micro.media, micro.source_L, at_Q)
 

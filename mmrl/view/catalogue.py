@@ -313,7 +313,7 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 keys=("ranks/waiting",),
                 unit="s",
                 zero=True,
-                hint="Of the learner that waited most, in a step. Much of it says that one has longer completions or a slower machine.",
+                hint="Of the learner that waited most. Much says that another has longer completions or a slower machine.",
             ),
             Chart(
                 title="Versions behind",
