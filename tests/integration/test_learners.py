@@ -102,7 +102,7 @@ def test_two_learners_do_what_one_does(alone, played):
     assert not {name: apart[:5] for name, apart in found.items() if apart}
     for name in learners.CASES:
         steps = metrics(alone[name])
-        assert len(steps) == (2 if name == "slow" else 10), name
+        assert len(steps) == (2 if name in ("slow", "asked otherwise") else 10), name
         assert any(s["grad_norm"] > 0 for s in steps), f"{name}: nothing was learned"
         assert all("ranks/waiting" in s for s in metrics(played[name][0])) and "ranks/waiting" not in steps[0]
 
@@ -129,7 +129,9 @@ def test_the_cases_have_what_they_are_about(alone, played):
     for share in [alone["texts alone"], *played["texts alone"]]:
         moved = {part_of(k) for k, v in share["weights"].items() if not torch.equal(v, before[k])}
         assert moved == {"language"} or moved == {"language", "head"}, "weight decay pulls at nothing that wasn't looked with"
-    kinds = {row["kind"] if "kind" in row else row["prompt_id"].split("-")[1] for row in alone["clips"]["trajectory"][1]}
+    first = alone["asked otherwise"]["trajectory"][0][0][1]
+    assert {"blank", "shuffled", "sparse_to_dense", "pass@2"} <= first["extra"].keys()
+    kinds = {row["prompt_id"].split("-")[1] for row in alone["clips"]["trajectory"][1]}
     assert kinds == {"clip", "picture", "two", "large"}
 
 

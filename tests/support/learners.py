@@ -101,6 +101,14 @@ CASES: dict[str, dict[str, Any]] = {
     "adafactor": case(SFT | {"optimizer": "adafactor"}, **REPLICATED),
     "muon, sharded": case(SFT | {"optimizer": "muon"}),
     "ahead": rl(importance="truncate", also={"compute": {"staleness": 1}, "checkpoint": {"every": 4}}),
+    "asked otherwise": rl(
+        ["clip", "text", "picture"],
+        steps=2,
+        also={
+            "policy": {"model": MODEL, "video": {"max_frames": 4}},
+            "evaluate": {"n": 7, "samples": 2, "temperature": 0.8, "blank": True, "shuffled": True, "frames": [2, 4]},
+        },
+    ),
     "slow": case({**RL, "steps": 2, "prompts_per_step": 2, "group_size": 2}, tasks=["picture"])
     | {"tasks": [{"id": "shares/mixed", "options": {"kinds": ["picture"]}, "verifiers": {"shares/slow": 1.0}}]},
     "resumed": rl(
