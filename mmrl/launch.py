@@ -48,15 +48,16 @@ def speaks() -> bool:
     return os.environ.get("RANK", "0") == "0" or not is_rank()
 
 
-def launch(learners: int, arguments: Sequence[str]) -> int:
-    """Run `mmrl ARGUMENTS` in so many processes that find each other, and wait for them; returns the exit code.
+def launch(learners: int, arguments: Sequence[str], on_gpu: bool = True) -> int:
+    """Run `mmrl ARGUMENTS` in so many processes that find each other, and wait for them; returns the exit code. on_gpu: each
+    wants a GPU, if this machine has any.
 
     Ctrl-C and a termination signal reach all of them; none outlives this process.
     """
     import torch
     from torch import distributed
 
-    if torch.cuda.is_available() and torch.cuda.device_count() < learners:
+    if on_gpu and torch.cuda.is_available() and torch.cuda.device_count() < learners:
         raise UserError(
             f"compute.learners = {learners}, and this machine has {torch.cuda.device_count()} GPUs: lower it, or start the run "
             "on several machines with torchrun or --cluster"

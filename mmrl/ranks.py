@@ -195,8 +195,9 @@ def speaking(purpose: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def joined() -> Iterator[None]:
-    """Inside, the processes that torchrun (or `mmrl.launch`, or Ray) started know of each other.
+def joined(on_gpu: bool = True) -> Iterator[None]:
+    """Inside, the processes that torchrun (or `mmrl.launch`, or Ray) started know of each other. on_gpu: each takes one of this
+    machine's GPUs, if there are any.
 
     A UserError inside is the first rank's to tell: where all of them end by one, the others end in silence.
     """
@@ -205,7 +206,7 @@ def joined() -> Iterator[None]:
         return
     own = not distributed.is_initialized()
     if own:
-        _begin()
+        _begin(on_gpu and torch.cuda.is_available())
     for purpose in ("main", "ahead", "leaving"):
         _groups[purpose] = distributed.new_group(backend="gloo", timeout=PATIENCE)
     _left.clear()
@@ -232,10 +233,10 @@ def joined() -> Iterator[None]:
             distributed.destroy_process_group()
 
 
-def _begin() -> None:
+def _begin(on_gpu: bool) -> None:
     where = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
     device = None
-    if torch.cuda.is_available():
+    if on_gpu:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         torch.cuda.set_device(device)
     try:

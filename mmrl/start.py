@@ -54,7 +54,7 @@ def train(
     learned is kept in a checkpoint, and `resume=True` goes on as if nothing had happened. begun: is given the run before it goes,
     so that somebody else can stop it (`Run.stop`).
     """
-    with ranks.joined(), within_memory(config), contextlib.ExitStack() as held:
+    with ranks.joined(config.policy.device != "cpu"), within_memory(config), contextlib.ExitStack() as held:
         config = counted(resolved(config))
         path = Path(config.runs) / config.name
         tasks = check_config(config)

@@ -54,7 +54,7 @@ def command(
 
         check_config(resolved(config))  # once, and not by each of them
         tell(f"starting {config.compute.learners} learners ...")
-        raise SystemExit(launch(config.compute.learners, sys.argv[1:]))
+        raise SystemExit(launch(config.compute.learners, sys.argv[1:], on_gpu=config.policy.device != "cpu"))
     if not speaks():
         quiet()
         _train(config, Unheard(), None, resume, overwrite)
