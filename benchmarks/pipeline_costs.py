@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from model_shapes import shape
 from pipeline_model import Costs, Job, Network, spread_for
-from shapes import shape
 
 H200 = {
     "published": {

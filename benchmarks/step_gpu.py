@@ -48,7 +48,7 @@ from mmrl.policies import tiny
 from mmrl.policies.vlm import VLM
 from mmrl.schema import LoraConfig, PolicyConfig, RlStage
 from mmrl.types import Credit, Prompt, user
-from shapes import TEXT, TIED, VISION, Shape, shape_of
+from model_shapes import TEXT, TIED, VISION, Shape, shape_of
 
 WORK = dict(prompts=64, group=5, prompt_tokens=1000, tokens=200, pixels=512, steps=3, budget=16384)
 TINY = WORK | dict(prompts=4, prompt_tokens=80, tokens=16, pixels=112, steps=2)

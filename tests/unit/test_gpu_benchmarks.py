@@ -20,7 +20,7 @@ def test_the_arithmetic_counts_the_weights_of_the_model_that_is_built(size, tied
 
     from mmrl.compat import prepare_torchvision
     from mmrl.policies import tiny
-    from shapes import shape, shape_of
+    from model_shapes import shape, shape_of
 
     prepare_torchvision()
     small, _ = tiny.build("qwen2_5_vl")
@@ -40,7 +40,7 @@ def test_a_step_needs_what_its_matrices_come_to():
     import step_gpu
     from torch.utils.flop_counter import FlopCounterMode
 
-    from shapes import shape_of
+    from model_shapes import shape_of
 
     policy = step_gpu.loaded("tiny", "cpu", "float32")
     (prompt,) = step_gpu.prompts_of(policy, 1, 112, 200)

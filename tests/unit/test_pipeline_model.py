@@ -13,8 +13,8 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 import pipeline_costs as sources
 import pipeline_model as model
+from model_shapes import shape
 from pipeline_model import Costs, Faults, Job, Network
-from shapes import shape
 
 EVEN = Job(prompts=8, group=4, prompt_tokens=100, length=50, spread=0.0, limit=64)
 UNEVEN = replace(EVEN, prompts=32, spread=0.8)
