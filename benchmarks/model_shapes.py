@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-VOCABULARY = 151936
-TEXT = {
-    "3b": dict(hidden_size=2048, intermediate_size=11008, num_hidden_layers=36, num_attention_heads=16, num_key_value_heads=2),
-    "7b": dict(hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, num_attention_heads=28, num_key_value_heads=4),
-    "72b": dict(hidden_size=8192, intermediate_size=29568, num_hidden_layers=80, num_attention_heads=64, num_key_value_heads=8),
-}
-"""`text_config` of their config.json; heads are 128 wide."""
-VISION = dict(depth=32, hidden_size=1280, intermediate_size=3420, num_heads=16, patch_size=14)
-"""`vision_config`; 72b's MLP is 3456 wide, 1% more."""
-TIED = {"3b": True, "7b": False, "72b": False}
-"""Whether the output layer shares the embedding's weights."""
+from mmrl.plan.published import PUBLISHED
+
+CONFIGS = {size: PUBLISHED[f"Qwen/Qwen2.5-VL-{size.upper()}"] for size in ("3b", "7b", "72b")}
+"""Their config.json, as `mmrl plan` knows them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +54,8 @@ class Shape:
 
 def shape(size: str) -> Shape:
     """Of a published size."""
-    return shape_of(TEXT[size] | {"head_dim": 128, "vocab_size": VOCABULARY}, VISION, tied=TIED[size])
+    config = CONFIGS[size]
+    return shape_of(config["text_config"], config["vision_config"], tied=config["tie_word_embeddings"])
 
 
 def shape_of(text: dict, vision: dict, tied: bool) -> Shape:

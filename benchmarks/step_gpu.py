@@ -48,7 +48,7 @@ from mmrl.policies import tiny
 from mmrl.policies.vlm import VLM
 from mmrl.schema import LoraConfig, PolicyConfig, RlStage
 from mmrl.types import Credit, Prompt, user
-from model_shapes import TEXT, TIED, VISION, Shape, shape_of
+from model_shapes import CONFIGS, Shape, shape_of
 
 WORK = dict(prompts=64, group=5, prompt_tokens=1000, tokens=200, pixels=512, steps=3, budget=16384)
 TINY = WORK | dict(prompts=4, prompt_tokens=80, tokens=16, pixels=112, steps=2)
@@ -60,13 +60,15 @@ def config_of(size: str, small: Any) -> Any:
     """The published shapes with the ids of a tiny model's config, so that its processor serves."""
     import transformers
 
-    text = small.text_config.to_dict() | TEXT[size] | {"vocab_size": 151936, "rope_theta": 1e6, "layer_types": None}
-    text["tie_word_embeddings"] = TIED[size]
+    published, tied = CONFIGS[size], CONFIGS[size]["tie_word_embeddings"]
+    text = small.text_config.to_dict() | published["text_config"] | {"rope_theta": 1e6, "layer_types": None}
+    text["tie_word_embeddings"] = tied
     text["rope_parameters"] = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}
-    vision = VISION | dict(out_hidden_size=TEXT[size]["hidden_size"], window_size=112, fullatt_block_indexes=[7, 15, 23, 31])
     names = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
     ids = {name: getattr(small, name) for name in names}
-    return transformers.Qwen2_5_VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=TIED[size], **ids)
+    return transformers.Qwen2_5_VLConfig(
+        text_config=text, vision_config=published["vision_config"], tie_word_embeddings=tied, **ids
+    )
 
 
 def checkpoint(size: str) -> str:

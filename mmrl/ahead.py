@@ -7,18 +7,14 @@ from, whoever is quicker. With `staleness = 0` none of this is there.
 
 from __future__ import annotations
 
-import contextlib
-import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from mmrl import ranks
-from mmrl.algorithms.presets import load_algorithm
-from mmrl.errors import UserError
-from mmrl.schema import RlStage, RunConfig
+from mmrl.metrics import Clock
 from mmrl.types import Rollout
 
 T = TypeVar("T")
@@ -62,7 +58,8 @@ class Ahead(Generic[T]):
         """What this step learns from. last: the last step that may be sampled for before this one is learned: nobody samples
         while the run is evaluated or saved."""
         if not self.jobs:
-            self._start(Moment(step, stage_step, step))
+            self.refresh()
+            self._submit(Moment(step, stage_step, step))
         moment, job = self.jobs.popleft()
         assert moment.step == step, f"step {step} got what was sampled for step {moment.step}"
         found = job.result()
@@ -71,10 +68,6 @@ class Ahead(Generic[T]):
             for ahead in range(1, min(self.depth, last - step) + 1):
                 self._submit(Moment(step + ahead, stage_step + ahead, step))
         return found
-
-    def _start(self, moment: Moment) -> None:
-        self.refresh()
-        self._submit(moment)
 
     def _submit(self, moment: Moment) -> None:
         self.jobs.append((moment, self.pool.submit(self._work, moment)))
@@ -94,19 +87,6 @@ class Ahead(Generic[T]):
         self.jobs.clear()
 
 
-class Clock:
-    """Seconds by part, of one step's sampling."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextlib.contextmanager
-    def __call__(self, part: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - started
-
-
 def lag(rollouts: Sequence[Rollout], step: int, bound: int) -> dict[str, float]:
     """How many versions behind the tokens are that a step learns from. RuntimeError above the bound, which the schedule keeps."""
     behind = [(step - turn.version, len(turn.token_ids)) for rollout in rollouts for turn in rollout.turns if turn.token_ids]
@@ -115,34 +95,3 @@ def lag(rollouts: Sequence[Rollout], step: int, bound: int) -> dict[str, float]:
         raise RuntimeError(f"step {step + 1} got tokens of weights {most} versions old, above compute.staleness = {bound}")
     tokens = sum(count for _, count in behind)
     return {"staleness/mean": sum(v * n for v, n in behind) / tokens if tokens else 0.0, "staleness/max": float(most)}
-
-
-def corrected(stage: RlStage, staleness: int) -> RlStage:
-    """The stage with the importance correction on, where a run file with `staleness` doesn't say."""
-    if not staleness or "importance" in stage.model_fields_set:
-        return stage
-    return RlStage.model_validate({**stage.model_dump(exclude_unset=True), "importance": "truncate"})
-
-
-def check_staleness(config: RunConfig, acts: bool) -> None:
-    """UserError for what can't be sampled while the learner learns."""
-    k = config.compute.staleness
-    if k and acts:
-        raise UserError(f"compute.staleness = {k} is for policies that write, and {config.policy.kind!r} acts: leave it out")
-    for number, stage in enumerate(config.stages):
-        if not k or not isinstance(stage, RlStage):
-            continue
-        cure = "leave one of them out"
-        if stage.importance == "off":
-            raise UserError(
-                f'stages.{number}.importance = "off" with compute.staleness = {k}: what older weights sampled must be weighed; '
-                'use "truncate" or "mask"'
-            )
-        if "baselines_N" in load_algorithm(stage.algorithm, stage.settings, config.generate.max_tokens).needs:
-            raise UserError(
-                f"stages.{number}.algorithm = {stage.algorithm!r} compares with greedy answers of today's weights, and "
-                f"compute.staleness = {k} samples with older ones: {cure}"
-            )
-        for key in ("imitation", "condition"):
-            if getattr(stage, key):
-                raise UserError(f"stages.{number}.{key} reads prompts while compute.staleness = {k} samples others: {cure}")

@@ -21,7 +21,7 @@ from mmrl.errors import UserError
 from mmrl.learn import Learner
 from mmrl.policies.policy import Policy
 from mmrl.policies.shard import on_first, whole
-from mmrl.policies.shards import Shards, write_shards
+from mmrl.policies.shard_files import Shards, write_shards
 
 POLICY, LEARNER, SHARDS, STATE = "policy", "learner.safetensors", "learner", "state.json"
 

@@ -23,7 +23,7 @@ from mmrl.policies.policy import Policy
 from mmrl.policies.recompute import checkpointing
 from mmrl.policies.reference import Reference
 from mmrl.policies.shard import like
-from mmrl.policies.shards import Under
+from mmrl.policies.shard_files import Under
 from mmrl.policies.vlm import VLM
 from mmrl.ranks import total
 from mmrl.schema import DistillStage, RlStage, Training

@@ -1,10 +1,12 @@
-"""The figures of a step, from what was sampled and how it was scored."""
+"""The figures of a step: of what was sampled and how it was scored, and how long its parts took."""
 
 from __future__ import annotations
 
+import contextlib
 import statistics
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
@@ -12,6 +14,19 @@ from mmrl.types import Rollout, Score
 
 FEW_GROUPS = 4
 """Fewer groups than this are too few to say that the policy answers all of them alike."""
+
+
+class Clock:
+    """Seconds by part: what is done inside `clock(PART)` counts as its."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def __call__(self, part: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - started
 
 
 def rl_metrics(rollouts: Sequence[Rollout], scores: Sequence[Score], advantages: torch.Tensor) -> dict[str, float]:

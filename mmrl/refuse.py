@@ -9,7 +9,6 @@ import torch
 from pydantic import ValidationError
 
 from mmrl import plugins, ranks
-from mmrl.ahead import corrected
 from mmrl.algorithms.loss import negative_log_likelihood, policy_gradient
 from mmrl.algorithms.presets import load_algorithm, settings_of, with_defaults
 from mmrl.config import check_ranges, explain
@@ -34,6 +33,13 @@ def resolved(config: RunConfig) -> RunConfig:
         return RunConfig.model_validate(config.model_copy(update={"stages": stages}).model_dump(exclude_unset=True))
     except ValidationError as error:
         raise UserError(f"the run file with the defaults of its algorithms: {explain(error)}") from None
+
+
+def corrected(stage: RlStage, staleness: int) -> RlStage:
+    """The stage with the importance correction on, where a run file with `staleness` doesn't say."""
+    if not staleness or "importance" in stage.model_fields_set:
+        return stage
+    return RlStage.model_validate({**stage.model_dump(exclude_unset=True), "importance": "truncate"})
 
 
 def check_config(config: RunConfig) -> dict[str, Task]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from mmrl.actors import imported
-from mmrl.ahead import check_staleness
+from mmrl.algorithms.presets import load_algorithm
 from mmrl.errors import UserError
-from mmrl.schema import RunConfig
+from mmrl.schema import RlStage, RunConfig
 
 
 def check_compute(config: RunConfig, acts: bool) -> None:
@@ -90,3 +90,27 @@ def check_learners(config: RunConfig, acts: bool) -> None:
                 f'stages.{number}.optimizer = "adafactor" can\'t step weights that are spread over {several}: take another, or '
                 'compute.weights = "replicated"'
             )
+
+
+def check_staleness(config: RunConfig, acts: bool) -> None:
+    """UserError for what can't be sampled while the learner learns."""
+    k = config.compute.staleness
+    if k and acts:
+        raise UserError(f"compute.staleness = {k} is for policies that write, and {config.policy.kind!r} acts: leave it out")
+    for number, stage in enumerate(config.stages):
+        if not k or not isinstance(stage, RlStage):
+            continue
+        cure = "leave one of them out"
+        if stage.importance == "off":
+            raise UserError(
+                f'stages.{number}.importance = "off" with compute.staleness = {k}: what older weights sampled must be weighed; '
+                'use "truncate" or "mask"'
+            )
+        if "baselines_N" in load_algorithm(stage.algorithm, stage.settings, config.generate.max_tokens).needs:
+            raise UserError(
+                f"stages.{number}.algorithm = {stage.algorithm!r} compares with greedy answers of today's weights, and "
+                f"compute.staleness = {k} samples with older ones: {cure}"
+            )
+        for key in ("imitation", "condition"):
+            if getattr(stage, key):
+                raise UserError(f"stages.{number}.{key} reads prompts while compute.staleness = {k} samples others: {cure}")

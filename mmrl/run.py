@@ -22,6 +22,7 @@ from mmrl.generate.sampling import Sampling
 from mmrl.groups import Group
 from mmrl.interfaces import Task
 from mmrl.judge import Judge, lost
+from mmrl.metrics import Clock
 from mmrl.packer import packer_of
 from mmrl.policies.policy import Policy
 from mmrl.record import RunFolder
@@ -101,7 +102,8 @@ class Run:
         """Set from outside: stop at the end of this step."""
         self.consistent = True
         """The weights are those after `at.step` steps; not so in the middle of an update."""
-        self._timed: dict[str, float] = {}
+        self.clock = Clock()
+        """Whatever is done inside `clock(PART)` counts as `time/PART` of the step."""
         self._lost_steps = 0
         """In a row, in which no episode was left."""
 
@@ -142,13 +144,6 @@ class Run:
         """Something that a person should know and that doesn't end the run. step: the one under way when it isn't given."""
         self.folder.error(self.at.step + 1 if step is None else step, where, what)
         self.progress.note(what)
-
-    @contextlib.contextmanager
-    def clock(self, part: str) -> Iterator[None]:
-        """Whatever is done inside counts as `time/PART`."""
-        started = time.perf_counter()
-        yield
-        self._timed[part] = self._timed.get(part, 0.0) + time.perf_counter() - started
 
     # -- stages ---------------------------------------------------------------------------------------------------------
 
@@ -214,16 +209,16 @@ class Run:
     def step(self, stage: Training) -> None:
         started = time.perf_counter()
         ranks.start_waiting()
-        self._timed = {"process": 0.0, "generate": 0.0, "judge": 0.0, "update": 0.0, "other": 0.0}
+        self.clock.seconds = {"process": 0.0, "generate": 0.0, "judge": 0.0, "update": 0.0, "other": 0.0}
         metrics = self.steps()
         self.at.step += 1
         self.at.stage_step += 1
         self.at.source = self.steps.state()
         self.consistent = True
         total = time.perf_counter() - started
-        self._timed["other"] = total - sum(v for k, v in self._timed.items() if k != "other")
-        metrics |= {f"time/{k}": v for k, v in self._timed.items()} | {"time/step": total} | ranks.waiting()
-        for part, seconds in self._timed.items():
+        self.clock.seconds["other"] = total - sum(v for k, v in self.clock.seconds.items() if k != "other")
+        metrics |= {f"time/{k}": v for k, v in self.clock.seconds.items()} | {"time/step": total} | ranks.waiting()
+        for part, seconds in self.clock.seconds.items():
             self.at.seconds[part] = self.at.seconds.get(part, 0.0) + seconds
         self.folder.metrics(self.at.step, stage.kind, metrics)
         self.progress.step_finished(self.at.step, metrics)

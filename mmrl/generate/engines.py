@@ -24,6 +24,7 @@ from mmrl.generate.twin import TwinGenerator
 from mmrl.generate.weights import versions
 from mmrl.policies.lora import is_adapter
 from mmrl.policies.reading import PromptInputs
+from mmrl.policies.shard import full
 from mmrl.policies.vlm import VLM
 from mmrl.schema import RunConfig
 from mmrl.targets import one_line
@@ -198,6 +199,7 @@ class Engine:
             import ray
 
             take(self.policy, ray.get(weights[0]))
+            self.generator.wake()  # what has weights of its own looks at the policy's only then
             self.version = version
         return self.generator.generate(inputs, group_size, sampling, numbers)
 
@@ -218,8 +220,7 @@ def packed_weights(policy: VLM) -> Packed:
     for name, parameter in policy.model.named_parameters():
         if policy.lora and not is_adapter(name):
             continue
-        value = parameter.detach()
-        value = value.full_tensor() if hasattr(value, "full_tensor") else value  # each learner may hold a part of it
+        value = full(parameter.detach())
         data_B = value.contiguous().reshape(-1).view(torch.uint8).cpu().numpy()
         found[name] = (str(value.dtype).removeprefix("torch."), tuple(value.shape), data_B)
     return found

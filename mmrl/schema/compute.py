@@ -10,7 +10,7 @@ from mmrl.schema.base import Count, Positive, Section
 
 
 class ComputeConfig(Section):
-    """`[compute]`: on what a run runs; only `staleness` changes its result beyond rounding."""
+    """`[compute]`: on what a run runs; only `sampler` and `staleness` change its result beyond rounding."""
 
     sampler: Literal["local", "vllm"] = "local"
     """What completions are sampled with: mmrl itself, or vLLM."""

@@ -18,7 +18,8 @@ from mmrl.cluster.relay import Relay, Teller, said_by
 from mmrl.cluster.room import Wanted, check_room, lacking
 from mmrl.errors import UserError
 from mmrl.evaluate import Evaluation, Item
-from mmrl.generate.engines import packed_weights, take
+from mmrl.generate.engines import Engine, packed_weights, take
+from mmrl.generate.sampling import Sampling
 from mmrl.policies.vlm import VLM
 from mmrl.schema import ComputeConfig, LoraConfig, PolicyConfig
 
@@ -319,3 +320,29 @@ def test_no_variable_but_the_plugins_goes_to_other_nodes(monkeypatch):
     monkeypatch.setenv("A_SECRET", "x")
     assert switches()["MMRL_PLUGINS"] == "toy" and all(name.startswith("MMRL_") for name in switches())
     assert "A_SECRET" in os.environ
+
+
+def test_an_engine_tells_its_sampler_that_the_weights_are_others(monkeypatch):
+    """vLLM has weights of its own: between waking and resting it doesn't look at the policy's."""
+    held = {}
+
+    class Copying:
+        def __init__(self, policy):
+            self.policy = policy
+            self.wake()
+
+        def wake(self):
+            held["weight"] = self.policy.model.get_output_embeddings().weight.detach().clone()
+
+        def generate(self, *asked):
+            return held["weight"]
+
+    policy, learner = (VLM(PolicyConfig(model="tiny:qwen2_5_vl:hidden=32,layers=1"), seed=seed) for seed in (0, 1))
+    engine = object.__new__(Engine)
+    engine.policy, engine.version, engine.generator = policy, 0, Copying(policy)
+    monkeypatch.setattr("ray.get", lambda packed: packed)
+    sampling = Sampling(max_tokens=1, temperature=1.0)
+    before = policy.model.get_output_embeddings().weight.detach().clone()
+    assert torch.equal(engine.generate(0, [None], [], 1, sampling, []), before)
+    found = engine.generate(1, [packed_weights(learner)], [], 1, sampling, [])
+    assert torch.equal(found, learner.model.get_output_embeddings().weight) and not torch.equal(found, before)

@@ -12,7 +12,6 @@ import torch
 
 pytest.importorskip("vllm", reason="vLLM is not installed: make engines")
 
-import footages
 from vllm_cases import FAMILY, GAP, sampled, varied
 
 import vlm_cases as cases
@@ -45,11 +44,6 @@ def generator(policy):
     made.ready()
     yield made
     made.close()
-
-
-@pytest.fixture(scope="module")
-def clip(tmp_path_factory):
-    return str(footages.write(tmp_path_factory.mktemp("clips") / "clip.mp4", footages.frames(50), fps=10))
 
 
 def test_two_processes_share_the_model_and_say_what_the_learner_says(policy, generator, clip):

@@ -11,7 +11,6 @@ import torch
 
 pytest.importorskip("vllm", reason="vLLM is not installed: make engines")
 
-import footages
 from vllm_cases import FAMILY, GAP, picture, sampled, varied
 
 import vlm_cases as cases
@@ -33,11 +32,6 @@ def generator(policy):
     made.ready()
     yield made
     made.close()
-
-
-@pytest.fixture(scope="module")
-def clip(tmp_path_factory):
-    return str(footages.write(tmp_path_factory.mktemp("clips") / "clip.mp4", footages.frames(50), fps=10))
 
 
 def test_prompt_ids_are_those_that_vllm_would_make_itself(policy, generator, clip):
