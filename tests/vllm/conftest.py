@@ -1,0 +1,10 @@
+"""What the tests of vLLM share."""
+
+import footages
+import pytest
+
+
+@pytest.fixture(scope="session")
+def clip(tmp_path_factory):
+    """Five seconds as a file."""
+    return str(footages.write(tmp_path_factory.mktemp("clips") / "clip.mp4", footages.frames(50), fps=10))
