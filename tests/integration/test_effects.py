@@ -582,10 +582,10 @@ class First:
         return 2
 
     @contextlib.contextmanager
-    def joined(self):
+    def joined(self, on_gpu):
         torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
         try:
-            with mmrl.ranks.joined():
+            with mmrl.ranks.joined(on_gpu):
                 yield
         finally:
             torch.distributed.destroy_process_group()
