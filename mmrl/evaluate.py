@@ -30,6 +30,8 @@ from mmrl.types import Case, Prompt, Rollout, Score, replace
 
 HELD = ("episode/success", "episode/success_at_end")
 """What an episode in a simulator either reached or didn't."""
+SAID = 2000
+"""Characters of an answer that are kept of each held-out prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,10 @@ class Item:
     """The score of each answer, in the order in which they were sampled; None where the verifier failed."""
     answers: tuple[str, ...]
     """What `Task.answer_of` finds in each."""
+    completion: str = ""
+    """The first answer as it was written."""
+    prompt: Prompt | None = None
+    """Where it is kept for people: as the task posed it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +100,11 @@ class Evaluation:
     def rows(self) -> list[dict[str, Any]]:
         """The items, as `RunFolder.items` writes them."""
         own = {"task": self.task, "split": self.split, "verifier": self.verifier}
-        return [{**own, "id": i.id, "value": i.value, "values": list(i.values)} for i in self.items]
+        return [
+            {**own, "id": i.id, "value": i.value, "values": list(i.values), "completion": i.completion[:SAID]}
+            | ({"answer": i.prompt.answer, "messages": i.prompt.messages} if i.prompt else {})
+            for i in self.items
+        ]
 
 
 def metric_of(config: RunConfig, label: str) -> str:
@@ -297,7 +307,9 @@ class Evaluator:
             known = [v for v in values if v is not None]
             answers = tuple(self._read(label, c.completion) for c in cases[i * k : (i + 1) * k])
             value = statistics.fmean(known) if known else None
-            items.append(Item(id=prompt.id, value=value, values=values, answers=answers))
+            shown = prompt if i < self.config.record.items else None
+            completion = cases[i * k].completion
+            items.append(Item(id=prompt.id, value=value, values=values, answers=answers, completion=completion, prompt=shown))
         return items
 
     def _outcomes(self, cases: Sequence[Case]) -> dict[str, list[float]]:

@@ -6,6 +6,7 @@ torn last line, which readers leave out and `rewind` removes.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -13,7 +14,7 @@ import re
 import shutil
 import time
 import tomllib
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ class RunFolder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._zero = time.monotonic()
+        self._asked: dict[tuple[str, ...], list[dict[str, Any]]] = {}  # held-out prompts are the same in every evaluation
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r})"
@@ -119,11 +121,21 @@ class RunFolder:
         files.replace(self.path / "rollouts" / f"step-{step:06d}.jsonl", b"".join(lines))
 
     def items(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
-        """What each held-out prompt of an evaluation scored, all tasks in one call; see `mmrl.evaluate.Evaluation.rows`."""
+        """What each held-out prompt of an evaluation scored, all tasks in one call; see `mmrl.evaluate.Evaluation.rows`. Their
+        pictures are stored as those of rollouts are, with them."""
         path = self.path / "evaluations" / f"step-{step:06d}.jsonl"
         with files.writing(path):
             path.parent.mkdir(exist_ok=True)  # a run that evaluates nothing has none
-        files.replace(path, b"".join(files.line({"step": step, **row}) for row in rows))
+        files.replace(path, b"".join(files.line({"step": step, **row, **self._messages(row)}) for row in rows))
+
+    def _messages(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """What a held-out prompt asks, if the row has it, its pictures stored."""
+        if "messages" not in row:
+            return {}
+        key = (row["task"], row["split"], row["id"])
+        if key not in self._asked:
+            self._asked[key] = [self._plain_message(message, {}) for message in row["messages"]]
+        return {"messages": self._asked[key]}
 
     def episodes(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Episodes of an evaluation with their videos, all tasks in one call; see `mmrl.episodes`."""
@@ -275,10 +287,17 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
             if number < len(lines):
                 raise UserError(f"{path} line {number} is not JSON: the file is damaged; remove that line") from error
             break
-        if not _is_row(row):
+        if not is_row(row):
             raise UserError(f"{path} line {number} is not a row of a run: the file is damaged; remove that line")
         rows.append(row)
     return rows
+
+
+def item_files(path: Path) -> dict[int, Path]:
+    """Step -> the file of `evaluations/` with what its prompts scored, the earliest first. Raises UserError when the folder is
+    not a run's."""
+    _check_run(path)
+    return {step_of(file): file for file in _by_step(path / "evaluations")}
 
 
 def read_items(path: Path) -> list[dict[str, Any]]:
@@ -293,7 +312,7 @@ def read_items(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _is_row(row: Any) -> bool:
+def is_row(row: Any) -> bool:
     """A row has a step, and in the places where readers look further, what they look for."""
     if not isinstance(row, dict) or not isinstance(row.get("step", ""), int | None):
         return False
@@ -314,10 +333,16 @@ def step_of(path: Path) -> int:
     return int(match[1])
 
 
+def step_entries(folder: Path) -> Iterator[tuple[int, os.DirEntry[str]]]:
+    """(step, entry) of what is named by a step in a folder, in no order; nothing where there is no folder."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        for entry in entries:
+            if match := _STEP.fullmatch(entry.name):
+                yield int(match[1]), entry
+
+
 def _by_step(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    return sorted((path for path in folder.iterdir() if _STEP.fullmatch(path.name)), key=step_of)
+    return [Path(entry.path) for _, entry in sorted(step_entries(folder), key=lambda one: one[0])]
 
 
 def _check_run(path: Path) -> None:

@@ -275,6 +275,9 @@ class RecordConfig(Section):
     """Steps between recorded rollouts; 0 records none."""
     rollouts: Positive = 16
     """How many a recorded step keeps."""
+    items: Count = 16
+    """Held-out prompts of each task, the first ones, whose pictures, text and answer an evaluation keeps beside what was said to
+    them; of the others it keeps that and the score."""
     episodes: Annotated[int, Field(ge=0, le=100)] = 4
     """Successes and failures, so many of each, that an evaluation of a task that acts keeps as videos."""
     trackers: list[str] = ["tensorboard"]

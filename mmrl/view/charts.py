@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import pairwise
@@ -53,29 +53,34 @@ def stages(steps: Sequence[Mapping[str, Any]], planned: Sequence[Mapping[str, An
     return found
 
 
-def curves(steps: Sequence[Mapping[str, Any]]) -> str:
-    """All sections of charts that have data, as HTML; metrics outside the catalogue come last, each in a chart of its own."""
-    metrics, marks = table(steps), boundaries(steps)
-    one_task = sum(fnmatchcase(key, "task/*/zero_spread_share") for key in metrics) == 1  # what is said of it is said of all
-    left = [key for key in metrics if key not in HIDDEN and not (one_task and key.startswith("task/"))]
+def arranged(keys: Collection[str]) -> list[tuple[str, list[tuple[Chart, list[str]]]]]:
+    """(section, its charts with the metrics that each draws), of those that have data; metrics outside the catalogue come last,
+    each in a chart of its own."""
+    one_task = sum(fnmatchcase(key, "task/*/zero_spread_share") for key in keys) == 1  # what is said of it is said of all
+    left = [key for key in keys if key not in HIDDEN and not (one_task and key.startswith("task/"))]
     sections = []
     for title, charts in SECTIONS:
-        cards = []
+        filled = []
         for chart in charts:
-            keys = [key for pattern in chart.keys for key in left if fnmatchcase(key, pattern)]
+            own = [key for pattern in chart.keys for key in left if fnmatchcase(key, pattern)]
             if chart.stacked:
-                keys.sort(key=lambda key: PARTS.index(part) if (part := key.partition("/")[2]) in PARTS else len(PARTS))
-            left = [key for key in left if key not in keys]
-            if keys and not (chart.several and len(keys) == 1):
-                cards += _cards(chart, {key: metrics[key] for key in keys}, marks)
-        sections.append((title, cards))
-    cards = []
-    for key in sorted(left):
-        cards += _cards(Chart(title=key, keys=(key,), spiky=True, hint="Reported by a plugin."), {key: metrics[key]}, marks)
-    sections.append(("Also reported", cards))
-    return "".join(
-        f'<section><h2>{title}</h2><div class="charts">{"".join(cards)}</div></section>' for title, cards in sections if cards
-    )
+                own.sort(key=lambda key: PARTS.index(part) if (part := key.partition("/")[2]) in PARTS else len(PARTS))
+            left = [key for key in left if key not in own]
+            if own and not (chart.several and len(own) == 1):
+                filled.append((chart, own))
+        sections.append((title, filled))
+    other = [(Chart(title=key, keys=(key,), spiky=True, hint="Reported by a plugin."), [key]) for key in sorted(left)]
+    return [(title, filled) for title, filled in (*sections, ("Also reported", other)) if filled]
+
+
+def curves(steps: Sequence[Mapping[str, Any]]) -> str:
+    """All sections of charts that have data, as HTML."""
+    metrics, marks = table(steps), boundaries(steps)
+    sections = []
+    for title, charts in arranged(metrics):
+        cards = [card for chart, keys in charts for card in _cards(chart, {key: metrics[key] for key in keys}, marks)]
+        sections.append(f'<section><h2>{title}</h2><div class="charts">{"".join(cards)}</div></section>')
+    return "".join(sections)
 
 
 def evaluation_card(
@@ -128,7 +133,7 @@ def _series(metrics: Mapping[str, Points], names: Sequence[str]) -> list[Series]
         if rows:
             found.append(
                 Series(
-                    name=_name(key, len(metrics) > 1),
+                    name=name_of(key, len(metrics) > 1),
                     xs=[x for x, _ in rows],
                     ys=[y for _, y in rows],
                     color=len(found) % MAX_SERIES + 1,
@@ -184,7 +189,7 @@ def _card(title: str, hint: str, series: Sequence[Series], unit: str, svg: str, 
     )
 
 
-def _name(key: str, several: bool) -> str:
+def name_of(key: str, several: bool) -> str:
     """The part of a metric key that tells it from its neighbours in the same chart."""
     if not several:
         return key

@@ -1445,6 +1445,12 @@ ENTRIES = {
     ),
     "record.rollouts_every": Effect(to=0, seen=both(lambda r: len(r.files("rollouts/*.jsonl")), 2, 0), why="none are recorded"),
     "record.rollouts": Effect(to=3, seen=both(lambda r: len(r.rollouts), 16, 6), why="fewer a step"),
+    "record.items": Effect(
+        to=1,
+        also={"evaluate.n": 2},
+        why="what fewer prompts asked is kept",
+        seen=both(lambda r: (r.path / "evaluations/step-000000.jsonl").read_text().count('"messages"'), 2, 1),
+    ),
     "record.episodes": Effect(
         to=1,
         also={**ACTS, "evaluate.n": 6},
