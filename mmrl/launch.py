@@ -37,6 +37,8 @@ class Unheard:
 
     def note(self, text: str) -> None: ...
 
+    def stopping(self) -> None: ...
+
 
 def is_rank() -> bool:
     """Whether somebody started this process as one of several."""

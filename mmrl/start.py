@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import os
 import platform
 import re
 import shutil
@@ -189,8 +188,7 @@ def stopping_gently(run: Run) -> Iterator[None]:
     def ask(number: int, frame: Any) -> None:
         run.stop = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        with contextlib.suppress(OSError):  # not through the console, which may be in the middle of a line
-            os.write(2, b"\nstopping after this step; Ctrl-C again to stop at once\n" if ranks.is_first() else b"")
+        run.progress.stopping()
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -164,10 +164,13 @@ class Watch:
         from rich.console import Console
         from rich.live import Live
 
+        from mmrl.view.progress import tell_stopping
+
         self.console, self.count = Console(stderr=True), count
         self.live = Live(console=self.console, auto_refresh=False, transient=True) if self.console.is_terminal else None
         self.what, self.stage, self.done, self.steps, self.drawn = "", "", 0, 1, 0.0
         self.told: set[str] = set()
+        self.stopping = tell_stopping
 
     def __enter__(self) -> Watch:
         if self.live:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +33,23 @@ from mmrl.errors import UserError
     help="Run on a Ray cluster: ray://HOST:PORT, auto for the one that this machine is part of, local for a fresh one.",
 )
 @click.option("--smoke", is_flag=True, help="Run it in seconds: tiny model, two steps a stage, few prompts.")
+@click.option("--quiet", is_flag=True, help="Say only notes, the figures at the end and where the run is.")
 def command(
-    run_file: Path, overrides: tuple[str, ...], resume: bool, overwrite: bool, dry_run: bool, smoke: bool, cluster: str | None
+    run_file: Path,
+    overrides: tuple[str, ...],
+    resume: bool,
+    overwrite: bool,
+    dry_run: bool,
+    smoke: bool,
+    cluster: str | None,
+    quiet: bool,
 ) -> None:
     """Train a policy as a run file says.
 
     Writes runs/NAME: configuration, metrics, rollouts, checkpoints, summary.json and report.html.
     """
     from mmrl import config as configs
-    from mmrl.cli.terminal import quiet, tell
+    from mmrl.cli import terminal
     from mmrl.launch import Unheard, is_rank, launch, speaks
 
     if resume and overwrite:
@@ -53,25 +63,27 @@ def command(
         from mmrl.refuse import check_config, resolved
 
         check_config(resolved(config))  # once, and not by each of them
-        tell(f"starting {config.compute.learners} learners ...")
+        if not quiet:
+            terminal.tell(f"starting {config.compute.learners} learners ...")
         raise SystemExit(launch(config.compute.learners, sys.argv[1:], on_gpu=config.policy.device != "cpu"))
     if not speaks():
-        quiet()
+        terminal.quiet()
         _train(config, Unheard(), None, resume, overwrite)
         return
-    tell(f"starting on the cluster {cluster} ..." if cluster else f"loading {config.policy.model} ...")
-    quiet()
+    if not quiet:
+        terminal.tell(f"starting on the cluster {cluster} ..." if cluster else f"loading {config.policy.model} ...")
+    terminal.quiet()
     from mmrl.view.progress import Show
     from mmrl.view.report import write_report
 
     path = Path(config.runs) / config.name
-    with Show(config.name) as show:
+    with Show(config.name, config.stages, path, quiet=quiet) as show:
         if smoke:
             show.note("a smoke run: a tiny model and a few steps show that it works, not that it learns")
         try:
             folder = _train(config, show, cluster, resume, overwrite or (smoke and _is_smoke(path)))
         except (KeyboardInterrupt, UserError):
-            if show.title:  # it had begun
+            if show.under_way:
                 _stopped(path, show)
             raise
     path = folder.path if folder else path
@@ -136,8 +148,6 @@ def _weighted(verifier: str, start: float, end: float) -> str:
 
 def _stopped(run: Path, show: Any) -> None:
     """What is left of a run that ended early, and how to go on."""
-    from rich.markup import escape
-
     from mmrl.record import is_run, read_run
     from mmrl.view.report import write_report
 
@@ -148,14 +158,15 @@ def _stopped(run: Path, show: Any) -> None:
         return
     report = ""
     with contextlib.suppress(UserError):  # what ended the run, such as a full disk, may be in the way here too
-        report = f"\nreport    {escape(str(write_report(run)))}"
+        report = f"\nreport    {write_report(run)}"
     kept = sorted(p.name for p in (run / "checkpoints").glob("step-*"))
     again = [a for a in sys.argv[1:] if a not in ("--overwrite", "--resume")]
     show.console.print(
         f"\nstopped after step {steps[-1]['step']} of the run; "
         f"{f'the newest checkpoint is {kept[-1]}' if kept else 'there is no checkpoint yet'}{report}\n"
-        f"go on     {escape(shlex.join(['mmrl', *again, '--resume']))}",
+        f"go on     {shlex.join(['mmrl', *again, '--resume'])}",
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )
 
@@ -166,34 +177,41 @@ def _close(run: Path, page: Path, show: Any) -> None:
 
     from rich.markup import escape
 
-    summary, console = json.loads((run / "summary.json").read_bytes()), show.console
-    console.print()
+    summary, say = json.loads((run / "summary.json").read_bytes()), partial(show.console.print, highlight=False, soft_wrap=True)
+    if show.quiet:
+        _say_figures(summary, say)
+        say(f"report    {escape(str(page))}")
+        return
+    say()
     for text in show.notes:  # said when it happened, and long scrolled away
-        console.print(f"note: {text}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+        say(f"note: {text}", style="yellow", markup=False)
+    _say_figures(summary, say)
+    seconds = summary["seconds"]
+    parts = ", ".join(f"{part} {seconds[part]:.0f}" for part in ("generate", "update", "judge", "process", "evaluate", "other"))
+    say(f"{seconds['total']:.0f} s ({parts}); peak memory {summary['peak_memory_mb']} MB")
+    switches = sys.argv[1 : sys.argv.index("train")] if "train" in sys.argv else []  # such as --plugin ./my_task.py
+    again = shlex.join(["mmrl", *switches, "eval", str(run)])
+    say(f"\nreport    {escape(str(page))}\nagain     {escape(again)}")
+    if all(_bundled(task) for task in summary["before"]):
+        say("your own  mmrl new plugin NAME, then docs/plugins.md")
+
+
+def _say_figures(summary: Mapping[str, Any], say: Callable[[str], None]) -> None:
+    """Each task's evaluations, before and after."""
+    from rich.markup import escape
+
     for task, before in summary["before"].items():
         best, last = summary["best"][task], summary["last"][task]
         for name, after in [("last", last)] if best == last else [("best", best), ("last", last)]:
-            console.print(
+            say(
                 f"{escape(task)}  {escape(after['metric'])} {before['value']:.3f} "
                 f"({before['low']:.3f} to {before['high']:.3f}) -> "
                 f"[bold]{after['value']:.3f}[/] "
-                f"({after['low']:.3f} to {after['high']:.3f}) {name}, n={after['n']}, 95% intervals",
-                highlight=False,
-                soft_wrap=True,
+                f"({after['low']:.3f} to {after['high']:.3f}) {name}, n={after['n']}, 95% intervals"
             )
             if also := {k: v for k, v in after["extra"].items() if k != "failed" and (v or k != "truncated_share")}:
                 figures = ", ".join(f"{key.replace('_', ' ')} {value:.3f}" for key, value in also.items())
-                console.print(f"  {escape(figures)}", highlight=False, soft_wrap=True)
-    seconds = summary["seconds"]
-    parts = ", ".join(f"{part} {seconds[part]:.0f}" for part in ("generate", "update", "judge", "process", "evaluate", "other"))
-    console.print(
-        f"{seconds['total']:.0f} s ({parts}); peak memory {summary['peak_memory_mb']} MB", highlight=False, soft_wrap=True
-    )
-    switches = sys.argv[1 : sys.argv.index("train")] if "train" in sys.argv else []  # such as --plugin ./my_task.py
-    again = shlex.join(["mmrl", *switches, "eval", str(run)])
-    console.print(f"\nreport    {escape(str(page))}\nagain     {escape(again)}", highlight=False, soft_wrap=True)
-    if all(_bundled(task) for task in summary["before"]):
-        console.print("your own  mmrl new plugin NAME, then docs/plugins.md", highlight=False, soft_wrap=True)
+                say(f"  {escape(figures)}")
 
 
 def _bundled(task: str) -> bool:

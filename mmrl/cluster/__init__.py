@@ -66,7 +66,7 @@ def train_on_cluster(
         head = {"num_cpus": 0, "resources": {"node:__internal_head__": 0.001}, "max_concurrency": 32}
         relay = ray.remote(Relay).options(**head).remote()
         try:
-            with asked_to_stop() as stop:
+            with asked_to_stop(progress) as stop:
                 outcome = follow(ray, relay, relay.fit.remote(relay, job), progress, stop, partial(lacking, ray, wanted, use_gpu))
         finally:
             with contextlib.suppress(Exception):  # the cluster may be gone, and its processes with it
@@ -120,7 +120,7 @@ def conclude(how: str, why: str, retries: int) -> None:
 
 
 @contextlib.contextmanager
-def asked_to_stop() -> Iterator[threading.Event]:
+def asked_to_stop(progress: Progress) -> Iterator[threading.Event]:
     """Set by Ctrl-C and by a termination signal; a second Ctrl-C ends it at once."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -130,8 +130,7 @@ def asked_to_stop() -> Iterator[threading.Event]:
     def ask(number: int, frame: Any) -> None:
         stop.set()
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        with contextlib.suppress(OSError):  # not through the console, which may be in the middle of a line
-            os.write(2, b"\nstopping after this step; Ctrl-C again to stop at once\n")
+        progress.stopping()
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -108,3 +108,5 @@ class Teller:
 
     def note(self, text: str) -> None:
         self.tell("note", text)
+
+    def stopping(self) -> None: ...  # it is the terminal that is asked

@@ -17,7 +17,21 @@ def esc(value: Any, limit: int = 0) -> str:
     if limit and len(text) > limit:
         head, tail = text[: limit // 2], text[-limit // 2 :]
         return f"{esc(head)}<em>&nbsp;... {len(text) - len(head) - len(tail):,} characters left out ...&nbsp;</em>{esc(tail)}"
-    return html.escape(_UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text.replace("\r\n", "\n")))
+    return html.escape(visible(text.replace("\r\n", "\n")))
+
+
+def visible(text: str) -> str:
+    """Text in which control characters, direction marks and lone surrogates are shown as their code."""
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def thought(completion: str) -> tuple[str, str]:
+    """(the thinking that a completion begins with, what it says after that); a block that never closes is all thinking."""
+    before, closed, after = completion.rpartition("</think>")
+    if closed:
+        return before.replace("<think>", "", 1), after
+    said, opened, inside = completion.partition("<think>")
+    return (inside, said) if opened else ("", completion)
 
 
 def count(n: int, noun: str) -> str:

@@ -33,6 +33,8 @@ class Silent:
     def note(self, text: str) -> None:
         self.notes.append(text)
 
+    def stopping(self) -> None: ...
+
 
 def toy_config(folder: Path, name: str = "toy", overrides: tuple[str, ...] = (), **sections: Any) -> RunConfig:
     """Two SFT and four RL steps on a tiny model."""
