@@ -56,6 +56,10 @@ MARGIN = 2
 """Columns that are left free beside what models write."""
 COLOURS = dict(zip(PARTS, ("#6ba3f5", "#f09353", "#3fc29d", "#ab91ec", "#94a3b8", "#ee7fae", "#dcb13f"), strict=True))
 """Part of the time -> its colour, that of the report on a dark page; letters on it are black."""
+UNJOINED = dict.fromkeys((0x200C, 0x200D, *range(0xFE00, 0xFE10), 0x20E3, *range(0x1F3FB, 0x1F400), *range(0xE0000, 0xE0080)))
+UNJOINED |= {0x1F1E6 + n: chr(ord("A") + n) for n in range(26)}
+"""What joins characters into one picture, which few terminals do: without it a line is as wide as the sum of what is on it. Flags
+are the letters of their country."""
 HINT = "Ctrl-C stops after this step and saves"
 STOPPING = "stopping after this step; Ctrl-C again to stop at once"
 
@@ -274,7 +278,7 @@ def _sample(seen: Seen, width: int, console: Console) -> list[Text]:
     sample = seen.sample
     if sample is None:
         return []
-    room = width - LABEL - MARGIN
+    room = max(1, width - LABEL - MARGIN)
     step = f"  step {sample.step}, "
     name = _shortened(sample.of, room - len(sample.outcome) - len(step))
     lines = [_labelled(width, "rollout", (sample.outcome, "bold"), step, name)]
@@ -297,7 +301,7 @@ def _asked(row: Mapping[str, Any]) -> str:
 def _clean(text: str) -> str:
     """Both ends of a text, on one line, without anything that a terminal would act on."""
     text = text if len(text) <= 2 * END else f"{text[:END]} ... {text[-END:]}"
-    return visible(" ".join(text.split()))
+    return visible(" ".join(text.split())).translate(UNJOINED)
 
 
 def _shortened(text: str, columns: int) -> str:
