@@ -1,0 +1,121 @@
+// Videos that can be stopped, stepped through and slowed down. The server gives a picture that plays by itself, and says how to
+// ask for its frames; without scripts that picture stays:
+//   <figure class="player" data-src="/media/frame?run=A&path=..." data-frames="40" data-ms="100"><img src="..." loading="lazy" alt="..."></figure>
+// data-ms: milliseconds of each frame, or of every frame, with commas between. Frame K, from 0, is at data-src with &n=K.
+// <button type="button" id="play-all" class="pill" hidden> plays all that are in view.
+import { el, isWriting } from "./dom.js";
+
+const SPEEDS = [0.25, 0.5, 1, 2, 4];
+const AHEAD = 6;  // frames that are fetched before they are shown
+const players = new Map();
+
+export function start(root = document) {
+  root.querySelectorAll("figure.player").forEach((figure) => players.has(figure) || players.set(figure, new Player(figure)));
+  const all = document.getElementById("play-all");
+  if (!all || !players.size || !all.hidden) return;
+  all.hidden = false;
+  all.textContent = "Play all";
+  all.addEventListener("click", () => {
+    const start = ![...players.values()].some(({ playing }) => playing);
+    for (const player of players.values()) if (!start || player.inView) player.play(start);
+    all.textContent = start ? "Pause all" : "Play all";
+  });
+}
+
+class Player {
+  constructor(figure) {
+    this.figure = figure;
+    this.image = figure.querySelector("img");
+    this.frames = Math.max(1, Number(figure.dataset.frames));
+    const times = (figure.dataset.ms ?? "").split(",").map(Number).filter((time) => time > 0);
+    this.time = (k) => times[Math.min(k, times.length - 1)] ?? 100;
+    this.loaded = new Map();
+    this.at = 0;
+    this.playing = false;
+    this.speed = 1;
+    this.button = el("button", { type: "button", class: "icon", onclick: () => this.play(!this.playing) });
+    this.slider = el("input", { type: "range", min: 0, max: this.frames - 1, value: 0, "aria-label": "Frame" });
+    this.slider.addEventListener("input", () => this.#to(Number(this.slider.value)));
+    const speed = el("select", { "aria-label": "Speed" }, ...SPEEDS.map((n) => el("option", { value: n, selected: n === 1 }, `${n}\u00d7`)));
+    speed.addEventListener("change", () => (this.speed = Number(speed.value)));
+    this.place = el("output", {});
+    figure.append(el("div", { class: "play" }, this.button, this.slider, this.place, speed));
+    figure.tabIndex = 0;
+    figure.setAttribute("role", "group");
+    figure.setAttribute("aria-label", `Video: ${this.image.alt}`);
+    figure.addEventListener("keydown", (event) => this.#key(event));
+    new IntersectionObserver(([{ isIntersecting }]) => this.#seen(isIntersecting)).observe(figure);
+    this.#tell();
+  }
+
+  // Its first frame is shown when it comes into view; out of view it rests.
+  #seen(inView) {
+    this.inView = inView;
+    if (inView && !this.begun) this.#to(0);
+    if (!inView) this.play(false);
+  }
+
+  // A picture of the frame, decoded.
+  #frame(k) {
+    if (!this.loaded.has(k)) {
+      const image = new Image();
+      image.src = `${this.figure.dataset.src}&n=${k}`;
+      this.loaded.set(k, image.decode().then(() => image, (error) => {
+        this.loaded.delete(k);
+        throw error;
+      }));
+    }
+    return this.loaded.get(k);
+  }
+
+  async #to(k) {
+    this.at = (k + this.frames) % this.frames;
+    this.begun = true;
+    this.#tell();
+    const wanted = this.at;
+    try {
+      const { src } = await this.#frame(wanted);
+      if (wanted === this.at) this.image.src = src;
+      this.figure.querySelector(".problem")?.remove();
+      return true;
+    } catch {
+      if (!this.figure.querySelector(".problem")) {
+        this.figure.append(el("p", { class: "problem", role: "alert" }, `Frame ${wanted + 1} could not be read.`));
+      }
+      this.play(false);
+      return false;
+    }
+  }
+
+  async play(start) {
+    if (this.playing === start) return;
+    this.playing = start;
+    this.#tell();
+    let due = performance.now();
+    while (this.playing && this.figure.isConnected) {
+      for (let k = 1; k <= AHEAD; k++) this.#frame((this.at + k) % this.frames).catch(() => {});
+      due = Math.max(due + this.time(this.at) / this.speed, performance.now());
+      await new Promise((done) => setTimeout(done, due - performance.now()));
+      if (!this.playing || !(await this.#to(this.at + 1))) break;
+    }
+  }
+
+  #tell() {
+    this.button.textContent = this.playing ? "\u275a\u275a" : "\u25b6\ufe0e";
+    this.button.setAttribute("aria-label", this.playing ? "Pause" : "Play");
+    this.slider.value = this.at;
+    this.slider.setAttribute("aria-valuetext", `frame ${this.at + 1} of ${this.frames}`);
+    this.place.textContent = `${this.at + 1}/${this.frames}`;
+  }
+
+  #key(event) {
+    if (event.ctrlKey || event.altKey || event.metaKey || isWriting(event.target)) return;
+    if (event.key === " " && event.target === this.figure) this.play(!this.playing);
+    else if (event.key === "," || event.key === ".") {
+      this.play(false);
+      this.#to(this.at + (event.key === "," ? -1 : 1));
+    } else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+}

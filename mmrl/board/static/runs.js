@@ -1,0 +1,112 @@
+// The list of runs:
+//   <form id="choose" action="/curves"> with <input type="search" id="find">, <button id="overlay" data-least="1">,
+//     <button id="compare" formaction="/compare" data-exactly="2">
+//   <table id="runs"> with <th data-sort="KEY"><button type="button" class="sort">, and rows as `/part/row?run=NAME` gives them:
+//     <tr data-run="NAME"><td><input type="checkbox" name="run" value="NAME">, <td data-field="KEY" data-value="to sort by">
+import { problem, text } from "./ask.js";
+import { el, fragment } from "./dom.js";
+import { hear } from "./live.js";
+
+export function start() {
+  const form = document.getElementById("choose"), table = document.getElementById("runs");
+  if (!form || !table) return;
+  const body = table.tBodies[0];
+  const find = document.getElementById("find");
+  const buttons = form.querySelectorAll("[data-least], [data-exactly]");
+  const heads = [...table.tHead.rows[0].cells];
+  const trouble = el("div", {}), none = el("p", { class: "hint", role: "status", hidden: true }, "No run has these words.");
+  table.closest(".card").after(none);
+  form.prepend(trouble);
+  let sorted = [heads.findIndex(({ dataset }) => dataset.sort === "started"), -1];  // as the server sorts
+
+  const chosen = () => [...body.querySelectorAll("input[name=run]:checked")].map(({ value }) => value);
+
+  function show() {
+    const words = find.value.toLowerCase().split(/\s+/);
+    for (const row of body.rows) row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
+    none.hidden = !body.rows.length || [...body.rows].some(({ hidden }) => !hidden);
+    if (body.rows.length) document.getElementById("none")?.remove();
+    const n = chosen().length;
+    for (const button of buttons) button.disabled = button.dataset.exactly ? n !== Number(button.dataset.exactly) : n < Number(button.dataset.least);
+  }
+
+  // By numbers where a column has nothing else, else by words; what isn't known comes last.
+  function order() {
+    const [column, sign] = sorted;
+    const value = (row) => row.cells[column].dataset.value;
+    const rows = [...body.rows];
+    const numeric = rows.every((row) => !Number.isNaN(Number(value(row))));
+    const ordered = [...rows].sort((a, b) => {
+      const [x, y] = [value(a), value(b)];
+      if (!x || !y) return x ? -1 : y ? 1 : 0;
+      return sign * (numeric ? x - y : x.localeCompare(y, "en", { numeric: true }));
+    });
+    if (ordered.some((row, i) => row !== rows[i])) keeping(() => body.append(...ordered));
+  }
+
+  const headed = () => heads.forEach((head, i) => {
+    if (i === sorted[0]) head.setAttribute("aria-sort", sorted[1] > 0 ? "ascending" : "descending");
+    else head.removeAttribute("aria-sort");
+  });
+
+  // Do something to the table, and leave the focus where it was: in the same cell of the same run.
+  function keeping(change) {
+    const focus = document.activeElement;
+    const run = body.contains(focus) ? focus.closest("tr").dataset.run : null;
+    const at = run === null ? -1 : [...focus.closest("tr").querySelectorAll("a, button, input")].indexOf(focus);
+    change();
+    if (run !== null) row(run)?.querySelectorAll("a, button, input")[at]?.focus({ preventScroll: true });
+  }
+
+  const row = (run) => [...body.rows].find((one) => one.dataset.run === run);
+
+  heads.forEach((head, column) => head.querySelector("button")?.addEventListener("click", () => {
+    sorted = [column, sorted[0] === column ? -sorted[1] : 1];
+    headed();
+    order();
+  }));
+
+  const reading = new Set(), again = new Set();
+  async function renew(run) {
+    if (reading.has(run)) return again.add(run);
+    reading.add(run);
+    try {
+      const fresh = fragment(await text("/part/row", { run })).querySelector("tr");
+      const old = row(run);
+      keeping(() => {
+        if (old) {
+          fresh.querySelector("input[name=run]").checked = old.querySelector("input[name=run]").checked;
+          old.replaceWith(fresh);
+        } else body.prepend(fresh);
+        order();
+      });
+      trouble.replaceChildren();
+      show();
+    } catch (error) {
+      trouble.replaceChildren(problem(`The run ${run}`, error, () => renew(run)));
+    }
+    reading.delete(run);
+    if (again.delete(run)) renew(run);
+  }
+
+  find.addEventListener("input", show);
+  form.addEventListener("change", show);
+  addEventListener("pageshow", show);  // a browser that goes back keeps what was chosen
+  hear("state", ({ run }) => renew(run));
+  hear("removed", ({ run }) => {
+    row(run)?.remove();
+    show();
+  });
+  hear("back", async () => {
+    const page = await text("/").then(fragment, () => null);
+    const fresh = page?.querySelector("#runs tbody");
+    if (!fresh) return;
+    const held = new Set(chosen());
+    fresh.querySelectorAll("input[name=run]").forEach((box) => (box.checked = held.has(box.value)));
+    keeping(() => body.replaceChildren(...fresh.rows));
+    order();
+    show();
+  });
+  headed();
+  show();
+}

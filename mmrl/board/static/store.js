@@ -1,0 +1,136 @@
+// The figures of the runs on a page: asked for in batches when a chart comes into view, and grown by what is told live.
+import { json } from "./ask.js";
+import { Series } from "./series.js";
+
+const POINTS = 800;
+const AT_ONCE = 40;  // keys of one request
+const RECENT = 1000;  // rows that are kept for answers that are under way
+
+export class Store {
+  // arrived(): something new can be drawn; failed(error): a request was refused.
+  constructor(arrived, failed) {
+    Object.assign(this, { arrived, failed });
+    this.whole = new Map();  // run -> key -> Series from the first step to the last
+    this.detail = new Map();  // the same of `range` alone, with more points
+    this.range = null;  // run -> [first step, last step]
+    this.asked = new Set();
+    this.wanted = [];  // [whether of the range, run, key] for the next request
+    this.recent = new Map();  // run -> rows that were told lately
+    this.stop = new AbortController();
+  }
+
+  // The best that is known of a metric; undefined while nothing is.
+  get(run, key) {
+    return this.detail.get(run)?.get(key) ?? this.whole.get(run)?.get(key);
+  }
+
+  // A series that isn't asked for, such as that of evaluations.
+  put(run, key, series) {
+    held(this.whole, run).set(key, series);
+  }
+
+  // Ask for what isn't known of these metrics, first the whole, then the range where the whole has too few points for it.
+  want(run, keys) {
+    for (const key of keys) {
+      this.#want(false, run, key);
+      if (this.range && this.whole.get(run)?.get(key)?.reduced) this.#want(true, run, key);
+    }
+  }
+
+  #want(inRange, run, key) {
+    const name = `${inRange} ${run}\n${key}`;
+    if (this.asked.has(name)) return;
+    this.asked.add(name);
+    if (!this.wanted.length) queueMicrotask(() => this.#ask());
+    this.wanted.push([inRange, run, key]);
+  }
+
+  #ask() {
+    const requests = new Map();
+    for (const [inRange, run, key] of this.wanted) held(requests, `${inRange} ${run}`, () => ({ inRange, run, keys: [] })).keys.push(key);
+    this.wanted = [];
+    for (const { inRange, run, keys } of requests.values()) {
+      for (let i = 0; i < keys.length; i += AT_ONCE) this.#fetch(run, keys.slice(i, i + AT_ONCE), inRange ? this.range.get(run) : null);
+    }
+  }
+
+  async #fetch(run, keys, range) {
+    const [from, to] = range ?? [0, 9e9];
+    const fields = [["run", run], ...keys.map((key) => ["key", key]), ["from", from], ["to", to], ["points", POINTS]];
+    let answer;
+    try {
+      answer = await json("/api/series", fields, this.stop.signal);
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      for (const key of keys) this.asked.delete(`${range !== null} ${run}\n${key}`);
+      this.failed(error);
+      return;
+    }
+    if (range && this.range?.get(run) !== range) return;  // of a range that was left meanwhile
+    for (const key of keys) {
+      const series = new Series(answer.series[key], range ? 0 : answer.last, !answer.whole);
+      for (const row of this.recent.get(run) ?? []) grow(series, key, row, range);
+      held(range ? this.detail : this.whole, run).set(key, series);
+    }
+    this.arrived();
+  }
+
+  // Rows of steps that were told live.
+  append(run, rows) {
+    this.recent.set(run, [...(this.recent.get(run) ?? []), ...rows].slice(-RECENT));
+    for (const [key, series] of this.whole.get(run) ?? []) for (const row of rows) grow(series, key, row, null);
+    for (const [key, series] of this.detail.get(run) ?? []) for (const row of rows) grow(series, key, row, this.range.get(run));
+  }
+
+  // Look at a part with more points: run -> [first step, last step]; null for the whole.
+  look(range) {
+    this.range = range;
+    this.detail.clear();
+    for (const name of this.asked) if (name.startsWith("true")) this.asked.delete(name);
+  }
+
+  // Everything again, as charts want it; until it comes the old is shown.
+  renew() {
+    this.stop.abort();
+    this.stop = new AbortController();
+    this.asked.clear();
+    this.recent.clear();
+  }
+
+  // Where a step of a run is on the axis "time", and the other way round; null while no series is known.
+  place(run, x, from, to) {
+    return from === to ? x : this.#longest(run)?.place(x, from, to) ?? null;
+  }
+
+  #longest(run) {
+    let found = null;
+    for (const series of this.whole.get(run)?.values() ?? []) {
+      if (series.time.length > (found?.time.length ?? 0) && series.time.every((time) => time !== null)) found = series;
+    }
+    return found;
+  }
+
+  // From where to where the runs go on an axis; null while nothing is known.
+  extent(axis) {
+    let low = Infinity, high = -Infinity;
+    for (const kept of this.whole.values()) {
+      for (const series of kept.values()) {
+        const first = series[axis][0] ?? null, last = series[axis].at(-1) ?? null;
+        if (first !== null && first < low) low = first;
+        if (last !== null && last > high) high = last;
+      }
+    }
+    return low > high ? null : [low, high];
+  }
+}
+
+function grow(series, key, row, range) {
+  if (key in row.metrics && !(range && row.step > range[1])) series.append(row.step, row.time, finite(row.metrics[key]));
+}
+
+const finite = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
+
+function held(map, name, make = () => new Map()) {
+  if (!map.has(name)) map.set(name, make());
+  return map.get(name);
+}
