@@ -6,6 +6,7 @@ These names are what a plugin imports; nothing heavy is imported with them.
 from mmrl.errors import NoGold, UserError, WorldLost
 from mmrl.hookspecs import hookimpl
 from mmrl.interfaces import Simulator, Task, Tracker, Verifier, World
+from mmrl.marks import Mark
 from mmrl.specs import AlgorithmSpec, PolicySpec, SimulatorSpec, TaskSpec, TrackerSpec, VerifierSpec
 from mmrl.types import Case, Eyes, Frame, Message, Prompt, Reply, Rollout, Score, Status, Turn, user
 
@@ -16,6 +17,7 @@ __all__ = [
     "Case",
     "Eyes",
     "Frame",
+    "Mark",
     "Message",
     "NoGold",
     "PolicySpec",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
+from mmrl.marks import Mark, true_places
 from mmrl.types import Case, Eyes, Prompt, Reply, Rollout, Score
 
 if TYPE_CHECKING:
@@ -83,6 +84,12 @@ class Task:
     def shows_episode(self, rollout: Rollout) -> Any:
         """The picture of a whole episode, for reports; by default what its last completion draws."""
         return self.shows(rollout.prompt, rollout.completion)
+
+    def marks(self, prompt: Prompt, completion: str) -> Sequence[Mark]:
+        """What is drawn over the prompt's pictures, for previews and reports: what is true there, and what a completion says, of
+        several turns the last. One that says nothing that can be read adds nothing. By default the true boxes and points of
+        `meta`."""
+        return true_places(prompt, self.eyes)
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """Figures over one evaluation beside its mean, such as a harmonic mean over kinds of items; by default none."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from mmrl import video
+from mmrl import marks, video
 from mmrl.interfaces import Task
 from mmrl.targets import calling
 from mmrl.types import Credit, Message, Rollout, Score, user
@@ -45,8 +45,18 @@ def drawn(tasks: Mapping[str, Task], rollout: Rollout) -> Any:
         return task.shows_episode(rollout)
 
 
-def rollout_row(rollout: Rollout, score: Score, advantage: float, shows: Any = None) -> dict[str, Any]:
-    """What is kept of a rollout. shows: the picture that its completion draws."""
+def marked(tasks: Mapping[str, Task], rollout: Rollout) -> list[dict[str, Any]]:
+    """What its task draws over the pictures of a rollout's prompt, as plain data. tasks: label -> task."""
+    if rollout.track:  # what was seen is in no prompt
+        return []
+    with calling(f"task {rollout.prompt.task!r}: marks()"):
+        return marks.as_json(tasks[rollout.prompt.task].marks(rollout.prompt, rollout.completion))
+
+
+def rollout_row(
+    rollout: Rollout, score: Score, advantage: float, shows: Any = None, marks: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """What is kept of a rollout. shows: the picture that its completion draws. marks: what is drawn over those of its prompt."""
     prompt = rollout.prompt
     return {
         "task": prompt.task,
@@ -63,6 +73,7 @@ def rollout_row(rollout: Rollout, score: Score, advantage: float, shows: Any = N
         "reward": None if score.value is None else score.value + rollout.world_reward,
         "advantage": advantage,
         **({} if shows is None else {"shows": shows}),
+        **({"marks": list(marks)} if marks else {}),
     }
 
 

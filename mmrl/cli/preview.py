@@ -15,6 +15,7 @@ from mmrl.errors import NoGold, UserError
 
 if TYPE_CHECKING:
     from mmrl.interfaces import Task
+    from mmrl.marks import Mark
     from mmrl.types import Eyes, Prompt
 
 
@@ -52,7 +53,7 @@ def command(task: str, count: int, split: str, seed: int, settings: tuple[str, .
         from mmrl.collect.starts import starts
 
         prompts = starts(made, prompts)
-    prompts = _usable(made, prompts, broken)
+    prompts, marks = _usable(made, prompts, broken)
     if broken and not prompts:
         raise UserError(broken[0])
     if broken:
@@ -67,6 +68,7 @@ def command(task: str, count: int, split: str, seed: int, settings: tuple[str, .
         task,
         f"{shown} of split {split}, seed {seed}" + (f"; {options}" if options else ""),
         (lambda image: image.resize(made.eyes.size(image.size))) if model else None,
+        marks,
     )
     aside = path.with_name(f".{path.name}.part")
     try:
@@ -78,8 +80,9 @@ def command(task: str, count: int, split: str, seed: int, settings: tuple[str, .
     click.echo(f"{path}: {shown} of {task}, split {split}")
 
 
-def _usable(task: Task, prompts: Sequence[Prompt], broken: list[str]) -> list[Prompt]:
-    """The prompts with what is to be written, those whose pictures and videos open. broken: gets why the others don't."""
+def _usable(task: Task, prompts: Sequence[Prompt], broken: list[str]) -> tuple[list[Prompt], list[Sequence[Mark]]]:
+    """(the prompts with what is to be written, the marks of each), of those whose pictures and videos open. broken: gets why the
+    others don't."""
     from mmrl.clips import glimpse
     from mmrl.media import load_image
     from mmrl.targets import PluginError
@@ -87,7 +90,7 @@ def _usable(task: Task, prompts: Sequence[Prompt], broken: list[str]) -> list[Pr
     usable = []
     for prompt in prompts:
         try:
-            known = _with_gold(task, prompt)
+            known, marks = _with_gold(task, prompt)
             for video in known.videos:
                 glimpse(video)
             for image in known.images:
@@ -97,26 +100,26 @@ def _usable(task: Task, prompts: Sequence[Prompt], broken: list[str]) -> list[Pr
         except UserError as error:
             broken.append(str(error))
         else:
-            usable.append(known)
-    return usable
+            usable.append((known, marks))
+    return [known for known, _ in usable], [marks for _, marks in usable]
 
 
-def _with_gold(task: Task, prompt: Prompt) -> Prompt:
-    """The prompt with what the model is to write for its answer, and the picture that this draws, if it draws one, behind its
-    own; without an answer where the task has no gold completion."""
+def _with_gold(task: Task, prompt: Prompt) -> tuple[Prompt, Sequence[Mark]]:
+    """(the prompt with what the model is to write for its answer, and the picture that this draws, if it draws one, behind its
+    own; the marks that belong to it). Without an answer where the task has no gold completion."""
     from mmrl.types import replace
 
     if task.simulation is not None:  # it is to act, and not to write
-        return prompt
+        return prompt, task.marks(prompt, "")
     try:
         gold = task.gold(prompt)
     except NoGold:
-        return replace(prompt, answer=None)
-    drawn = task.shows(prompt, gold)
-    prompt = replace(prompt, answer=gold)
-    if drawn is None:
-        return prompt
-    return replace(prompt, messages=[*prompt.messages, {"role": "assistant", "content": [{"type": "image", "image": drawn}]}])
+        return replace(prompt, answer=None), task.marks(prompt, "")
+    drawn, told = task.shows(prompt, gold), replace(prompt, answer=gold)
+    if drawn is not None:
+        picture = {"role": "assistant", "content": [{"type": "image", "image": drawn}]}
+        told = replace(told, messages=[*prompt.messages, picture])
+    return told, task.marks(prompt, gold)
 
 
 def _eyes(model: str) -> Eyes:

@@ -20,7 +20,7 @@ from mmrl.data.seeds import derive
 from mmrl.data.source import Outcome
 from mmrl.gather import Gatherer
 from mmrl.groups import Gathered, outcomes
-from mmrl.kept import as_seen, drawn, kept_of, rollout_row
+from mmrl.kept import as_seen, drawn, kept_of, marked, rollout_row
 from mmrl.learn import Demonstrations, Learner
 from mmrl.metrics import rl_metrics
 from mmrl.packer import Dealt, ones
@@ -28,7 +28,7 @@ from mmrl.policies.critic import Critic
 from mmrl.policies.reference import Reference
 from mmrl.schema import CriticConfig, RlStage
 from mmrl.steps.base import Steps
-from mmrl.types import Credit, Prompt
+from mmrl.types import Credit, Prompt, Rollout, Score
 
 if TYPE_CHECKING:
     from mmrl.run import Run
@@ -278,5 +278,10 @@ class RlSteps(Steps):
                 advantages = credit.advantages if credit.advantages.ndim == 1 else credit.advantages.sum(1)
                 rows = list(zip(gathered.rollouts, gathered.scores, advantages.tolist(), strict=True))
                 own = [n for n in kept if not rows[n][0].elsewhere]
-                made = ranks.gathered(lambda: {n: rollout_row(*rows[n], drawn(run.tasks, rows[n][0])) for n in own}, as_seen)
+                made = ranks.gathered(lambda: {n: self._row(*rows[n]) for n in own}, as_seen)
                 run.folder.rollouts(step, made)
+
+    def _row(self, rollout: Rollout, score: Score, advantage: float) -> dict[str, Any]:
+        """What is kept of a rollout, with what its task draws of it."""
+        tasks = self.run.tasks
+        return rollout_row(rollout, score, advantage, drawn(tasks, rollout), marked(tasks, rollout))

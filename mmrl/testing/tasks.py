@@ -11,6 +11,7 @@ from typing import Any
 
 from mmrl.errors import NoGold, UserError
 from mmrl.interfaces import Task
+from mmrl.marks import wrong
 from mmrl.specs import TaskSpec
 from mmrl.testing.checks import Fault, Report, run_checks
 from mmrl.testing.gold import known, with_gold
@@ -235,6 +236,25 @@ def boxes_are_in_their_image(subject: TaskSubject) -> str | None:
     return None if count else "no row has boxes in meta"
 
 
+def marks_can_be_drawn(subject: TaskSubject) -> None:
+    """`marks` are places on the prompt's own pictures and videos; of a completion that says nothing they are what is true."""
+    task = subject.make()
+    for split, row in subject.all_rows():
+        where = f"row {row.id!r} of {split!r}"
+        gold, silent = (task.marks(row, said) for said in (known(task, row) or "", ""))
+        for mark in (*gold, *silent):
+            if why := wrong(mark):
+                raise Fault(f"{where}: marks gives what can't be drawn: {why}")
+            there = len(row.videos if mark.kind == "interval" else row.images)
+            if mark.image >= there:
+                what = "videos" if mark.kind == "interval" else "pictures"
+                raise Fault(f"{where} has {there} {what}, and a mark for number {mark.image}: they are counted from 0")
+        if any(mark.of == "said" for mark in silent):
+            raise Fault(f'{where}: marks of an empty completion say something: give what is said as of="said" where it is read')
+        if [mark for mark in gold if mark.of == "true"] != list(silent):
+            raise Fault(f"{where}: what marks calls true is another with another completion: it is what the prompt's answer says")
+
+
 def verifiers_score_gold_highest(subject: TaskSubject) -> str | None:
     """Every verifier that the spec names exists, and gives its highest value to gold."""
     from mmrl import plugins
@@ -274,6 +294,7 @@ CHECKS = (
     prompts_pickle,
     answer_is_not_shown,
     boxes_are_in_their_image,
+    marks_can_be_drawn,
     verifiers_score_gold_highest,
     summary_is_numbers,
 )

@@ -13,13 +13,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mmrl.clips import glimpse
-from mmrl.media import load_image, to_frame
-from mmrl.strips import strip
-from mmrl.types import Frame, Prompt
+from mmrl.interfaces import Task
+from mmrl.marks import Mark
+from mmrl.media import load_image
+from mmrl.strips import Span, strip
+from mmrl.types import Prompt
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from PIL.ImageDraw import ImageDraw
+
+    from mmrl.clips import Footage
 
     See = Callable[[Image], Image]
 
@@ -32,9 +36,11 @@ PAPER, WHITE, EDGE, MAT = "#f2f3f5", "#ffffff", "#d9dce1", "#e6e8ec"
 INK, FAINT, GREEN, LEAF = "#1a1d23", "#6a717c", "#0a6238", "#e2f3e9"
 ELLIPSIS = "..."
 MARKS = ("#009e73", "#1d6fe0", "#9b3fd1", "#e5383b", "#f2a900", "#12a150")
-"""Colours of true boxes and points, in turn: one alone is green, as in what answers draw."""
+"""Colours of what is true, in turn: one mark alone is green, as in reports."""
 TAG, AROUND = 20, 3
 """Pixels: of a picture's name above it, and of a box around what it holds."""
+INTERVALS = 3
+"""Of a video that are shown below it, at most."""
 ORDER = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 _CHOICE = re.compile(r"^\s*(?:[(\[]?(?:[A-Za-z]|[0-9]{1,2})[):\]]|[A-Za-z]\.)\s", re.MULTILINE)
 """The beginning of a line that is one of several choices; `1. ` is that of one thing after another."""
@@ -42,18 +48,24 @@ OTHER_FONTS = ("NotoSansCJK-Regular.ttc", "NotoSans-Regular.ttf", "DejaVuSans.tt
 """Tried for signs that Pillow's own font has not."""
 
 
-def contact_sheet(prompts: Sequence[Prompt], title: str, subtitle: str = "", see: See | None = None) -> Image:
+def contact_sheet(
+    prompts: Sequence[Prompt],
+    title: str,
+    subtitle: str = "",
+    see: See | None = None,
+    marks: Sequence[Sequence[Mark]] | None = None,
+) -> Image:
     """The prompts as one RGB picture, three or four in a row, each with its images, its text and its answer.
 
     see: makes of an image what the model sees of it, such as its processor's resizing; by default the image as it is decoded.
-    Boxes (x1, y1, x2, y2) and points (x, y) in `meta["boxes"]` and `meta["points"]` are drawn on a prompt's first image. They are
-    in pixels of the original, or in the frame that `meta["frame"]` names; a box may also be a mapping of "bbox_2d" and "label".
+    marks: of each prompt; those that are true are drawn. By default what `Task.marks` makes of any prompt.
 
     Raises UserError for an image that does not decode.
     """
     from PIL import Image, ImageDraw
 
-    cards = [_card(prompt, see) for prompt in prompts]
+    given = [Task().marks(prompt, "") for prompt in prompts] if marks is None else marks
+    cards = [_card(p, see, [mark for mark in own if mark.of == "true"]) for p, own in zip(prompts, given, strict=True)]
     columns = len(cards) if len(cards) < 4 else min((4, 3), key=lambda c: -len(cards) % c)  # the fewest gaps in the last row
     rows = [cards[i : i + columns] for i in range(0, len(cards), columns)]
     heights = [max(card.height for card in row) for row in rows]
@@ -110,7 +122,7 @@ class _Card:
             y += 22
 
 
-def _card(prompt: Prompt, see: See | None) -> _Card:
+def _card(prompt: Prompt, see: See | None, true: Sequence[Mark] = ()) -> _Card:
     originals = [load_image(image) for image in prompt.images]
     seen = [see(image) if see else image for image in originals]
     drawn = _drawn(prompt)
@@ -119,7 +131,7 @@ def _card(prompt: Prompt, see: See | None) -> _Card:
     sizes += [f"{len(f.times_s)} frames, {f.duration_s:.1f} s" for f in footage]
     answer = str(prompt.answer) or "(empty)"
     return _Card(
-        picture=_mount(prompt, originals, seen, [strip(f, width=CARD - 8, most=9, across=3) for f in footage]),
+        picture=_mount(prompt, seen, [_strip(f, n, true) for n, f in enumerate(footage)], true),
         id=prompt.id or "no id",
         sizes=", ".join(sizes[:2]) + (", ..." if len(sizes) > 2 else ""),
         prompt=wrap(prompt.text, CARD - 2 * PAD, 16, CHOICE_LINES if len(_CHOICE.findall(prompt.text)) > 1 else PROMPT_LINES),
@@ -127,8 +139,14 @@ def _card(prompt: Prompt, see: See | None) -> _Card:
     )
 
 
-def _mount(prompt: Prompt, originals: Sequence[Image], seen: Sequence[Image], films: Sequence[Image] = ()) -> Image:
-    """All images and videos of a prompt on one mat."""
+def _strip(footage: Footage, number: int, true: Sequence[Mark]) -> Image:
+    """A video with its intervals below it."""
+    intervals = [mark.at for mark in true if mark.kind == "interval" and mark.image == number][:INTERVALS]
+    return strip(footage, [Span(name="true", start_s=a, end_s=b) for a, b, _ in intervals], width=CARD - 8, most=9, across=3)
+
+
+def _mount(prompt: Prompt, seen: Sequence[Image], films: Sequence[Image] = (), true: Sequence[Mark] = ()) -> Image:
+    """All images and videos of a prompt on one mat, with what is true on them."""
     from PIL import Image, ImageDraw
 
     mat = Image.new("RGB", (CARD, PICTURE), MAT)
@@ -144,8 +162,8 @@ def _mount(prompt: Prompt, originals: Sequence[Image], seen: Sequence[Image], fi
         shown = _fit(image, width - edge, height - edge - head)
         left = i % across * width + (width - shown.width) // 2
         top = i // across * height + max((height - shown.height) // 2, head)
-        if i == len(films) and seen:
-            shown = _marked(shown, prompt.meta, originals[0].size)
+        if i >= len(films):
+            _mark(shown, [mark for mark in true if mark.image == i - len(films)])
         mat.paste(shown, (left, top))
         if names:
             _tag(
@@ -205,35 +223,68 @@ def _fit(image: Image, width: int, height: int) -> Image:
     return image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))), Resampling.LANCZOS)
 
 
-def _marked(shown: Image, meta: Mapping[str, Any], size: tuple[int, int]) -> Image:
-    """The shown image with the boxes and points of meta, which are about an original of `size`; what a box holds stays free,
-    but at the image's edges."""
+def _mark(shown: Image, true: Iterable[Mark]) -> None:
+    """Draws marks on an image."""
     from PIL import ImageDraw
 
     draw = ImageDraw.Draw(shown)
+    for mark, colour in zip(true, itertools.cycle(MARKS), strict=False):
+        if mark.kind == "grid":
+            _draw_grid(draw, mark, shown.size, colour)
+        elif mark.kind != "interval":
+            places = [v * side for v, side in zip(mark.at, itertools.cycle(shown.size), strict=False)]
+            {"box": _draw_box, "point": _draw_point, "path": _draw_path}[mark.kind](draw, places, shown.size, colour)
+            if mark.label:
+                _draw_label(draw, mark.label, places, shown.size, colour)
 
-    def place(numbers: Iterable[Any]) -> tuple[float, ...]:
-        return to_frame(list(numbers), meta.get("frame", Frame.PIXELS), Frame.MODEL_PIXELS, size, shown.size)
 
-    for box, colour in zip(meta.get("boxes", ()), itertools.cycle(MARKS), strict=False):
-        label = str(box.get("label", "")) if isinstance(box, Mapping) else ""
-        x1, y1, x2, y2 = place(box["bbox_2d"] if isinstance(box, Mapping) else box)
-        corners = (min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2))
-        for reach, line, thick in ((AROUND + 1, "white", 1), (AROUND, colour, AROUND)):
-            low = (max(0, round(corners[0]) - reach), max(0, round(corners[1]) - reach))
-            high = (min(shown.width - 1, round(corners[2]) + reach), min(shown.height - 1, round(corners[3]) + reach))
-            draw.rectangle((*low, *(max(pair) for pair in zip(low, high, strict=True))), outline=line, width=thick)
+def _draw_box(draw: ImageDraw, box: Sequence[float], size: tuple[int, int], colour: str) -> None:
+    """Around what it holds, which stays free but at the image's edges."""
+    x1, y1, x2, y2 = box
+    for reach, line, thick in ((AROUND + 1, "white", 1), (AROUND, colour, AROUND)):
+        low = (max(0, round(x1) - reach), max(0, round(y1) - reach))
+        high = (min(size[0] - 1, round(x2) + reach), min(size[1] - 1, round(y2) + reach))
+        draw.rectangle((*low, *(max(pair) for pair in zip(low, high, strict=True))), outline=line, width=thick)
+
+
+def _draw_point(draw: ImageDraw, at: Sequence[float], size: tuple[int, int], colour: str) -> None:
+    for reach, line, thick in ((7, "white", 2), (5, colour, 3)):
+        draw.ellipse((at[0] - reach, at[1] - reach, at[0] + reach, at[1] + reach), outline=line, width=thick)
+
+
+def _draw_path(draw: ImageDraw, numbers: Sequence[float], size: tuple[int, int], colour: str) -> None:
+    """A line with an arrow's head at its end."""
+    ends = list(zip(numbers[::2], numbers[1::2], strict=True))
+    way = math.atan2(ends[-1][1] - ends[-2][1], ends[-1][0] - ends[-2][0])
+    sides = [(ends[-1][0] - 10 * math.cos(way + turn), ends[-1][1] - 10 * math.sin(way + turn)) for turn in (0.5, -0.5)]
+    for line, thick in (("white", 5), (colour, 3)):
+        draw.line(ends, fill=line, width=thick)
+        draw.line([sides[0], ends[-1], sides[1]], fill=line, width=thick)
+
+
+def _draw_grid(draw: ImageDraw, mark: Mark, size: tuple[int, int], colour: str) -> None:
+    """Lines between the cells, and what stands in them in a corner of each."""
+    rows, columns = (int(v) for v in mark.at)
+    width, height = size[0] / columns, size[1] / rows
+    lines = [(column * width, 0, column * width, size[1]) for column in range(1, columns)]
+    lines += [(0, row * height, size[0], row * height) for row in range(1, rows)]
+    for line in lines:
+        draw.line(line, fill="white", width=3)
+        draw.line(line, fill=colour, width=1)
+    for place, label in enumerate(mark.labels):
         if label:
-            line = _clip(label, shown.width - 8, 13)
-            left = max(0, min(corners[0], shown.width - _width(line, 13) - 8))
-            top = corners[1] - 19 if corners[1] >= 19 else min(corners[3] + 1, shown.height - 19)
-            draw.rectangle((left, top, left + _width(line, 13) + 8, top + 18), fill=colour)
-            draw.text((left + 4, top + 2), line, "white", _font_for(line, 13))
-    for point, colour in zip(meta.get("points", ()), itertools.cycle(MARKS), strict=False):
-        x, y = place(point)
-        draw.ellipse((x - 7, y - 7, x + 7, y + 7), outline="white", width=2)
-        draw.ellipse((x - 5, y - 5, x + 5, y + 5), outline=colour, width=3)
-    return shown
+            left, top = place % columns * width, place // columns * height
+            _draw_label(draw, label, (left, top + 20, left + width, top + height), size, colour)
+
+
+def _draw_label(draw: ImageDraw, label: str, places: Sequence[float], size: tuple[int, int], colour: str) -> None:
+    """Above its mark, or below it where there is no room."""
+    line = _clip(label, size[0] - 8, 13)
+    top, bottom = min(places[1::2]), max(places[1::2])
+    left = max(0, min(*places[::2], size[0] - _width(line, 13) - 8))
+    top = top - 19 if top >= 19 else min(bottom + 1, size[1] - 19)
+    draw.rectangle((left, top, left + _width(line, 13) + 8, top + 18), fill=colour)
+    draw.text((left + 4, top + 2), line, "white", _font_for(line, 13))
 
 
 # -- text ---------------------------------------------------------------------------------------------------------------

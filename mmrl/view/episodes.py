@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from mmrl import episodes
 from mmrl.record import RunData, read_rows, step_of
 from mmrl.view import films
+from mmrl.view.sources import Embedded, Pictures
 from mmrl.view.svg import number
 from mmrl.view.tabs import tabs
 from mmrl.view.text import count, esc
@@ -19,7 +19,6 @@ BUDGET = 4_000_000
 """Characters of HTML, the videos included, for all evaluations together."""
 OPEN = 4
 """Tasks whose episodes are unfolded."""
-_VIDEO = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]*\.webp")
 _ENDS = {"truncated-time": "the time was up", "world-error": "the simulator broke"}
 
 Row = Mapping[str, Any]
@@ -60,10 +59,8 @@ def _panel(rows: Sequence[Row], folder: Path, budget: int) -> str:
     for row in rows:
         by_task.setdefault(str(row.get("task")), []).append(row)
     ranked = [_ranked(own) for own in by_task.values()]
-    shown: dict[int, str] = {}
-    for row in (row for rank in zip_longest(*ranked) for row in rank if row is not None):
-        shown[id(row)] = html = _figure(row, folder, budget)
-        budget -= len(html)
+    pictures = Embedded(folder, budget)
+    shown = {id(row): _figure(row, pictures) for rank in zip_longest(*ranked) for row in rank if row is not None}
     return "".join(_card(task, own, shown, i < OPEN) for i, (task, own) in enumerate(by_task.items()))
 
 
@@ -85,12 +82,10 @@ def _card(task: str, rows: Sequence[Row], shown: Mapping[int, str], unfolded: bo
     )
 
 
-def _figure(row: Row, folder: Path, budget: int) -> str:
+def _figure(row: Row, pictures: Pictures) -> str:
     """One episode with what is known of it."""
-    name, said = str(row.get("video")), str(row.get("instruction"))
-    known = _VIDEO.fullmatch(name)
-    label = f"{said}: {_told(row)}"
-    shown = films.film(folder / name, budget, label) if known else films.MISSING
+    said = str(row.get("instruction"))
+    shown = films.film(pictures, str(row.get("video")), f"{said}: {_told(row)}")
     return (
         f'<li>{shown}<p class="instruction">{esc(said, 300)}</p><p class="hint">{esc(_told(row))}</p>'
         f'<p class="id">{esc(row.get("prompt_id", ""), 80)}, seed {esc(row.get("seed"), 40)}</p></li>'

@@ -1,20 +1,26 @@
-"""Rollouts as pictures and text: for a few steps of a run, each prompt with the completions that it got and what they earned."""
+"""Rollouts as pictures and text: for a few steps of a run, each prompt with the completions that it got and what they earned.
+
+`group_card` and `rollout_card` show rows of any run; where their pictures come from is `sources.Pictures`. No element has a style
+of its own, so that pages which forbid that can show them.
+"""
 
 from __future__ import annotations
 
-import base64
-import io
+import math
 import re
-import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mmrl import marks
+from mmrl.marks import Mark
 from mmrl.record import RunData, read_rows, step_of
-from mmrl.view import films
+from mmrl.view import films, overlay
+from mmrl.view.sources import Embedded, Pictures, Still
 from mmrl.view.svg import number
 from mmrl.view.tabs import tabs
-from mmrl.view.text import count, esc
+from mmrl.view.text import count, esc, thought
 
 STEPS = 7
 """Steps shown, spread evenly from the first to the last."""
@@ -22,20 +28,15 @@ GROUPS = 8
 """Prompts shown per step."""
 ROWS = 8
 """Different completions shown per prompt, the best and the worst among them."""
-LONG, LONGEST = 300, 6000
-"""Characters of a completion that are shown at once, and when it is opened; the middle of longer ones is left out."""
+ASKED, LONG, LONGEST = 1500, 300, 6000
+"""Characters of a question, of a completion at once, and of one that is opened; the middle of longer ones is left out."""
 BUDGET = 7_000_000
 """Characters of HTML, the pictures included, for all steps together."""
-EMBEDDED = 30_000
-"""Bytes from which a picture is embedded as JPEG of at most `EMBEDDED_PIXELS` a side; smaller ones stay exact."""
-EMBEDDED_PIXELS = 448
-DRAWN_PIXELS = (1600, 1120, 768)
-"""What a side of a picture that a completion draws may have instead, as large as there is room for: it may be a whole episode."""
-WIDE = {"drawn": 448}
-"""Pixels in which a picture is shown before it is enlarged; others in 224."""
-_PICTURE = re.compile(r"media/[0-9a-zA-Z_-]+\.png")
-_VIDEO = re.compile(r"media/[0-9a-zA-Z_-]+\.webp")
-_VIDEO = re.compile(r"media/[0-9a-zA-Z_-]+\.webp")
+SMALL, WIDE, MARKED = 224, 448, 180
+"""Pixels of width in which a picture is shown before it is enlarged, one that a completion draws, and one with marks."""
+COPY, LARGER = 150, 320
+"""Pixels of the sides of a square with the area in which the prompt's picture stands beside a completion, and where one alone is
+shown."""
 _STATUS = {
     "truncated-length": "cut off: too long",
     "truncated-turns": "cut off: too many turns",
@@ -54,10 +55,11 @@ def gallery(run: RunData) -> str:
         return ""
     shown = [(str(step), f"Step {step}", panel) for step, panel in panels]  # at first the last: what the policy can do now
     pause = films.PAUSE if any('class="moving' in panel for _, panel in panels) else ""
+    legend = overlay.legend("".join(panel for _, panel in panels))
     return (
         f'<section class="rollouts"><h2>Rollouts</h2><p class="hint">What the policy wrote and what it earned. Equal answers '
         f"are counted together; the advantage says what the update encouraged (right) and discouraged (left).</p>"
-        f"{pause}{tabs('r', 'Step', shown, len(shown) - 1)}</section>"
+        f"{pause}{tabs('r', 'Step', shown, len(shown) - 1)}{legend}</section>"
     )
 
 
@@ -75,7 +77,7 @@ def _panel(rows: Sequence[Mapping[str, Any]], folder: Path, budget: int) -> str:
         groups.setdefault((row.get("task"), row.get("group")), []).append(row)
     cards: list[str] = []
     for members in list(groups.values())[:GROUPS]:
-        card = _group(_watched(members), folder, budget)
+        card = group_card(members, Embedded(folder, budget))
         cards.append(card)
         budget -= len(card)
     hidden = len(groups) - len(cards)
@@ -101,29 +103,88 @@ def _videos(row: Mapping[str, Any]) -> list[str]:
     return [str(part.get("path", "")) for part in parts if part.get("type") == "video"]
 
 
-def _group(members: Sequence[Mapping[str, Any]], folder: Path, budget: int) -> str:
-    first = members[0]
+# -- cards ------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Placed:
+    """A picture of the prompt that stands on the page, to be drawn again by reference."""
+
+    still: Still
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """What the rows of one prompt have in common."""
+
+    asked: int
+    """Messages that are the prompt's."""
+    scale: float
+    """The largest advantage, either way."""
+    top: float
+    """The largest reward; 1 at least."""
+    true: Sequence[Mark]
+    prompt: str
+    """What was asked, as HTML."""
+    placed: Mapping[int, _Placed]
+    """Number of a picture that somebody marks -> where it is on the page."""
+    pictures: Pictures
+
+    @classmethod
+    def of(cls, members: Sequence[Mapping[str, Any]], pictures: Pictures, whole: bool = False) -> _Group:
+        """whole: with all of the prompt's text."""
+        first, asked = members[0], _asked(members)
+        messages = (first.get("messages") or [])[:asked]
+        known = [mark for row in members for mark in marks.read(row.get("marks"))]
+        true = [mark for mark in marks.read(first.get("marks")) if mark.of == "true"]
+        shown, placed = _shown(messages, pictures, true, {m.image for m in known if m.kind != "interval"}, _key(first))
+        return cls(
+            asked=asked,
+            scale=max((abs(a) for a in map(_advantage, members) if a is not None), default=0.0),
+            top=max([1.0, *(abs(v) for v in map(_value, members) if v is not None)]),
+            true=true,
+            prompt=(
+                f"{shown}{_asking(messages, 0 if whole else ASKED)}{_answer(first.get('answer'))}"
+                f'<p class="id">{esc(first.get("task", ""), 80)} {esc(first.get("prompt_id", ""), 80)}</p>'
+            ),
+            placed=placed,
+            pictures=pictures,
+        )
+
+
+def _key(row: Mapping[str, Any]) -> str:
+    return f"{row.get('step')}_{row.get('group')}"
+
+
+def group_card(members: Sequence[Mapping[str, Any]], pictures: Pictures, links: Sequence[str] = ()) -> str:
+    """A prompt with its completions, the best and the worst of them. members: the rows of one group. links: the address of each
+    alone, where there are such."""
+    members = _watched(members)
+    link = dict(zip(map(id, members), links, strict=bool(links)))
+    group = _Group.of(members, pictures)
     kinds = _kinds(members)
     shown = kinds if len(kinds) <= ROWS else [*kinds[: ROWS // 2], *kinds[-(ROWS // 2) :]]
-    scale = max((abs(a) for a in map(_advantage, members) if a is not None), default=0.0)
-    values = [v for v in map(_value, members) if v is not None]
-    top = max([1.0, *map(abs, values)])
-    asked = _asked(members)
-    room = budget // (2 * len(shown))
-    lines = [
-        _line(row, times, scale, top, _drawn(row, folder, budget // 2, room), _turns(row, asked, folder, room))
-        for row, times in shown
-    ]
+    lines = [_line(row, times, group, len(shown), link=link.get(id(row), "")) for row, times in shown]
     if len(kinds) > len(shown):
         lines.insert(ROWS // 2, f'<li class="more">{len(kinds) - len(shown)} others between these</li>')
-    lesson = f'<p class="flat">{said}</p>' if (said := _lesson(members)) else ""
-    wide = " wide" if max(len(str(row.get("completion"))) for row in members) > LONG // 2 else ""
-    prompt = _messages((first.get("messages") or [])[:asked], folder, budget)
+    wide = max(len(str(row.get("completion"))) for row in members) > LONG // 2
+    return _card(group, lines, _lesson(members), wide)
+
+
+def rollout_card(row: Mapping[str, Any], members: Sequence[Mapping[str, Any]], pictures: Pictures) -> str:
+    """One rollout with everything that was kept of it: all turns, and texts in full. members: the rows of its group, which its
+    reward and its advantage are compared with."""
+    own, *others = _watched([row, *members])
+    group = _Group.of(others or [own], pictures, whole=True)
+    return _card(group, [_line(own, 1, group, 1, whole=True)], _lesson(others), wide=True)
+
+
+def _card(group: _Group, lines: Sequence[str], lesson: str, wide: bool) -> str:
+    said = f'<p class="flat">{lesson}</p>' if lesson else ""
     return (
-        f'<article class="card group{wide}"><div class="prompt">{prompt}'
-        f"{_answer(first.get('answer'))}"
-        f'<p class="id">{esc(first.get("task", ""), 80)} {esc(first.get("prompt_id", ""), 80)}</p></div>'
-        f'<div class="answers"><ol>{"".join(lines)}</ol>{lesson}</div></article>'
+        f'<article class="card group{" wide" if wide else ""}"><div class="prompt">{group.prompt}</div>'
+        f'<div class="answers"><ol>{"".join(lines)}</ol>{said}</div></article>'
     )
 
 
@@ -169,9 +230,10 @@ def _asked(members: Sequence[Mapping[str, Any]]) -> int:
     return next((i for i, message in enumerate(lists[0][:common]) if message.get("role") == "assistant"), common)
 
 
-def _turns(row: Mapping[str, Any], asked: int, folder: Path, budget: int) -> str:
-    """The turns of an episode before its last, and what was answered to each, folded; nothing where an answer was all."""
-    later = (row.get("messages") or [])[asked:]
+def _turns(row: Mapping[str, Any], group: _Group, among: int, whole: bool) -> str:
+    """The turns of an episode before its last, and what was answered to each, folded unless all is shown; nothing where an answer
+    was all."""
+    later = (row.get("messages") or [])[group.asked :]
     turns = sum(message.get("role") == "assistant" for message in later)
     told: list[str] = []
     turn = 0
@@ -180,34 +242,57 @@ def _turns(row: Mapping[str, Any], asked: int, folder: Path, budget: int) -> str
         name = (
             f"turn {turn}" if message.get("role") == "assistant" else f"after turn {turn}" if turn else str(message.get("role"))
         )
+        paths = [str(part.get("path", "")) for part in _parts(message) if part.get("type") == "image"]
+        shown = [_picture(group.pictures.still(path, among * len(later) * len(paths)), name) for path in paths]
         said = _said(message)
-        pictures = _pictures(message, folder, budget // max(1, len(later)), name)
-        text = f'<pre tabindex="0">{esc(said, LONGEST // 2)}</pre>' if said.strip() else ""
-        told.append(f'<div class="turn"><b>{esc(name)}</b>{text}{pictures}</div>')
+        text = _text(said, 0 if whole else LONGEST // 2) if said.strip() else ""
+        told.append(f'<div class="turn"><b>{esc(name)}</b>{text}{_row_of(shown)}</div>')
     summary = f"{count(turns, 'turn')} before this one" if turns else "what was said to it"
-    return f'<details class="turns"><summary>{summary}</summary>{"".join(told)}</details>' if told else ""
+    opened = " open" if whole else ""
+    return f'<details class="turns"{opened}><summary>{summary}</summary>{"".join(told)}</details>' if told else ""
 
 
-def _drawn(row: Mapping[str, Any], folder: Path, budget: int, room: int = 0) -> str:
-    """The picture that a completion draws, where it draws one, or the video of an episode. room: for one that is larger than
-    others are."""
+def _drawn(row: Mapping[str, Any], pictures: Pictures, among: int) -> str:
+    """The picture that a completion draws, where it draws one, or the video of an episode. among: completions that may."""
     path, film = row.get("shows"), row.get("film")
     if isinstance(film, str):
-        known = _VIDEO.fullmatch(film)
-        shown = films.film(folder / film, budget, str(row.get("completion"))) if known else films.MISSING
-        return f'<div class="pictures">{shown}</div>'
-    return f'<div class="pictures">{_picture(path, folder, budget, "drawn", room)}</div>' if isinstance(path, str) else ""
+        return _row_of([films.film(pictures, film, str(row.get("completion")))])
+    return _row_of([_picture(pictures.still(path, 2 * among, large=True), "drawn", WIDE)]) if isinstance(path, str) else ""
 
 
-def _line(row: Mapping[str, Any], times: int, scale: float, top: float, drawn: str = "", turns: str = "") -> str:
-    """One completion: its reward as a bar, the turns before, what it draws, the text, then parts, length, status, advantage."""
+def _beside(row: Mapping[str, Any], group: _Group, area: int) -> str:
+    """What a completion says of places and times, on a small copy of the prompt's picture and beside what is true there."""
+    own = marks.read(row.get("marks"))
+    said = [mark for mark in own if mark.of == "said"]
+    copies = []
+    for n, placed in group.placed.items():
+        here = [mark for mark in said if mark.image == n and mark.kind != "interval"]
+        if here:
+            copies.append(_copy(placed, [mark for mark in group.true if mark.image == n], here, area))
+    times = [mark for mark in own if mark.kind == "interval"] if any(mark.kind == "interval" for mark in said) else []
+    return _row_of(copies) + overlay.bars(times)
+
+
+def _copy(placed: _Placed, true: Sequence[Mark], said: Sequence[Mark], area: int) -> str:
+    """What is true is drawn without labels, and without the lines of a grid, in favour of what is said."""
+    size = placed.still.width, placed.still.height
+    shown = min(max(area * math.sqrt(size[0] / size[1]), area / 3), 2 * area)
+    bare = [replace(mark, label="") for mark in true if mark.kind != "grid"]
+    inside = f'<use href="#{placed.id}"/>{overlay.over([*bare, *said], true, size, shown)}'
+    away = sum(map(overlay.off_picture, said))
+    note = f"<small>{count(away, 'mark')} off the picture</small>" if away else ""
+    return _marked(inside, placed.still, shown, f"with what is said{overlay.told(said)}", "copy", note)
+
+
+def _line(row: Mapping[str, Any], times: int, group: _Group, among: int, whole: bool = False, link: str = "") -> str:
+    """One completion: its reward as a bar, the turns before, what it draws, the text, then parts, length, status, advantage.
+    among: so many share the room for pictures."""
     value, advantage, score = _value(row), _advantage(row), row.get("score") or {}
     if value is None:
         reward = '<div class="reward failed"><b>failed</b></div>'
     else:
-        filled = min(max(value / top, 0.0), 1.0) * 100
-        reward = f'<div class="reward"><b>{_reward(value)}</b><i><u style="width:{filled:.0f}%"></u></i></div>'
-    text = str(row.get("completion") or "")
+        filled = min(max(value / group.top, 0.0), 1.0) * 100
+        reward = f'<div class="reward"><b>{_reward(value)}</b>{_gauge(0, filled)}</div>'
     facts = [f"<span><b>{source}</b></span>"] if (source := _source(row)) else []
     facts += [f"<span>{esc(name, 60)} <b>{_part(part)}</b></span>" for name, part in (score.get("parts") or {}).items()]
     if isinstance(row.get("tokens"), int):
@@ -217,13 +302,43 @@ def _line(row: Mapping[str, Any], times: int, scale: float, top: float, drawn: s
     if score.get("detail"):
         detail = _merged(str(score["detail"]), score.get("parts") or {})
         facts.append(f'<span class="{"warn" if value is None else "detail"}">{esc(detail, 300)}</span>')
-    body, full = esc(text, LONG) if text.strip() else "<em>nothing</em>", ""
-    if len(text) > LONG:
-        full = f'<details><summary>all {len(text):,} characters</summary><pre tabindex="0">{esc(text, LONGEST)}</pre></details>'
+    if link:
+        facts.append(f'<a href="{esc(link)}">open</a>')
     many = f'<span class="times" title="{times} times the same">&times;{times}</span>' if times > 1 else ""
+    said = _completion(str(row.get("completion") or ""), whole)
+    if beside := _beside(row, group, LARGER if whole else COPY):
+        said = f'<div class="beside"><div class="says">{beside}</div><div class="text">{said}</div></div>'
+    before = f"{_turns(row, group, 2 * among, whole)}{_drawn(row, group.pictures, among)}"
     return (
-        f'<li>{reward}<div class="wrote">{turns}{drawn}<pre>{body}</pre>{full}<p class="facts">{"".join(facts)}</p></div>'
-        f'<div class="side">{many}{_arrow(advantage, scale)}</div></li>'
+        f'<li>{reward}<div class="wrote">{before}{said}<p class="facts">{"".join(facts)}</p></div>'
+        f'<div class="side">{many}{_arrow(advantage, group.scale)}</div></li>'
+    )
+
+
+def _completion(text: str, whole: bool) -> str:
+    """What was written: the thinking folded, and unless all is shown the rest cut and once more in full."""
+    if whole:
+        return _text(text)
+    thinking, said = thought(text)
+    body = esc(said, LONG) if said.strip() else "<em>nothing</em>"
+    full = ""
+    if len(said) > LONG:
+        full = f'<details><summary>all {len(said):,} characters</summary><pre tabindex="0">{esc(said, LONGEST)}</pre></details>'
+    return f"{_thinking(thinking, LONGEST)}<pre>{body}</pre>{full}"
+
+
+def _text(text: str, limit: int = 0) -> str:
+    """What somebody said, the thinking folded. limit: characters of each, 0 for all."""
+    thinking, said = thought(text)
+    return f'{_thinking(thinking, limit)}<pre tabindex="0">{esc(said, limit) if said.strip() else "<em>nothing</em>"}</pre>'
+
+
+def _thinking(text: str, limit: int) -> str:
+    if not text.strip():
+        return ""
+    return (
+        f'<details class="thinking"><summary>thinking, {count(len(text.split()), "word")}</summary>'
+        f'<pre tabindex="0">{esc(text.strip(), limit)}</pre></details>'
     )
 
 
@@ -246,31 +361,53 @@ def _merged(detail: str, names: Iterable[Any]) -> str:
 def _arrow(advantage: float | None, scale: float) -> str:
     if advantage is None:
         return ""
-    half = abs(advantage) / scale * 50 if scale else 0.0
-    side = f"left:50%;width:{half:.0f}%" if advantage >= 0 else f"right:50%;width:{half:.0f}%"
+    half = min(abs(advantage) / scale, 1.0) * 50 if scale else 0.0
+    css, start = ("up", 50.0) if advantage >= 0 else ("down", 50 - half)
+    return f'<div class="advantage" title="advantage"><b>{advantage:+.2f}</b>{_gauge(start, half, css)}</div>'
+
+
+def _gauge(start: float, wide: float, css: str = "") -> str:
+    """A bar from `start` on, in hundredths."""
     return (
-        f'<div class="advantage" title="advantage"><b>{advantage:+.2f}</b>'
-        f'<i><u class="{"up" if advantage >= 0 else "down"}" style="{side}"></u></i></div>'
+        '<svg class="gauge" viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">'
+        f'<rect class="{css}" x="{start:.0f}" width="{wide:.0f}" height="4"/></svg>'
     )
 
 
-def _messages(messages: Sequence[Mapping[str, Any]], folder: Path, budget: int) -> str:
-    pictures: list[str] = []
-    texts: list[str] = []
+def _shown(
+    messages: Sequence[Mapping[str, Any]], pictures: Pictures, true: Sequence[Mark], marked: Container[int], key: str
+) -> tuple[str, dict[int, _Placed]]:
+    """(the prompt's pictures and videos with what is true on them, where those are that are marked). key: of the group."""
+    parts = [part for message in messages for part in _parts(message)]
+    stills, moving = ([str(p.get("path", "")) for p in parts if p.get("type") == kind] for kind in ("image", "video"))
+    shown: list[str] = []
+    placed: dict[int, _Placed] = {}
+    for n, path in enumerate(stills):
+        still = pictures.still(path, among=2 * len(stills))
+        if isinstance(still, str) or n not in marked:
+            shown.append(_picture(still, "shown"))
+            continue
+        id = re.sub(r"\W", "", f"p{key}_{n}_{path}", flags=re.ASCII)
+        placed[n] = _Placed(still=still, id=id)
+        here = [mark for mark in true if mark.image == n and mark.kind != "interval"]
+        sizes = f'width="{still.width}" height="{still.height}" preserveAspectRatio="none"'
+        image = f'<image id="{id}" href="{esc(still.src)}" {sizes}/>'
+        drawn = image + overlay.over(here, true, (still.width, still.height), MARKED)
+        shown.append(_marked(drawn, still, MARKED, f"shown, {_size(still)}{overlay.told(here)}", "", "<small>shown</small>"))
+    for n, path in enumerate(moving):
+        times = overlay.bars([mark for mark in true if mark.image == n])
+        shown.append(f'<div class="filmed">{films.film(pictures, path, "shown")}{times}</div>')
+    return _row_of(shown), placed
+
+
+def _asking(messages: Sequence[Mapping[str, Any]], limit: int) -> str:
+    texts = []
     for message in messages:
-        said = _said(message)
-        for part in _parts(message):
-            if part.get("type") == "image":
-                pictures.append(_picture(str(part.get("path", "")), folder, budget, "shown"))
-                budget -= len(pictures[-1])
-            if part.get("type") == "video":
-                pictures.append(_film(str(part.get("path", "")), folder, budget))
-                budget -= len(pictures[-1])
-        role = message.get("role")
+        role, said = message.get("role"), _said(message)
         who = "" if role == "user" and len(messages) == 1 else f"<b>{esc(role)}</b> "
         if said:
-            texts.append(f'<div class="said" tabindex="0">{who}{esc(said, 1500)}</div>')
-    return (f'<div class="pictures">{"".join(pictures)}</div>' if pictures else "") + "".join(texts)
+            texts.append(f'<div class="said" tabindex="0">{who}{esc(said, limit)}</div>')
+    return "".join(texts)
 
 
 def _parts(message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
@@ -282,50 +419,39 @@ def _said(message: Mapping[str, Any]) -> str:
     return "\n".join(str(part.get("text", "")) for part in _parts(message) if part.get("type") == "text")
 
 
-def _pictures(message: Mapping[str, Any], folder: Path, budget: int, label: str) -> str:
-    found = [str(part.get("path", "")) for part in _parts(message) if part.get("type") == "image"]
-    shown = "".join(_picture(path, folder, budget // len(found), label) for path in found)
-    return f'<div class="pictures">{shown}</div>' if found else ""
-
-
-def _picture(path: str, folder: Path, budget: int, label: str, room: int = 0) -> str:
-    """An image of the run folder as a data URI, with a word below it of where it comes from; only names that `record` makes are
-    followed."""
-    file = folder / path
-    if not _PICTURE.fullmatch(path) or not file.is_file():
-        return '<span class="no-picture">picture is missing</span>'
-    kind, data = "png", file.read_bytes()
-    if data[:8] != b"\x89PNG\r\n\x1a\n" or len(data) < 24:
-        return '<span class="no-picture">not a PNG</span>'
-    width, height = struct.unpack(">II", data[16:24])
-    if len(data) > EMBEDDED:
-        large = (jpeg for side in DRAWN_PIXELS if room and len(jpeg := _jpeg(data, side)) * 4 / 3 <= room)
-        jpeg = next(large, None) or _jpeg(data)
-        kind, data = min((kind, data), ("jpeg", jpeg), key=lambda one: len(one[1]))
-    if len(data) * 4 / 3 > budget:
-        return f'<span class="no-picture">left out for size: {esc(path)}</span>'
-    shown = width * max(1, 112 // max(width, 1))  # digits of 8 pixels are for people, too
-    css = ' class="pixels"' if width < 100 else ""
+def _picture(still: Still | str, label: str, most: int = SMALL) -> str:
+    """A picture with a word below it of where it comes from, or a word why there is none. most: pixels of its width."""
+    if isinstance(still, str):
+        return f'<span class="no-picture">{esc(still)}</span>'
+    css = ' class="pixels"' if still.width < 100 else ""
     return (
-        f'<button type="button" class="picture" aria-label="enlarge the picture">'
-        f'<img{css} width="{min(shown, WIDE.get(label, 224))}" alt="picture {esc(label)}, {width} by {height} pixels" '
-        f'src="data:image/{kind};base64,{base64.b64encode(data).decode()}"><small>{esc(label)}</small></button>'
+        f'<button type="button" class="picture" title="enlarge">'
+        f'<img{css} width="{_width(still, most):.0f}" alt="picture {esc(label)}, {_size(still)}" '
+        f'src="{esc(still.src)}"><small>{esc(label)}</small></button>'
     )
 
 
-def _film(path: str, folder: Path, budget: int) -> str:
-    """A video of the run folder, which plays; only names that `record` makes are followed."""
-    return films.film(folder / path, budget, "shown") if _VIDEO.fullmatch(path) else films.MISSING
+def _marked(inside: str, still: Still, wide: float, what: str, css: str, note: str) -> str:
+    """A picture with marks on it. inside: of its SVG. wide: pixels. what: it shows, any text."""
+    pixels = " pixels" if still.width < 100 else ""
+    return (
+        f'<button type="button" class="picture marked {css}" title="enlarge"><svg class="{pixels}" role="img" '
+        f'aria-label="picture {esc(what)}" viewBox="0 0 {still.width} {still.height}" '
+        f'width="{wide:.0f}" height="{wide * still.height / still.width:.0f}">{inside}</svg>{note}</button>'
+    )
 
 
-def _jpeg(png: bytes, side: int = EMBEDDED_PIXELS) -> bytes:
-    from PIL import Image
+def _row_of(shown: Sequence[str]) -> str:
+    return f'<div class="pictures">{"".join(shown)}</div>' if shown else ""
 
-    with Image.open(io.BytesIO(png)) as image:
-        small = image.convert("RGB")
-    small.thumbnail((side, side))
-    small.save(out := io.BytesIO(), "JPEG", quality=82)
-    return out.getvalue()
+
+def _width(still: Still, most: int) -> float:
+    """Pixels on the page: digits of 8 pixels are for people, too."""
+    return min(still.width * max(1, 112 // still.width), most)
+
+
+def _size(still: Still) -> str:
+    return f"{still.width} by {still.height} pixels"
 
 
 def _answer(answer: Any) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmrl import Case, NoGold, Prompt, Reply, Score, Task, TaskSpec, UserError, VerifierSpec, user
+from mmrl import Case, Mark, NoGold, Prompt, Reply, Score, Task, TaskSpec, UserError, VerifierSpec, user
 from mmrl.tasks import Prompts
 from mmrl.testing import check_id, check_plugin, check_task, check_verifier, other_process, task_subject
 from mmrl.testing import tasks as task_checks
@@ -200,6 +200,31 @@ TASK_FAULTS = {
         rows(change(meta={"boxes": [{"bbox_2d": (100, 200, 300, 400), "label": "row"}]})),
         "has the box (100, 200, 300, 400) in an image of 12 x 12",
     ),
+    "a mark in pixels": (
+        "marks_can_be_drawn",
+        task(marks=lambda self, prompt, completion: [Mark(kind="box", at=(0, 0, 120, 10), of="true")]),
+        "row 'train-0' of 'train': marks gives what can't be drawn: box (0, 0, 120, 10) is far off the picture",
+    ),
+    "a mark on another picture": (
+        "marks_can_be_drawn",
+        task(marks=lambda self, prompt, completion: [Mark(kind="point", at=(0.5, 0.5), of="true", image=1)]),
+        "has 1 pictures, and a mark for number 1: they are counted from 0",
+    ),
+    "an interval of no video": (
+        "marks_can_be_drawn",
+        task(marks=lambda self, prompt, completion: [Mark(kind="interval", at=(0, 1, 2), of="true")]),
+        "has 0 videos, and a mark for number 0",
+    ),
+    "a mark that nobody said": (
+        "marks_can_be_drawn",
+        task(marks=lambda self, prompt, completion: [Mark(kind="point", at=(0.5, 0.5), of="said")]),
+        "marks of an empty completion say something",
+    ),
+    "a truth that depends on what is said": (
+        "marks_can_be_drawn",
+        task(marks=lambda self, prompt, completion: [Mark(kind="point", at=(len(completion) / 9, 0), of="true")]),
+        "what marks calls true is another with another completion",
+    ),
     "a broken row": (
         "rows_can_be_used",
         rows(lambda row, split, i: breaking(f"rows.jsonl line {i} of {split} is no JSON") if i == 3 else row),
@@ -228,7 +253,11 @@ def test_a_planted_fault_in_a_task_is_found(fault: str) -> None:
     name, faulty, message = TASK_FAULTS[fault]
     found = failed(check_task(SPEC, faulty))
     assert message in found.get(name, f"nothing by {name} but {found}")
-    also = {"same_seed_gives_same_rows": {"global_random_state_is_untouched"}, "prompts_pickle": {"same_seed_gives_same_rows"}}
+    also = {
+        "same_seed_gives_same_rows": {"global_random_state_is_untouched"},
+        "prompts_pickle": {"same_seed_gives_same_rows"},
+        "boxes_are_in_their_image": {"marks_can_be_drawn"},
+    }
     assert set(found) - also.get(name, set()) == {name}, found
 
 

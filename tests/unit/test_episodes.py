@@ -19,7 +19,6 @@ from mmrl.types import Prompt, Rollout, Score, Status
 from mmrl.video import pictures
 from mmrl.view import episodes as shown_episodes
 from mmrl.view import evaluations
-from mmrl.view.films import MISSING
 from pages import assert_self_contained, page_of
 
 EVIL = "</figcaption><script>alert(1)</script>\" onload='x'"
@@ -192,7 +191,6 @@ def test_hostile_instructions_and_names_stay_text(run, tmp_path):
     assert len(page.texts("script")) == 1 and "secret" not in (run.path / "report.html").read_text()
     words = page.texts("span")
     assert words.count("video is missing") == 6 and "not a video: fake.webp" in words
-    assert html.escape(EVIL) not in MISSING
 
 
 def test_every_task_has_its_first_videos_where_not_all_fit(run, monkeypatch):
