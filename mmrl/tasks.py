@@ -25,9 +25,11 @@ MOST = 1e300
 class Prompts(Sequence[Prompt], Generic[T]):
     """Prompts that are made when they are asked for: one per item, the same item the same prompt."""
 
-    def __init__(self, items: Sequence[T], make: Callable[[T], Prompt]) -> None:
-        """items: whatever a prompt is made of, often numbers, `range(2000)`. make: of an item; it is called at each access."""
-        self.items, self.make = items, make
+    def __init__(self, items: Sequence[T], make: Callable[[T], Prompt], difficulty: Callable[[T], float] | None = None) -> None:
+        """items: whatever a prompt is made of, often numbers, `range(2000)`. make: of an item; it is called at each access.
+        difficulty: of an item, its prompt's `meta["difficulty"]`, where that is known before the prompt is made: easy-first order
+        asks it of all items."""
+        self.items, self.make, self.difficulty = items, make, difficulty
 
     def __len__(self) -> int:
         return len(self.items)
@@ -37,7 +39,9 @@ class Prompts(Sequence[Prompt], Generic[T]):
     @overload
     def __getitem__(self, index: slice) -> Prompts[T]: ...
     def __getitem__(self, index: int | slice) -> Prompt | Prompts[T]:
-        return Prompts(self.items[index], self.make) if isinstance(index, slice) else self.make(self.items[index])
+        return (
+            Prompts(self.items[index], self.make, self.difficulty) if isinstance(index, slice) else self.make(self.items[index])
+        )
 
 
 def one_of(option: str, value: Any, choices: Iterable[Any]) -> None:

@@ -15,6 +15,7 @@ from mmrl.data.seeds import derive
 from mmrl.errors import UserError
 from mmrl.interfaces import Task
 from mmrl.targets import PluginError, calling, is_finite
+from mmrl.tasks import Prompts
 from mmrl.types import Message, Prompt, replace
 
 DECAY = 0.9
@@ -276,14 +277,14 @@ class Source:
 
 
 def easy_first(items: Indexable, label: str) -> list[int]:
-    """The items' numbers by `meta["difficulty"]`, the lowest first; reads all of them.
+    """The items' numbers by `meta["difficulty"]`, the lowest first; makes all prompts whose difficulty isn't known before.
 
     One that the task can't open comes last: drawing it says why. Raises UserError for one without a finite difficulty.
     """
     found = []
     for i in range(len(items)):
         try:
-            difficulty = prompt_at(items, i, label).meta.get("difficulty")
+            difficulty = _difficulty_at(items, i, label)
         except PluginError:
             raise
         except UserError:
@@ -296,6 +297,13 @@ def easy_first(items: Indexable, label: str) -> list[int]:
             )
         found.append(float(difficulty))
     return sorted(range(len(found)), key=found.__getitem__)
+
+
+def _difficulty_at(items: Indexable, index: int, label: str) -> Any:
+    if isinstance(items, Prompts) and items.difficulty:
+        with calling(f"task {label!r}: difficulty of item {index} of its prompts"):
+            return items.difficulty(items.items[index])
+    return prompt_at(items, index, label).meta.get("difficulty")
 
 
 def _merged(seen: tuple[int, int, float, float], rewards: Sequence[float]) -> tuple[int, int, float, float]:

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from mmrl.data.seeds import derive
-from mmrl.data.source import Outcome, Source, prompt_at, prompts_of
+from mmrl.data.source import Outcome, Source, easy_first, prompt_at, prompts_of
 from mmrl.errors import UserError
 from mmrl.interfaces import Task
 from mmrl.targets import PluginError
+from mmrl.tasks import Prompts
 from mmrl.types import Prompt, user
 
 
@@ -235,6 +236,15 @@ def test_a_task_whose_groups_all_agree_is_still_drawn():
 
 
 # -- easy first ---------------------------------------------------------------------------------------------------------------
+
+
+def test_easy_first_makes_no_prompt_whose_difficulty_is_known():
+    made = []
+    items = Prompts(range(4), lambda n: made.append(n) or Prompt(messages=[], meta={"difficulty": -n}), lambda n: -n)
+    assert easy_first(items, "t") == [3, 2, 1, 0] and not made
+    assert easy_first(Prompts(items.items, items.make), "t") == [3, 2, 1, 0] and made == [0, 1, 2, 3]
+    with pytest.raises(PluginError, match="task 't': difficulty of item 0 of its prompts"):
+        easy_first(Prompts(range(4), items.make, lambda n: 1 / n), "t")
 
 
 def test_easy_first_goes_by_difficulty_and_begins_again_each_epoch():

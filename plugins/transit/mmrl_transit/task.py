@@ -82,7 +82,9 @@ class Drawn(Task):
 
     def prompts(self, split: str, seed: int) -> Prompts:
         known_split(split, self.splits)
-        return Prompts(range(self.items[split]), lambda number: self._prompt(split, number))
+        return Prompts(
+            range(self.items[split]), lambda number: self._prompt(split, number), lambda number: self._difficulty(split, number)
+        )
 
     def gold(self, prompt: Prompt) -> str:
         answer = prompt.meta["solution"]
@@ -94,12 +96,18 @@ class Drawn(Task):
     def _prompt(self, split: str, number: int) -> Prompt:
         raise NotImplementedError(f"{type(self).__name__} must define _prompt(split, number)")
 
+    def _difficulty(self, split: str, number: int) -> float:
+        raise NotImplementedError(f"{type(self).__name__} must define _difficulty(split, number)")
+
+    def _lines(self, number: int) -> int:
+        return self.lines or LEVELS[self._level(number)][0]
+
     def _level(self, number: int) -> str:
         return list(LEVELS)[number % len(LEVELS)] if self.level == "mixed" else self.level
 
     def _layout(self, split: str, number: int, attempt: int = 0) -> draw.Layout:
-        lines, stations, _ = LEVELS[self._level(number)]
-        return draw.layout(self._chance(split, number, f"map {attempt}"), self.lines or lines, self.stations or stations)
+        stations = self.stations or LEVELS[self._level(number)][1]
+        return draw.layout(self._chance(split, number, f"map {attempt}"), self._lines(number), stations)
 
     def _map(self, number: int, plan: draw.Layout) -> Map:
         picture, points = draw.picture(plan, self.size)
@@ -138,9 +146,15 @@ class Questions(Drawn):
             one_of("kinds", kind, known)
         self._kinds = tuple(self.kinds or known)
 
+    def _difficulty(self, split: str, number: int) -> float:
+        return KINDS.index(self._kind(number)) + self._lines(number) / 10
+
+    def _kind(self, number: int) -> str:
+        return self._kinds[number // len(LEVELS) % len(self._kinds)]  # the levels change faster, so that each meets every kind
+
     def _prompt(self, split: str, number: int) -> Prompt:
-        kind = self._kinds[number // len(LEVELS) % len(self._kinds)]  # the levels change faster, so that each meets every kind
-        wanted = self._chance(split, number, "answer").randint(1, min(3, self.lines or LEVELS[self._level(number)][0]))
+        kind = self._kind(number)
+        wanted = self._chance(split, number, "answer").randint(1, min(3, self._lines(number)))
         for attempt in range(MAPS):
             plan = self._layout(split, number, attempt)
             question = ask(kind, plan.lines, self._chance(split, number, "question"), wanted)
@@ -155,7 +169,7 @@ class Questions(Drawn):
             question.stations,
             type=question.type,
             question_transfer_count=0,
-            difficulty=KINDS.index(kind) + len(drawn.lines) / 10,
+            difficulty=self._difficulty(split, number),
             kind=kind,
             choices=question.choices,
             solution=question.answer,
@@ -184,7 +198,7 @@ class Plans(Drawn):
             for number in self.transfers:
                 whole("transfers", number, 0, 4)
         for number in range(len(LEVELS)):
-            lines = self.lines or LEVELS[self._level(number)][0]
+            lines = self._lines(number)
             if max(self._transfers(number)) >= lines:
                 raise UserError(
                     f"{max(self._transfers(number))} transfers need more than the {lines} lines of level {self._level(number)}: "
@@ -194,8 +208,14 @@ class Plans(Drawn):
     def _transfers(self, number: int) -> Sequence[int]:
         return self.transfers or LEVELS[self._level(number)][2]
 
+    def _difficulty(self, split: str, number: int) -> float:
+        return len(KINDS) + self._drawn_transfers(split, number) + self._lines(number) / 10
+
+    def _drawn_transfers(self, split: str, number: int) -> int:
+        return self._chance(split, number, "transfers").choice(list(self._transfers(number)))
+
     def _prompt(self, split: str, number: int) -> Prompt:
-        transfers = self._chance(split, number, "transfers").choice(list(self._transfers(number)))
+        transfers = self._drawn_transfers(split, number)
         for attempt in range(1000):
             plan = self._layout(split, number, attempt)
             ends = trips(plan.lines, transfers)
@@ -211,7 +231,7 @@ class Plans(Drawn):
             (start, end),
             type="planning",
             question_transfer_count=transfers,
-            difficulty=len(KINDS) + transfers + len(drawn.lines) / 10,
+            difficulty=self._difficulty(split, number),
             best=cost(drawn.lines, route),
             solution="; ".join(map(str, route)),
             thought=thought(route),

@@ -169,6 +169,13 @@ def test_splits_show_different_maps_and_the_runs_seed_changes_nothing(task):
     assert maps("test", 0, 5) != parts["test"][:5]
 
 
+@pytest.mark.parametrize("task", [Questions(size=200), Plans(size=200), Questions(size=200, lines=2), Plans(size=200, lines=5)])
+def test_difficulty_is_known_before_a_map_is_drawn(task):
+    prompts = task.prompts("train", 0)
+    for n in range(24):
+        assert prompts.difficulty(n) == prompts[n].meta["difficulty"]
+
+
 def test_difficulty_rises_with_kind_lines_and_transfers():
     questions = Questions(size=200).prompts("train", 0)[:21]
     assert [p.meta["difficulty"] for p in questions[:4]] == pytest.approx([0.2, 0.3, 0.5, 1.2])
