@@ -43,6 +43,8 @@ class Watcher:
 
     def note(self, text: str) -> None: ...
 
+    def stopping(self) -> None: ...
+
 
 def slower(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
     def slow(*args: Any, **options: Any) -> Any:

@@ -130,6 +130,8 @@ class Watched:
 
     def note(self, text: str) -> None: ...
 
+    def stopping(self) -> None: ...
+
 
 def _prompts(size: str, count: int) -> list[Any]:
     from mmrl.plugins import registry

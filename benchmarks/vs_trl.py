@@ -155,6 +155,8 @@ def run_mmrl(
         def note(self, text: str) -> None:
             print(text, file=sys.stderr)
 
+        def stopping(self) -> None: ...
+
     stage = {"kind": "rl", "steps": steps, "prompts_per_step": case["prompts"], "group_size": GROUP, "learning_rate": 1e-4}
     train(
         parse_config(
