@@ -27,6 +27,7 @@ if (page === "rollout") rollouts.neighbours();
 if (page === "rollouts" || page === "rollout") rollouts.marks();
 
 player.start();
+
 // How the run stands, in its badge and beside the tab of its alarms.
 hear("state", async ({ run: name, state }) => {
   const badge = document.querySelector("#title .status");

@@ -43,16 +43,21 @@ export function paced(run, milliseconds) {
   let timer = 0, last = -Infinity;
   return () => {
     if (timer) return;
-    timer = setTimeout(() => {
-      timer = 0;
-      last = performance.now();
-      run();
-    }, Math.max(0, last + milliseconds - performance.now()));
+    timer = setTimeout(
+      () => {
+        timer = 0;
+        last = performance.now();
+        run();
+      },
+      Math.max(0, last + milliseconds - performance.now()),
+    );
   };
 }
 
 // Whether somebody is writing here, so that letters are no shortcuts.
 export function isWriting(node) {
   if (!(node instanceof Element)) return false;
-  return Boolean(node.closest("input:not([type=checkbox]):not([type=radio]):not([type=range]), select, textarea, [contenteditable]"));
+  return Boolean(
+    node.closest("input:not([type=checkbox]):not([type=radio]):not([type=range]), select, textarea, [contenteditable]"),
+  );
 }

@@ -1,10 +1,10 @@
-// Keys. They do nothing while somebody writes, or together with ctrl, alt or meta. Each page adds its own; `?` lists them all, as does
-// <button type="button" id="keys">. A page's tabs are <a href="..." data-tab="curves">.
+// Keys. They do nothing while somebody writes, or together with ctrl, alt or meta. Each page adds its own; `?` lists them all, as
+// does <button type="button" id="keys">. A page's tabs are <a href="..." data-tab="curves">.
 import { el, isWriting } from "./dom.js";
 
 const known = new Map();
 const GO = { r: "runs", c: "curves", l: "rollouts", a: "alarms", e: "episodes", s: "settings", m: "compare" };
-const SOON = 1500;  // milliseconds in which the second key may follow `g`
+const SOON = 1500; // milliseconds in which the second key may follow `g`
 let going = 0;
 
 // press(event) returns false where the key is not for it after all. names: of event.key, which share the word.
@@ -40,7 +40,8 @@ function tell() {
   for (const [name, page] of Object.entries(GO)) if (tab(page)) rows.push([[`g ${name}`], page]);
   rows.push([["?"], "these keys"]);
   const list = rows.flatMap(([names, word]) => [
-    el("dt", {}, ...names.flatMap((name, i) => [...(i ? [" "] : []), el("kbd", {}, name)])), el("dd", {}, word),
+    el("dt", {}, ...names.flatMap((name, i) => [...(i ? [" "] : []), el("kbd", {}, name)])),
+    el("dd", {}, word),
   ]);
   const close = el("button", { type: "button", class: "pill", onclick: () => dialog.close() }, "Close");
   const dialog = el("dialog", { class: "card keys", "aria-label": "Keys" }, el("h2", {}, "Keys"), el("dl", {}, ...list), close);

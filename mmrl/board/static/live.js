@@ -2,7 +2,7 @@
 // server, and what was missed is read again when it is shown. <span id="live" role="status"> says when the connection is lost.
 
 const KINDS = ["steps", "eval", "state", "rollouts", "errors", "removed", "gone"];
-const FIRST = 1000, LONGEST = 30000;  // milliseconds until it is tried again where the browser gives up
+const FIRST = 1000, LONGEST = 30000; // milliseconds until it is tried again where the browser gives up
 
 const heard = new Map();
 let source = null, lost = false, pause = FIRST, timer = 0, address = "";
@@ -16,7 +16,7 @@ export function hear(kind, tell) {
 export function listen(runs) {
   address = `/api/live?${new URLSearchParams(runs.map((run) => ["run", run]))}`;
   document.addEventListener("visibilitychange", () => (document.hidden ? leave() : open()));
-  addEventListener("pagehide", leave);  // so that the browser may keep the page for "back"
+  addEventListener("pagehide", leave); // so that the browser may keep the page for "back"
   addEventListener("pageshow", (event) => event.persisted && open());
   if (!document.hidden) open();
   else lost = true;

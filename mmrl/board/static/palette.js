@@ -1,4 +1,5 @@
 // The page's colours for what is drawn on a canvas, and dash patterns: lines can be told apart without seeing colour.
+import { el, svg } from "./dom.js";
 
 const DASHES = [[], [8, 4], [2, 3], [9, 3, 2, 3], [14, 5]];
 
@@ -15,3 +16,11 @@ export function colours() {
 
 // `#rrggbb` with an opacity from 0 to 1.
 export const fade = (hex, opacity) => hex + Math.round(opacity * 255).toString(16).padStart(2, "0");
+
+// How a line looks, for a legend. colour and pattern: counted from 0.
+export function sample(colour, pattern) {
+  const css = `s${(colour % COLOURS) + 1}`;
+  if (!dash(pattern).length) return el("i", { class: `key ${css}` });
+  const stroke = svg("line", { x1: 0, x2: 22, y1: 5, y2: 5, "stroke-dasharray": dash(pattern).join(" ") });
+  return svg("svg", { class: `dashes ${css}`, viewBox: "0 0 22 10", width: 22, height: 10, "aria-hidden": "true" }, stroke);
+}

@@ -1,12 +1,13 @@
 // Videos that can be stopped, stepped through and slowed down. The server gives a picture that plays by itself, and says how to
 // ask for its frames; without scripts that picture stays:
-//   <figure class="player" data-src="/media/frame?run=A&path=..." data-frames="40" data-ms="100"><img src="..." loading="lazy" alt="..."></figure>
+//   <figure class="player" data-src="/media/frame?run=A&path=..." data-frames="40" data-ms="100">
+//     <img src="..." loading="lazy" alt="..."></figure>
 // data-ms: milliseconds of each frame, or of every frame, with commas between. Frame K, from 0, is at data-src with &n=K.
 // <button type="button" id="play-all" class="pill" hidden> plays all that are in view.
 import { el, isWriting } from "./dom.js";
 
 const SPEEDS = [0.25, 0.5, 1, 2, 4];
-const AHEAD = 6;  // frames that are fetched before they are shown
+const AHEAD = 6; // frames that are fetched before they are shown
 const players = new Map();
 
 export function start(root = document) {
@@ -27,7 +28,10 @@ class Player {
     this.figure = figure;
     this.image = figure.querySelector("img");
     this.frames = Math.max(1, Number(figure.dataset.frames));
-    const times = (figure.dataset.ms ?? "").split(",").map(Number).filter((time) => time > 0);
+    const times = (figure.dataset.ms ?? "")
+      .split(",")
+      .map(Number)
+      .filter((time) => time > 0);
     this.time = (k) => times[Math.min(k, times.length - 1)] ?? 100;
     this.loaded = new Map();
     this.at = 0;
@@ -36,7 +40,11 @@ class Player {
     this.button = el("button", { type: "button", class: "icon", onclick: () => this.play(!this.playing) });
     this.slider = el("input", { type: "range", min: 0, max: this.frames - 1, value: 0, "aria-label": "Frame" });
     this.slider.addEventListener("input", () => this.#to(Number(this.slider.value)));
-    const speed = el("select", { "aria-label": "Speed" }, ...SPEEDS.map((n) => el("option", { value: n, selected: n === 1 }, `${n}\u00d7`)));
+    const speed = el(
+      "select",
+      { "aria-label": "Speed" },
+      ...SPEEDS.map((n) => el("option", { value: n, selected: n === 1 }, `${n}\u00d7`)),
+    );
     speed.addEventListener("change", () => (this.speed = Number(speed.value)));
     this.place = el("output", {});
     figure.append(el("div", { class: "play" }, this.button, this.slider, this.place, speed));
@@ -60,10 +68,16 @@ class Player {
     if (!this.loaded.has(k)) {
       const image = new Image();
       image.src = `${this.figure.dataset.src}&n=${k}`;
-      this.loaded.set(k, image.decode().then(() => image, (error) => {
-        this.loaded.delete(k);
-        throw error;
-      }));
+      this.loaded.set(
+        k,
+        image.decode().then(
+          () => image,
+          (error) => {
+            this.loaded.delete(k);
+            throw error;
+          },
+        ),
+      );
     }
     return this.loaded.get(k);
   }

@@ -11,7 +11,7 @@ import { onKey } from "./keys.js";
 import { hear } from "./live.js";
 import * as player from "./player.js";
 
-const TYPING = 250;  // milliseconds without a letter until it is searched
+const TYPING = 250; // milliseconds without a letter until it is searched
 const SLIDING = 120;
 
 export function start() {
@@ -31,13 +31,18 @@ class Listed {
   constructor(form, place) {
     Object.assign(this, { form, place });
     this.stop = new AbortController();
-    this.near = new IntersectionObserver((entries) => entries.some(({ isIntersecting }) => isIntersecting) && this.more(), { rootMargin: "1500px 0px" });
+    this.near = new IntersectionObserver((entries) => entries.some(({ isIntersecting }) => isIntersecting) && this.more(), {
+      rootMargin: "1500px 0px",
+    });
     form.querySelector("button").hidden = true;
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.renew();
     });
-    form.addEventListener("input", settled(() => this.renew(), TYPING));
+    form.addEventListener(
+      "input",
+      settled(() => this.renew(), TYPING),
+    );
     place.addEventListener("click", (event) => {
       if (!event.target.closest("#more")) return;
       event.preventDefault();
@@ -95,7 +100,9 @@ class Steps {
   constructor(form, listed) {
     Object.assign(this, { listed, steps: [] });
     this.number = form.elements.step;
-    [this.range, this.shown, this.earlier, this.later] = ["step", "step-shown", "earlier", "later"].map((id) => document.getElementById(id));
+    [this.range, this.shown, this.earlier, this.later] = ["step", "step-shown", "earlier", "later"].map((id) =>
+      document.getElementById(id),
+    );
     this.any = el("button", { type: "button", onclick: () => this.set("") }, "Any step");
     this.shown.after(this.any);
     this.range.min = 0;
@@ -196,7 +203,10 @@ function moves() {
 
 // Of a page of one rollout: to its neighbours.
 export function neighbours() {
-  for (const [name, rel, word] of [["ArrowLeft", "prev", "the rollout before"], ["ArrowRight", "next", "the next rollout"]]) {
+  for (const [name, rel, word] of [
+    ["ArrowLeft", "prev", "the rollout before"],
+    ["ArrowRight", "next", "the next rollout"],
+  ]) {
     onKey([name], word, () => {
       const link = document.querySelector(`a[rel="${rel}"]`);
       if (!link) return false;

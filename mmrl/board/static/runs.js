@@ -4,8 +4,11 @@
 //   <table id="runs"> with <th data-sort="KEY"><button type="button" class="sort">, and rows as `/part/row?run=NAME` gives them:
 //     <tr data-run="NAME"><td><input type="checkbox" name="run" value="NAME">, <td data-field="KEY" data-value="to sort by">
 import { problem, text } from "./ask.js";
-import { el, fragment } from "./dom.js";
+import { el, fragment, paced } from "./dom.js";
 import { hear } from "./live.js";
+
+const MANY = 12;
+const PAUSE = 200; // milliseconds between two readings
 
 export function start() {
   const form = document.getElementById("choose"), table = document.getElementById("runs");
@@ -17,7 +20,7 @@ export function start() {
   const trouble = el("div", {}), none = el("p", { class: "hint", role: "status", hidden: true }, "No run has these words.");
   table.closest(".card").after(none);
   form.prepend(trouble);
-  let sorted = [heads.findIndex(({ dataset }) => dataset.sort === "started"), -1];  // as the server sorts
+  let sorted = [heads.findIndex(({ dataset }) => dataset.sort === "started"), -1]; // as the server sorts
 
   const chosen = () => [...body.querySelectorAll("input[name=run]:checked")].map(({ value }) => value);
 
@@ -27,7 +30,8 @@ export function start() {
     none.hidden = !body.rows.length || [...body.rows].some(({ hidden }) => !hidden);
     if (body.rows.length) document.getElementById("none")?.remove();
     const n = chosen().length;
-    for (const button of buttons) button.disabled = button.dataset.exactly ? n !== Number(button.dataset.exactly) : n < Number(button.dataset.least);
+    for (const button of buttons)
+      button.disabled = button.dataset.exactly ? n !== Number(button.dataset.exactly) : n < Number(button.dataset.least);
   }
 
   // By numbers where a column has nothing else, else by words; what isn't known comes last.
@@ -44,10 +48,11 @@ export function start() {
     if (ordered.some((row, i) => row !== rows[i])) keeping(() => body.append(...ordered));
   }
 
-  const headed = () => heads.forEach((head, i) => {
-    if (i === sorted[0]) head.setAttribute("aria-sort", sorted[1] > 0 ? "ascending" : "descending");
-    else head.removeAttribute("aria-sort");
-  });
+  const headed = () =>
+    heads.forEach((head, i) => {
+      if (i === sorted[0]) head.setAttribute("aria-sort", sorted[1] > 0 ? "ascending" : "descending");
+      else head.removeAttribute("aria-sort");
+    });
 
   // Do something to the table, and leave the focus where it was: in the same cell of the same run.
   function keeping(change) {
@@ -60,52 +65,62 @@ export function start() {
 
   const row = (run) => [...body.rows].find((one) => one.dataset.run === run);
 
-  heads.forEach((head, column) => head.querySelector("button")?.addEventListener("click", () => {
-    sorted = [column, sorted[0] === column ? -sorted[1] : 1];
-    headed();
-    order();
-  }));
+  heads.forEach((head, column) =>
+    head.querySelector("button")?.addEventListener("click", () => {
+      sorted = [column, sorted[0] === column ? -sorted[1] : 1];
+      headed();
+      order();
+    }),
+  );
 
-  const reading = new Set(), again = new Set();
-  async function renew(run) {
-    if (reading.has(run)) return again.add(run);
-    reading.add(run);
+  // Read rows that have changed; where they are many, or it isn't known which, all of them.
+  const changed = new Set();
+  let whole = false, reading = false;
+  const soon = paced(async () => {
+    if (reading) return soon();
+    const some = [...changed], all = whole || some.length > MANY;
+    reading = true;
     try {
-      const fresh = fragment(await text("/part/row", { run })).querySelector("tr");
-      const old = row(run);
+      const pages = all ? [await text("/")] : await Promise.all(some.map((run) => text("/part/row", { run })));
+      const fresh = pages.flatMap((page) => [...fragment(page).querySelectorAll("tr[data-run]")]);
+      for (const run of some) changed.delete(run);
+      whole = false;
       keeping(() => {
-        if (old) {
-          fresh.querySelector("input[name=run]").checked = old.querySelector("input[name=run]").checked;
-          old.replaceWith(fresh);
-        } else body.prepend(fresh);
-        order();
+        const there = new Set(fresh.map(({ dataset }) => dataset.run));
+        if (all) for (const old of [...body.rows]) if (!there.has(old.dataset.run)) old.remove();
+        fresh.forEach(put);
       });
       trouble.replaceChildren();
+      order();
       show();
     } catch (error) {
-      trouble.replaceChildren(problem(`The run ${run}`, error, () => renew(run)));
+      trouble.replaceChildren(problem("The runs", error, soon));
     }
-    reading.delete(run);
-    if (again.delete(run)) renew(run);
+    reading = false;
+  }, PAUSE);
+
+  // In the place of the row that was there, as chosen as that.
+  function put(fresh) {
+    const old = row(fresh.dataset.run);
+    fresh.querySelector("input[name=run]").checked = old?.querySelector("input[name=run]").checked ?? false;
+    if (old) old.replaceWith(fresh);
+    else body.prepend(fresh);
   }
 
   find.addEventListener("input", show);
   form.addEventListener("change", show);
-  addEventListener("pageshow", show);  // a browser that goes back keeps what was chosen
-  hear("state", ({ run }) => renew(run));
+  addEventListener("pageshow", show); // a browser that goes back keeps what was chosen
+  hear("state", ({ run }) => {
+    changed.add(run);
+    soon();
+  });
   hear("removed", ({ run }) => {
     row(run)?.remove();
     show();
   });
-  hear("back", async () => {
-    const page = await text("/").then(fragment, () => null);
-    const fresh = page?.querySelector("#runs tbody");
-    if (!fresh) return;
-    const held = new Set(chosen());
-    fresh.querySelectorAll("input[name=run]").forEach((box) => (box.checked = held.has(box.value)));
-    keeping(() => body.replaceChildren(...fresh.rows));
-    order();
-    show();
+  hear("back", () => {
+    whole = true;
+    soon();
   });
   headed();
   show();

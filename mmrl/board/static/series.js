@@ -10,9 +10,9 @@ export class Series {
     Object.assign(this, { step, time, value, low, high, sketched });
     const n = step.length;
     this.last = Math.max(last, n ? step[n - 1] : 0);
-    this.rows = low && n > 1 ? Math.max(1, Math.round((step[n - 1] - step[0]) / (n - 1))) : 1;  // that a point stands for
-    this.open = this.rows;  // rows in the last point
-    this.filled = 1;  // of them with a value
+    this.rows = low && n > 1 ? Math.max(1, Math.round((step[n - 1] - step[0]) / (n - 1))) : 1; // that a point stands for
+    this.open = this.rows; // rows in the last point
+    this.filled = 1; // of them with a value
   }
 
   // Whether a part of it could be seen in more detail.
@@ -151,8 +151,8 @@ export function stacked(columns) {
   return tops;
 }
 
-// The range to draw, [low, high], as mmrl/view/svg.py has it: `zero` is in it; of a spiky one the middle 98%, where a few wild values
-// would flatten the rest; and a little room, but none beyond 0 or 1 where the values keep to that side.
+// The range to draw, [low, high], as mmrl/view/svg.py has it: `zero` is in it; of a spiky one the middle 98%, where a few wild
+// values would flatten the rest; and a little room, but none beyond 0 or 1 where the values keep to that side.
 export function range(values, { zero = false, spiky = false } = {}) {
   if (!values.length) return [0, 1];
   let [low, high] = ends(values);
@@ -173,13 +173,17 @@ export function range(values, { zero = false, spiky = false } = {}) {
   return [Math.max(low - room, floor), Math.min(high + room, ceiling)];
 }
 
-// The range of the values above 0, for an axis of powers of ten; null where there are none.
+// The range of the values above 0, for an axis of powers of ten, from and to a figure of one digit; null where there are none.
 export function powers(values) {
   const positive = values.filter((value) => value > 0);
   if (!positive.length) return null;
   const [low, high] = ends(positive);
-  const room = high > low ? (high / low) ** 0.05 : 2;
-  return [low / room, high * room];
+  const digit = (round, value) => {
+    const power = 10 ** Math.floor(Math.log10(value));
+    return Number((round(value / power) * power).toPrecision(1));
+  };
+  const [from, to] = [digit(Math.floor, low), digit(Math.ceil, high)];
+  return from < to ? [from, to] : [from / 2, to * 2];
 }
 
 export function ends(values) {

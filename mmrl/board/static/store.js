@@ -3,20 +3,24 @@ import { json } from "./ask.js";
 import { Series } from "./series.js";
 
 const POINTS = 800;
-const AT_ONCE = 40;  // keys of one request
-const RECENT = 1000;  // rows that are kept for answers that are under way
+const AT_ONCE = 40; // keys of one request
+const RECENT = 1000; // rows that are kept for answers that are under way
+const TOGETHER = 200; // milliseconds that what has come waits for other answers, so that a chart is drawn once
 
 export class Store {
-  // arrived(): something new can be drawn; failed(error): a request was refused.
+  // arrived(keys): these metrics can be drawn; failed(error): a request was refused.
   constructor(arrived, failed) {
     Object.assign(this, { arrived, failed });
-    this.whole = new Map();  // run -> key -> Series from the first step to the last
-    this.detail = new Map();  // the same of `range` alone, with more points
-    this.range = null;  // run -> [first step, last step]
+    this.whole = new Map(); // run -> key -> Series from the first step to the last
+    this.detail = new Map(); // the same of `range` alone, with more points
+    this.range = null; // run -> [first step, last step]
     this.asked = new Set();
-    this.wanted = [];  // [whether of the range, run, key] for the next request
-    this.recent = new Map();  // run -> rows that were told lately
+    this.wanted = []; // [whether of the range, run, key] for the next request
+    this.recent = new Map(); // run -> rows that were told lately
+    this.clocks = new Map(); // run -> the series that says best when its steps were
     this.stop = new AbortController();
+    this.open = 0; // requests
+    this.come = new Set(); // keys that `arrived` wasn't told of
   }
 
   // The best that is known of a metric; undefined while nothing is.
@@ -47,32 +51,50 @@ export class Store {
 
   #ask() {
     const requests = new Map();
-    for (const [inRange, run, key] of this.wanted) held(requests, `${inRange} ${run}`, () => ({ inRange, run, keys: [] })).keys.push(key);
+    for (const [inRange, run, key] of this.wanted)
+      held(requests, `${inRange} ${run}`, () => ({ inRange, run, keys: [] })).keys.push(key);
     this.wanted = [];
     for (const { inRange, run, keys } of requests.values()) {
-      for (let i = 0; i < keys.length; i += AT_ONCE) this.#fetch(run, keys.slice(i, i + AT_ONCE), inRange ? this.range.get(run) : null);
+      for (let i = 0; i < keys.length; i += AT_ONCE)
+        this.#fetch(run, keys.slice(i, i + AT_ONCE), inRange ? this.range.get(run) : null);
     }
   }
 
   async #fetch(run, keys, range) {
     const [from, to] = range ?? [0, 9e9];
     const fields = [["run", run], ...keys.map((key) => ["key", key]), ["from", from], ["to", to], ["points", POINTS]];
-    let answer;
+    let answer = null;
+    this.open += 1;
     try {
       answer = await json("/api/series", fields, this.stop.signal);
     } catch (error) {
-      if (error.name === "AbortError") return;
-      for (const key of keys) this.asked.delete(`${range !== null} ${run}\n${key}`);
-      this.failed(error);
-      return;
+      if (error.name !== "AbortError") {
+        for (const key of keys) this.asked.delete(`${range !== null} ${run}\n${key}`);
+        this.failed(error);
+      }
     }
-    if (range && this.range?.get(run) !== range) return;  // of a range that was left meanwhile
+    this.open -= 1;
+    if (answer) this.#take(run, keys, range, answer);
+    if (!this.open) this.#tell();
+    else this.waiting ??= setTimeout(() => this.#tell(), TOGETHER);
+  }
+
+  #take(run, keys, range, answer) {
+    this.clocks.delete(run);
+    if (range && this.range?.get(run) !== range) return; // of a range that was left meanwhile
     for (const key of keys) {
       const series = new Series(answer.series[key], range ? 0 : answer.last, !answer.whole);
       for (const row of this.recent.get(run) ?? []) grow(series, key, row, range);
       held(range ? this.detail : this.whole, run).set(key, series);
+      this.come.add(key);
     }
-    this.arrived();
+  }
+
+  #tell() {
+    clearTimeout(this.waiting);
+    this.waiting = null;
+    if (this.come.size) this.arrived(this.come);
+    this.come = new Set();
   }
 
   // Rows of steps that were told live.
@@ -99,15 +121,15 @@ export class Store {
 
   // Where a step of a run is on the axis "time", and the other way round; null while no series is known.
   place(run, x, from, to) {
-    return from === to ? x : this.#longest(run)?.place(x, from, to) ?? null;
+    return from === to ? x : (this.#clock(run)?.place(x, from, to) ?? null);
   }
 
-  #longest(run) {
-    let found = null;
-    for (const series of this.whole.get(run)?.values() ?? []) {
-      if (series.time.length > (found?.time.length ?? 0) && series.time.every((time) => time !== null)) found = series;
+  #clock(run) {
+    if (!this.clocks.has(run)) {
+      const known = [...(this.whole.get(run)?.values() ?? [])].filter(({ time }) => time.every((one) => one !== null));
+      this.clocks.set(run, known.sort((a, b) => b.time.length - a.time.length)[0]);
     }
-    return found;
+    return this.clocks.get(run);
   }
 
   // From where to where the runs go on an axis; null while nothing is known.

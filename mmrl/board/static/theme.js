@@ -1,5 +1,6 @@
-// Light or dark as the system has it, or as was chosen. The style sheets keep what is dark in rules for (prefers-color-scheme: dark);
-// a choice says when these hold. It stands in the page's head, after the style sheets and before anything is painted:
+// Light or dark as the system has it, or as was chosen. The style sheets keep what is dark in rules for
+// (prefers-color-scheme: dark); a choice says when these hold. It stands in the page's head, after the style sheets and before
+// anything is painted:
 //   <script src="/static/theme.js"></script>
 // The choice is made by <button type="button" id="theme">. Whoever draws hears "recolour" of the document.
 {
@@ -18,7 +19,8 @@
     try {
       const theme = localStorage.getItem("theme");
       return theme in WORDS ? theme : "auto";
-    } catch {  // a browser that keeps nothing
+    } catch {
+      // a browser that keeps nothing
       return "auto";
     }
   };
