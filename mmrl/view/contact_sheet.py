@@ -266,8 +266,8 @@ def _draw_grid(draw: ImageDraw, mark: Mark, size: tuple[int, int], colour: str) 
     """Lines between the cells, and what stands in them in a corner of each."""
     rows, columns = (int(v) for v in mark.at)
     width, height = size[0] / columns, size[1] / rows
-    lines = [(column * width, 0, column * width, size[1]) for column in range(1, columns)]
-    lines += [(0, row * height, size[0], row * height) for row in range(1, rows)]
+    lines = [(column * width, 0.0, column * width, float(size[1])) for column in range(1, columns)]
+    lines += [(0.0, row * height, float(size[0]), row * height) for row in range(1, rows)]
     for line in lines:
         draw.line(line, fill="white", width=3)
         draw.line(line, fill=colour, width=1)

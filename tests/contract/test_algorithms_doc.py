@@ -24,6 +24,7 @@ from mmrl import config as configs
 from mmrl import plugins
 from mmrl.algorithms.presets import settings_of, signals_of
 from mmrl.data.source import gold_of, prompt_at, prompts_of
+from mmrl.marks import Mark
 from mmrl.policies.tiny import build
 from mmrl.refuse import remarks
 from mmrl.schema import DistillStage, RlStage, RunConfig, Training
@@ -202,7 +203,7 @@ def default(given: Any) -> str:
     return f'"{given}"' if isinstance(given, str) else repr(given)
 
 
-@pytest.mark.parametrize("noun", [Prompt, Case, Score, Observation, Transition, ActionSpec], ids=lambda noun: noun.__name__)
+@pytest.mark.parametrize("noun", [Prompt, Mark, Case, Score, Observation, Transition, ActionSpec], ids=lambda noun: noun.__name__)
 def test_the_guide_has_every_field_of_a_noun(noun: type) -> None:
     path = DOCS / "plugins.md"
     page = path.read_text("utf-8")

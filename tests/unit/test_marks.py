@@ -1,6 +1,8 @@
 """Marks as data: what can be drawn, what is kept, and what is read of a row that is damaged."""
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -172,3 +174,13 @@ def test_a_row_has_the_marks_that_its_task_draws_for_what_was_said():
         marked({"a": Named()}, rollout("broken"))
     with pytest.raises(UserError, match="line 3 is broken"):
         marked({"a": Named()}, rollout("broken", answer=1))
+
+
+def test_the_guides_task_marks_what_it_reads():
+    guide = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text("utf-8")
+    (code,) = re.findall(r"```python\n(from mmrl import Task, marks\n.*?)```", guide, re.DOTALL)
+    exec(code, names := {})
+    prompt = Prompt(messages=[user("?", Image.new("RGB", (40, 20)))], answer=(10, 5, 20, 10))
+    true = marks.box((10, 5, 20, 10), (40, 20), "true")
+    assert names["Where"]().marks(prompt, "hm") == [true] and true.at == (0.25, 0.25, 0.5, 0.5)
+    assert names["Where"]().marks(prompt, "0 0 40 20")[1] == Mark(kind="box", at=(0, 0, 1, 1), of="said", label="a guess")

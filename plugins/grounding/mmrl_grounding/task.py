@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mmrl import Prompt, Task, UserError, user
+from mmrl import Case, Mark, Prompt, Task, UserError, user
 from mmrl.pictures import chance
 from mmrl.tasks import Prompts, known_split, one_of, whole
 from mmrl.types import Frame
-from mmrl_grounding import asking, scenes
+from mmrl_grounding import asking, scenes, seen
 from mmrl_grounding.frames import written
 from mmrl_grounding.scenes import Kind, Thing
 
@@ -59,6 +59,19 @@ class Grounded(Task):
     def gold(self, prompt: Prompt) -> str:
         said = asking.answer(self.style, prompt.meta["asks"], self.truth_as_written(prompt))
         return said if self.style != "tags" else asking.thought(prompt.meta["thought"], said)
+
+    def marks(self, prompt: Prompt, completion: str) -> list[Mark]:
+        """The true boxes, and the boxes or the point that a completion says."""
+        size = prompt.meta["size"]
+        case = Case(
+            completion=completion,
+            answer=prompt.answer,
+            meta=prompt.meta,
+            image_sizes=(size,),
+            model_sizes=(self.eyes.size(size),),
+            frame=self.eyes.frame,
+        )
+        return [*seen.true_marks(case), *seen.said_marks(case)]
 
     def asked(self, text: str, asks: str, size: tuple[int, int]) -> str:
         """A question with how to answer it."""

@@ -30,7 +30,7 @@ def iou(case: Case, threshold: float = 0.0, graded: bool = True) -> Score:
     Known exploits: a box over the whole picture earns the object's share of it, unless `threshold` is above that.
     Several boxes, reversed ones, and ones without an area give 0.
     """
-    box, why = _one_box(case)
+    box, why = one_box(case)
     if box is None:
         return Score(0.0, detail=why)
     value = geometry.iou(box, truth_as_written(_true_box(case), case))
@@ -47,7 +47,7 @@ def giou(case: Case) -> Score:
     Known exploits: a box over the whole picture earns the object's share of it, 0.04 for one of a fifth of its sides, where an
     honest near miss is below 0; and any guess is better than none.
     """
-    box, why = _one_box(case)
+    box, why = one_box(case)
     if box is None or _leaves(box, case):
         return Score(-1.0, detail=why or "beyond the picture")
     value = geometry.giou(box, truth_as_written(_true_box(case), case))
@@ -86,10 +86,10 @@ def ap(case: Case, only_50: bool = False, length: bool = False) -> Score:
 
     Known exploits: without `length`, as in every AP, other boxes that are listed after the right ones cost nothing.
     """
-    found, why = _listed(case)
+    found, why = listed(case)
     if found is None:
         return Score(0.0, detail=why)
-    truth = _truth(case)
+    truth = truth_of(case)
     if not truth or not found:
         return Score(float(not truth and not found), detail=f"{len(found)} boxes, {len(truth)} true ones")
     given = [(one.box, one.label) for one in found if one.box is not None]
@@ -106,10 +106,10 @@ def hungarian(case: Case, threshold: float = 0.0) -> Score:
     Known exploits: for a single object, a box over the whole picture earns the object's share of it. Every superfluous box, a
     second one of the same thing and one that can't be read lower the value.
     """
-    found, why = _listed(case)
+    found, why = listed(case)
     if found is None:
         return Score(0.0, detail=why)
-    truth = _truth(case)
+    truth = truth_of(case)
     if not truth or not found:
         return Score(float(not truth and not found), detail=f"{len(found)} boxes, {len(truth)} true ones")
     values = [[_agreement(one, box, label, threshold) for box, label in truth] for one in found]
@@ -211,26 +211,26 @@ def _whole_json(text: str) -> str | None:
 # -- the case ---------------------------------------------------------------------------------------------------------------
 
 
-def _one_box(case: Case) -> tuple[tuple[float, ...] | None, str]:
+def one_box(case: Case) -> tuple[tuple[float, ...] | None, str]:
     text, why = reading.said(case)
     box = None if text is None else reading.box(text)
     return box, why or ("" if box else "not one box with an area")
 
 
-def _listed(case: Case) -> tuple[list[Listed] | None, str]:
+def listed(case: Case) -> tuple[list[Listed] | None, str]:
     """The boxes that are answered; where the truth has only one label, those without a label have that."""
     text, why = reading.said(case)
     found = None if text is None else reading.boxes(text)
     if found is None:
         return None, why or f"no list of at most {reading.MOST} boxes"
-    labels = {label for _, label in _truth(case)}
+    labels = {label for _, label in truth_of(case)}
     if len(labels) == 1:
         only = next(iter(labels))
         found = [one if one.label else one._replace(label=only) for one in found]
     return found, ""
 
 
-def _truth(case: Case) -> list[tuple[tuple[float, ...], str]]:
+def truth_of(case: Case) -> list[tuple[tuple[float, ...], str]]:
     """(box in the frame of the answer, label) of each true box."""
     return [(truth_as_written(item["bbox_2d"], case), reading.fold(item.get("label", ""))) for item in case.answer or ()]
 

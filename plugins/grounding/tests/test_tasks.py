@@ -214,3 +214,50 @@ def test_a_tiny_model_is_trained_on_scenes(tmp_path):
 def test_every_id_can_be_made():
     known = {id for id in plugins.registry().specs("verifiers") if id.startswith("grounding/")}
     assert len(known) == 28 and all(callable(plugins.registry().make_verifier(id)) for id in known)
+
+
+# -- what people see --------------------------------------------------------------------------------------------------------
+
+
+def seen(task, prompt, completion):
+    """(kind, of, pixels of the picture, label) of each mark."""
+    return [(m.kind, m.of, tuple(round(v * task.size, 6) for v in m.at), m.label) for m in task.marks(prompt, completion)]
+
+
+@pytest.mark.parametrize("frame", list(Frame))
+@pytest.mark.parametrize("style", ["short", "json", "tags"])
+def test_gold_is_marked_where_the_truth_is(frame, style):
+    for kind in ALL:
+        task = kind(style=style, grid=1)
+        task.eyes = Eyes(frame, lambda size: (size[0] * 2, size[1] * 3))
+        for prompt in some(task, 8):
+            marks = seen(task, prompt, task.gold(prompt))
+            true, said = ([m for m in marks if m[1] == of] for of in ("true", "said"))
+            assert [m[2] for m in true] == [pytest.approx(box) for box in prompt.meta["boxes"]]
+            if kind is Count:
+                assert not said
+            elif kind is Point:
+                ((_, _, at, label),) = said
+                assert label == "inside" and np.hypot(*np.subtract(at, np.mean(np.reshape(true[0][2], (2, 2)), 0))) < 1
+            else:
+                assert np.abs(np.subtract([m[2] for m in said], [m[2] for m in true])).max(initial=0) <= 0.12
+                assert [m[3] for m in said] == (["IoU 1.00"] if kind is Refer else [f"{m[3]} 1.00" for m in true])
+
+
+def test_what_is_said_wrong_is_marked_too_and_what_says_nothing_is_not():
+    task = Refer()
+    prompt = next(p for p in some(task) if tuple(p.answer)[2:] != (112, 112))
+    true = [("box", "true", tuple(map(float, prompt.answer)), "")]
+    x1, y1, x2, y2 = prompt.answer
+    assert seen(task, prompt, f"{x1} {y1} {x2 + x2 - x1} {y2}")[1:] == [("box", "said", (x1, y1, x2 + x2 - x1, y2), "IoU 0.50")]
+    for nothing in ("", "no", "1 2 3", "5 5 4 4", "1 2 3 4; 5 6 7 8"):
+        assert seen(task, prompt, nothing) == true
+    task = Point()
+    prompt = some(task)[0]
+    assert seen(task, prompt, "-5 300")[1:] == [("point", "said", (-5.0, 300.0), "outside")]
+    task = Detect()
+    prompt = next(p for p in some(task) if p.answer)
+    first = prompt.answer[0]
+    written = " ".join(map(str, first["bbox_2d"]))
+    said = seen(task, prompt, f"{first['label']} {written}\nsomething else {written}")[len(prompt.answer) :]
+    assert [label for _, _, _, label in said] == [f"{first['label']} 1.00", "something else 0.00"]

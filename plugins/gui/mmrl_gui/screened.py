@@ -1,4 +1,4 @@
-"""What all tasks of this plugin share: how an answer is asked for, in which numbers, and how it is shown to people."""
+"""What the tasks on single screens share: how an answer is asked for, in which numbers, and what people see of it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mmrl import Frame, Prompt, Task, UserError
+from mmrl import Frame, Mark, Prompt, Task, UserError, marks
+from mmrl.media import to_frame
 from mmrl.screens import Action
 from mmrl.tasks import one_of
 from mmrl_gui import asking, reading
 from mmrl_gui.actions import NoAction, of_data, read
 from mmrl_gui.frames import Numbers, Size, numbers_for
-from mmrl_gui.marks import marked
+from mmrl_gui.geometry import inside, iou, middle
+from mmrl_gui.marks import ARROWS, words
 
 
 @dataclass(kw_only=True, eq=False)
@@ -45,19 +47,37 @@ class Screened(Task):
         meta |= {"answer_frame": self.frame} if self.frame else {}
         return meta | ({"grid": [int(v) for v in self.grid]} if self.grid else {})
 
-    def shows(self, prompt: Prompt, completion: str) -> Any:
-        """The screen with the true box in green and with what the completion says in orange; None where it says nothing."""
-        from mmrl.media import load_image
+    def marks(self, prompt: Prompt, completion: str) -> list[Mark]:
+        """On the screen that it is about: the true box or place, and what a completion says."""
+        size, on = prompt.meta["size"], prompt.meta.get("picture", 0)
+        true, boxes = prompt.meta.get("true"), prompt.meta.get("boxes") or []
+        found = [marks.box(corners, size, "true", image=on) for corners in boxes]
+        if true and ((done := of_data(true["action"])).to or done.kind == "scroll" or not boxes):
+            found += _done(done, size, "true", on)
+        action, point, box = _said(completion, self.numbers(size), prompt.meta["asks"], "<answer>" in completion)
+        if action:
+            found += _done(action, size, "said", on)
+        if point:
+            found.append(marks.point(point, size, "said", image=on))
+        if box:
+            fits = max((iou(box, corners) for corners in boxes), default=0.0)
+            found.append(marks.box(box, size, "said", f"IoU {fits:.2f}", on))
+        return found
 
-        size = prompt.meta["size"]
-        numbers, tags = self.numbers(size), "<answer>" in completion
-        boxes = prompt.meta.get("boxes") or []
-        picture = load_image(prompt.images[prompt.meta.get("picture", 0)])
-        action, point, box = _said(completion, numbers, prompt.meta["asks"], tags)
-        if action is None and point is None and box is None:
-            return None
-        true = prompt.meta.get("true")
-        return marked(picture, boxes, action, point, box, true=of_data(true["action"]) if true else None)
+
+def _done(action: Action, size: Size, of: marks.Of, image: int) -> list[Mark]:
+    """An action as an arrow or a point; nothing where it has no place."""
+    if action.kind == "scroll" and action.direction:
+        screen = (0, 0, *size)
+        x, y = action.at if action.at and inside(action.at, screen) else middle(screen)  # GUI-R1 writes -100, -100 for none
+        dx, dy = (side * min(size) / 5 for side in ARROWS[action.direction])
+        way = (x - dx, y - dy, x + dx, y + dy)
+    elif action.at and action.to:
+        way = (*action.at, *action.to)
+    else:
+        return [marks.point(action.at, size, of, words(action), image)] if action.at else []
+    at = to_frame(way, Frame.PIXELS, Frame.UNIT, size)
+    return [Mark(kind="path", at=at, of=of, label=words(action), image=image)]
 
 
 def check_grid(grid: Any) -> None:

@@ -8,12 +8,11 @@ import pytest
 from mmrl_gui import trajectories
 from mmrl_gui.action_task import Inverse, NextAction
 from mmrl_gui.data_task import GroundingData
-from mmrl_gui.marks import SAID, TRUE, marked
+from mmrl_gui.marks import SAID, marked
 from PIL import Image
 
 from mmrl import Case, Eyes, Frame, UserError, plugins
 from mmrl.algorithms.signals import weight_of
-from mmrl.media import load_image
 from mmrl.screens import Action
 from mmrl.testing import check_task, check_verifier
 
@@ -440,38 +439,65 @@ def test_gold_is_right_in_every_style_frame_and_grid(files, pictures, style, for
 # -- for people -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_true_box_is_green_and_what_is_said_orange(files, pictures):
+def seen(task, prompt, completion):
+    """(kind, of, pixels of the screen, label) of each mark."""
+    scale = (*SIZE, *SIZE)
+    return [
+        (m.kind, m.of, tuple(round(v * side, 6) for v, side in zip(m.at, scale, strict=False)), m.label)
+        for m in task.marks(prompt, completion)
+    ]
+
+
+def test_a_place_that_is_said_is_marked_beside_the_true_box(files, pictures):
     task = GroundingData(path=files["spot"], images=str(pictures))
     prompt = every(task)[0]
-    shown = task.shows(prompt, '{"point_2d": [100, 80]}')
-    scale = shown.width // SIZE[0]
-    assert shown.size == (SIZE[0] * scale, SIZE[1] * scale) and scale > 1
-    x1, y1, x2, y2 = (round(v * scale) for v in prompt.meta["boxes"][0])
-    assert all(shown.getpixel((x, y)) == TRUE for x in (x1 - 1, x2 + 1) for y in (y1 - 1, y2 + 1))
-    bare = load_image(prompt.images[0]).resize(shown.size, Image.Resampling.NEAREST)
-    assert shown.crop((x1, y1, x2, y2)).tobytes() == bare.crop((x1, y1, x2, y2)).tobytes(), "what the box holds stays to be seen"
-    unit = max(2, round(max(shown.size) / 120))
-    ring = [shown.getpixel((100 * scale + dx, 80 * scale + dy)) for dx, dy in ((4 * unit, 0), (-4 * unit, 0), (0, 4 * unit))]
-    assert ring == [SAID] * 3 and shown.getpixel((100 * scale, 80 * scale)) == bare.getpixel((100 * scale, 80 * scale))
-    assert task.shows(prompt, "nothing") is None
-    box = task.shows(prompt, "10 10 30 30")
-    assert box.getpixel((10 * scale, 10 * scale)) == SAID
+    true = ("box", "true", tuple(float(v) for v in prompt.meta["boxes"][0]), "")
+    assert seen(task, prompt, '{"point_2d": [100, 80]}') == [true, ("point", "said", (100.0, 80.0), "")]
+    assert seen(task, prompt, "nothing") == seen(task, prompt, "") == [true]
+    (_, box) = seen(task, prompt, "10 10 30 30")
+    assert box[:3] == ("box", "said", (10.0, 10.0, 30.0, 30.0))
+    gold = seen(task, prompt, " ".join(map(str, prompt.meta["boxes"][0])))
+    assert gold[1] == ("box", "said", true[2], "IoU 1.00")
+    task.eyes = Eyes(Frame.THOUSANDTHS)
+    assert seen(task, prompt, "500 500")[1] == ("point", "said", (60.0, 45.0), ""), "in the numbers that the policy writes"
+    assert task.shows(prompt, "10 10") is None, "and nothing else is drawn of it"
 
 
 @pytest.mark.parametrize("style", ["uishift", "gui-r1", "ui-r1", "json", "brief", "tags"])
-def test_an_action_is_shown_in_every_style(files, pictures, style):
+def test_an_action_is_marked_in_every_style(files, pictures, style):
     task = NextAction(path=files["steps"], images=str(pictures), style=style)
     for prompt in sorted(every(task), key=lambda p: p.id)[:12]:
-        shown = task.shows(prompt, task.gold(prompt))
-        if shown is None:  # UI-R1's answers say no text, no app and no direction
-            assert style == "ui-r1" and prompt.meta["kind"] in ("type", "open", "scroll")
-            continue
-        colours = {colour for _, colour in shown.getcolors(1 << 18)}
-        assert SAID in colours
-        assert (TRUE in colours) == (prompt.meta["kind"] == "click")
+        kind, true = prompt.meta["kind"], prompt.meta["true"]
+        marks = seen(task, prompt, task.gold(prompt))
+        expected = {"click": ("box", "point"), "scroll": ("path", "path")}.get(kind, (None, None))
+        if style == "ui-r1" and kind == "scroll":  # UI-R1's answers say no direction
+            expected = ("path", None)
+        assert [of for _, of, _, _ in marks] == [of for of, shape in zip(("true", "said"), expected, strict=True) if shape]
+        assert [shape for shape, *_ in marks] == [shape for shape in expected if shape]
+        if kind == "click":
+            x1, y1, x2, y2 = marks[0][2]
+            x, y = marks[1][2]
+            assert list(marks[0][2]) == pytest.approx(true["box"]) and x1 <= x <= x2 and y1 <= y <= y2
+        if marks and kind == "scroll":
+            assert {m[2:] for m in marks} == {marks[0][2:]} and marks[0][3] == f"scroll {true['action']['direction']}"
 
 
-def test_marks_of_every_kind_leave_the_picture_itself_alone():
+def test_what_has_no_place_has_no_mark_and_a_drag_is_a_path(files, pictures):
+    task = NextAction(path=files["steps"], images=str(pictures), style="brief")
+    prompt = next(p for p in every(task) if p.meta["kind"] == "click")
+    assert seen(task, prompt, "drag 10 20 30 40")[1:] == [("path", "said", (10.0, 20.0, 30.0, 40.0), "drag")]
+    assert seen(task, prompt, "scroll down")[1:] == [("path", "said", (60.0, 27.0, 60.0, 63.0), "scroll down")]
+    assert seen(task, prompt, "long-press 10 20")[1:] == [("point", "said", (10.0, 20.0), "long-press")]
+    assert seen(task, prompt, "type hello")[1:] == seen(task, prompt, "back")[1:] == []
+
+
+def test_marks_are_on_the_screen_that_the_question_is_about(files, pictures):
+    task = Inverse(path=files["steps"], images=str(pictures), changed=False)
+    prompt = every(task)[0]
+    assert len(prompt.images) == 2 and {m.image for m in task.marks(prompt, task.gold(prompt))} <= {0}
+
+
+def test_actions_of_every_kind_leave_the_screen_itself_alone():
     picture = Image.new("RGB", (300, 200), "black")
     for action in (
         Action(kind="drag", at=(10, 10), to=(200, 150)),
@@ -480,6 +506,7 @@ def test_marks_of_every_kind_leave_the_picture_itself_alone():
         Action(kind="click", at=(5000, -5000)),
         Action(kind="drag", at=(5, 5), to=(5, 5)),
     ):
-        shown = marked(picture, [(0, 0, 300, 200)], action, true=Action(kind="click", at=(3, 3)))
-        assert shown.width == 600 and shown.getpixel((0, 0)) == TRUE
+        shown = marked(picture, action)
+        assert shown.width == 600
+        assert (SAID in {colour for _, colour in shown.getcolors(1 << 18)}) == (action.kind != "click")
     assert picture.getcolors() == [(60000, (0, 0, 0))]

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from mmrl import Prompt, Task, UserError, user
+from mmrl import Case, Mark, Prompt, Task, UserError, user
+from mmrl.marks import Of
 from mmrl.pictures import Folder, Photographs, Source, chance
 from mmrl.tasks import Prompts, known_split, of_kind, one_of, whole
-from mmrl_jigsaw import puzzle, words
+from mmrl_jigsaw import puzzle, verifiers, words
 from mmrl_jigsaw.puzzle import Size
 
 if TYPE_CHECKING:
@@ -98,6 +99,15 @@ class Jigsaw(Task):
             return answer
         return f"<think>{self.thought(prompt)}</think>{' ' if self.style == 'ssl4rl' else chr(10)}<answer>{answer}</answer>"
 
+    def marks(self, prompt: Prompt, completion: str) -> list[Mark]:
+        """The grid over the shuffled picture, with where each patch belongs and where a completion says that it does."""
+        if "boxes" not in prompt.meta:  # its patches are pictures of their own
+            return []
+        texts: dict[Of, str] = {"true": self.gold(prompt), "said": completion}
+        found = {of: self.cells(Case(completion=text, answer=prompt.answer, meta=prompt.meta)) for of, text in texts.items()}
+        size = (prompt.meta["m"], prompt.meta["n"])
+        return [Mark(kind="grid", at=size, of=of, labels=cells) for of, cells in found.items() if cells]
+
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """The mean of each size apart, where there are several."""
         by_size: dict[str, list[float]] = {}
@@ -114,6 +124,10 @@ class Jigsaw(Task):
     def written(self, prompt: Prompt) -> str:
         """The answer as the style wants it written."""
         return str(prompt.answer)
+
+    def cells(self, case: Case) -> Sequence[str]:
+        """What belongs where by a completion, one text for each patch that is shown; nothing where it says nothing."""
+        raise NotImplementedError
 
     def thought(self, prompt: Prompt) -> str:
         """What a gold completion thinks."""
@@ -206,6 +220,12 @@ class Full(Jigsaw):
             return words.grid(prompt.answer, Size(prompt.meta["m"], prompt.meta["n"]))
         return " ".join(map(str, prompt.answer))
 
+    def cells(self, case: Case) -> Sequence[str]:
+        given, _ = verifiers.permutation(case, case.meta["m"] * case.meta["n"])
+        if given is None:
+            return ()
+        return [str(place) for place in (given if self.convention == "forward" else puzzle.inverse_of(given))]
+
     def _check(self) -> None:
         one_of("convention", self.convention, ("forward", "inverse"))
         one_of("layout", self.layout, ("picture", "patches"))
@@ -241,6 +261,14 @@ class Single(Jigsaw):
             text = words.ask("single", words.single_question(place, self.convention), size, False, self.mask, self.style)
         return text, str(answer[place - 1]), {"place": place}
 
+    def cells(self, case: Case) -> Sequence[str]:
+        given, _ = verifiers.numbers(case, 1)
+        asked, count = case.meta["place"], case.meta["m"] * case.meta["n"]
+        if given is None or not 1 <= given[0] <= count:
+            return ()
+        slot, place = (asked, given[0]) if self.convention == "forward" else (given[0], asked)
+        return [str(place) if patch == slot else "" for patch in range(1, count + 1)]
+
     def _check(self) -> None:
         one_of("convention", self.convention, ("forward", "inverse"))
         super()._check()
@@ -269,6 +297,12 @@ class Pair(Jigsaw):
         else:
             text = words.ask("pair", words.pair_question(first, second, choices), size, False, self.mask, self.style)
         return text, chr(ord("A") + offered.index(right)), {"choices": choices, "pair": (first, second)}
+
+    def marks(self, prompt: Prompt, completion: str) -> list[Mark]:
+        """The two patches by their numbers; a relation has no place."""
+        size = (prompt.meta["m"], prompt.meta["n"])
+        named = [str(patch) if patch in prompt.meta["pair"] else "" for patch in range(1, size[0] * size[1] + 1)]
+        return [Mark(kind="grid", at=size, of="true", labels=named)]
 
     def _check(self) -> None:
         whole("choices", self.choices, 2, len(puzzle.RELATIONS))

@@ -394,3 +394,58 @@ train = {{threads = 1}}
     assert done.exit_code == 0, done.output
     rows = [json.loads(line) for line in (tmp_path / "puzzles" / "metrics.jsonl").read_text().splitlines()]
     assert sum("metrics" in row for row in rows) == 4 and any("jigsaw/full" in str(row.get("eval")) for row in rows)
+
+
+# -- what people see --------------------------------------------------------------------------------------------------------
+
+
+def seen(task, prompt, completion):
+    return [(m.kind, m.of, tuple(m.at), tuple(m.labels)) for m in task.marks(prompt, completion)]
+
+
+@pytest.mark.parametrize("convention", ["forward", "inverse"])
+@pytest.mark.parametrize("style", ["plain", "tags", "jigsaw-r1"])
+def test_the_grid_says_where_each_patch_belongs(convention, style):
+    """In either convention: what stands on a patch is its place in the original."""
+    task = Full(test=20, rows=2, columns=3, convention=convention, style=style)
+    for prompt in task.prompts("test", 0):
+        original = task.source.open("test", int(prompt.id[-5:]))
+        size = Size(prompt.meta["m"], prompt.meta["n"])
+        parts, shown = puzzle.cut(original, size), puzzle.cut(prompt.images[0], size)
+        (true, said) = seen(task, prompt, task.gold(prompt))
+        assert true == ("grid", "true", (2, 3), said[3]) and said[:3] == ("grid", "said", (2, 3))
+        assert all((pixels(parts[int(label) - 1]) == pixels(patch)).all() for label, patch in zip(said[3], shown, strict=True))
+
+
+def test_a_grid_that_is_no_permutation_is_not_drawn():
+    task = Full(test=4)
+    prompt = task.prompts("test", 0)[0]
+    true = seen(task, prompt, task.gold(prompt))[:1]
+    assert seen(task, prompt, "2 1 4 3")[1][3] == ("2", "1", "4", "3")
+    for nothing in ("", "hm", "1 1 2 3", "1 2 3", "1 2 3 5"):
+        assert seen(task, prompt, nothing) == true
+    apart = Full(test=4, layout="patches", convention="inverse")
+    assert seen(apart, apart.prompts("test", 0)[0], "1 2 3 4") == [], "patches that are pictures of their own have no grid"
+
+
+@pytest.mark.parametrize("convention", ["forward", "inverse"])
+def test_one_patch_has_its_place_on_it(convention):
+    task = Single(test=20, convention=convention)
+    for prompt in task.prompts("test", 0):
+        place, answer = prompt.meta["place"], int(prompt.answer)
+        slot, home = (place, answer) if convention == "forward" else (answer, place)
+        (true, said) = seen(task, prompt, task.gold(prompt))
+        assert true[3] == said[3] == tuple(str(home) if k == slot else "" for k in range(1, 5))
+        wrong = answer % 4 + 1
+        other = seen(task, prompt, str(wrong))[1][3]
+        slot, home = (place, wrong) if convention == "forward" else (wrong, place)
+        assert other == tuple(str(home) if k == slot else "" for k in range(1, 5))
+        assert len(seen(task, prompt, "5")) == len(seen(task, prompt, "0")) == len(seen(task, prompt, "1 2")) == 1
+
+
+def test_of_a_pair_the_two_patches_are_named():
+    task = Pair(test=10, rows=2, columns=3)
+    for prompt in task.prompts("test", 0):
+        ((_, of, at, labels),) = seen(task, prompt, task.gold(prompt))
+        assert of == "true" and at == (2, 3) and {int(n) for n in labels if n} == set(prompt.meta["pair"])
+        assert all(label in ("", str(k)) for k, label in enumerate(labels, 1))

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from mmrl import Prompt, Task, UserError, user
+from mmrl import Case, Mark, Prompt, Task, UserError, marks, user
+from mmrl.marks import Of
 from mmrl.pictures import Folder, Photographs, Source, chance
 from mmrl.tasks import Prompts, known_split, of_kind, one_of, whole
-from mmrl_ssl import words
+from mmrl_ssl import verifiers, words
 from mmrl_ssl.augment import STRENGTHS, recoloured, view
 
 if TYPE_CHECKING:
@@ -95,6 +96,17 @@ class Question(Task):
             return str(prompt.answer)
         gap = " " if self.style == "ssl4rl" else "\n"
         return f"<think>Looking closely, it is {prompt.answer}.</think>{gap}<answer>{prompt.answer}</answer>"
+
+    def marks(self, prompt: Prompt, completion: str) -> list[Mark]:
+        """Where the question is about a place: that of the answer, and that of the choice that a completion makes."""
+        said, _ = verifiers.given(Case(completion=completion, answer=prompt.answer, meta=prompt.meta))
+        choice = verifiers.normalise(said or "")
+        chosen = [] if choice not in prompt.meta["choices"] else self.place(prompt, choice, "said")
+        return [*self.place(prompt, str(prompt.answer), "true"), *chosen]
+
+    def place(self, prompt: Prompt, choice: str, of: Of) -> list[Mark]:
+        """Where one of the choices is."""
+        return []
 
     def check(self) -> None:
         """Refuse options that are wrong by themselves."""
@@ -250,6 +262,13 @@ class Position(Question):
         }
         return Asked([picture, piece], text, QUADRANTS[2 * row + column], meta)
 
+    def place(self, prompt: Prompt, choice: str, of: Of) -> list[Mark]:
+        """Of what is true the piece itself, and of what is said the quarter."""
+        if of == "true":
+            return [marks.box(prompt.meta["boxes"][0], prompt.images[0].size, of)]
+        down, right = divmod(QUADRANTS.index(choice), 2)
+        return [Mark(kind="box", at=(right / 2, down / 2, (right + 1) / 2, (down + 1) / 2), of=of, label=choice)]
+
 
 @dataclass(kw_only=True, eq=False)
 class Masked(Question):
@@ -290,6 +309,12 @@ class Masked(Question):
         listed = f"{', '.join(choices[:-1])} or {choices[-1]}"
         meta = {"choices": choices, "boxes": [box, *boxes], "difficulty": len(patches)}
         return Asked(images, self.worded(f"{what} fills the grey hole: {listed}?", "number"), str(order.index(0) + 1), meta)
+
+    def place(self, prompt: Prompt, choice: str, of: Of) -> list[Mark]:
+        number, boxes = int(choice), prompt.meta["boxes"]
+        if self.layout == "patches":
+            return [Mark(kind="box", at=(0, 0, 1, 1), of=of, image=number)]
+        return [marks.box(boxes[number], prompt.images[0].size, of)]
 
 
 def square(picture: Image) -> Image:

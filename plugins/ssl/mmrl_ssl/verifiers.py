@@ -23,11 +23,11 @@ def exact(case: Case) -> Score:
     "degrees" after a number are ignored; a blank stands for a hyphen, so that "top left" is "top-left".
     Known exploits: none known; an answer that names several is none of them.
     """
-    given, why = _given(case)
-    if given is None:
+    found, why = given(case)
+    if found is None:
         return Score(0.0, detail=why)
     allowed = [case.answer] if isinstance(case.answer, str) else list(case.answer)
-    return Score(float(normalise(given) in map(normalise, map(str, allowed))), detail=f"read {given.strip()!r:.60}")
+    return Score(float(normalise(found) in map(normalise, map(str, allowed))), detail=f"read {found.strip()!r:.60}")
 
 
 def angle(case: Case) -> Score:
@@ -36,12 +36,12 @@ def angle(case: Case) -> Score:
     For rotations in small steps. The answer is one whole number; 360 is 0, and -90 is 270.
     Known exploits: the middle of a narrow choice of angles is never far off; over a full turn every fixed answer earns the same.
     """
-    given, why = _given(case)
-    if given is None:
+    found, why = given(case)
+    if found is None:
         return Score(0.0, detail=why)
-    text = normalise(given)
+    text = normalise(found)
     if not re.fullmatch(r"[-+]?[0-9]{1,4}", text):
-        return Score(0.0, detail=f"{given.strip()!r:.60} is no whole number of degrees")
+        return Score(0.0, detail=f"{found.strip()!r:.60} is no whole number of degrees")
     off = abs(int(text) - int(case.answer)) % 360
     return Score(max(0.0, 1 - min(off, 360 - off) / 90), detail=f"{min(off, 360 - off)} degrees off")
 
@@ -51,7 +51,7 @@ def normalise(text: str) -> str:
     return _UNIT.sub("", plain).strip().replace(" ", "-")
 
 
-def _given(case: Case) -> tuple[str | None, str]:
+def given(case: Case) -> tuple[str | None, str]:
     """(the answer's text, ""), or (None, why there is none)."""
     text = case.completion
     if case.meta.get("tags", True) or "answer>" in text[: 100 * LONGEST]:

@@ -322,3 +322,44 @@ train = {{threads = 1}}
     assert done.exit_code == 0, done.output
     rows = [json.loads(line) for line in (tmp_path / "turned" / "metrics.jsonl").read_text().splitlines()]
     assert sum("metrics" in row for row in rows) == 4 and any("ssl/masked" in str(row.get("eval")) for row in rows)
+
+
+# -- what people see --------------------------------------------------------------------------------------------------------
+
+
+def seen(task, prompt, completion):
+    return [(m.kind, m.of, tuple(m.at), m.image) for m in task.marks(prompt, completion)]
+
+
+@pytest.mark.parametrize("style", ["plain", "tags", "ssl4rl"])
+def test_the_piece_and_the_quarter_that_is_said_are_marked(style):
+    task = Position(test=12, style=style)
+    for prompt in task.prompts("test", 0):
+        (true, said) = seen(task, prompt, task.gold(prompt))
+        assert true[:2] == ("box", "true") and [112 * v for v in true[2]] == pytest.approx(prompt.meta["boxes"][0])
+        row, column = divmod(QUADRANTS.index(prompt.answer), 2)
+        assert said[2] == (column / 2, row / 2, (column + 1) / 2, (row + 1) / 2)
+        assert said[2][0] <= true[2][0] and true[2][3] <= said[2][3], "where gold is said, the piece lies in it"
+        assert seen(task, prompt, "in the middle") == seen(task, prompt, "") == [true]
+
+
+def test_the_patch_that_is_said_is_marked_in_either_layout():
+    for layout in ("picture", "patches"):
+        task = Masked(test=12, layout=layout, choices=4)
+        for prompt in task.prompts("test", 0):
+            other = str(int(prompt.answer) % 4 + 1)
+            (true, said), (same, wrong) = (seen(task, prompt, answer) for answer in (prompt.answer, other))
+            assert true[1] == same[1] == "true" and true[2:] == same[2:] == said[2:] and wrong[1:] != said[1:]
+            if layout == "patches":
+                assert wrong == ("box", "said", (0, 0, 1, 1), int(other))
+            else:
+                width, height = prompt.images[0].size
+                corners = [v * side for v, side in zip(wrong[2], (width, height) * 2, strict=True)]
+                assert corners == pytest.approx(prompt.meta["boxes"][int(other)])
+            assert seen(task, prompt, "5") == [true]
+
+
+def test_questions_without_a_place_have_no_marks():
+    for task in (Rotation(test=2), Contrastive(test=2)):
+        prompt = task.prompts("test", 0)[0]
+        assert task.marks(prompt, task.gold(prompt)) == []

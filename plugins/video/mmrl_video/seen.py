@@ -1,4 +1,4 @@
-"""What people see of an answer about a clip: a strip of it, with what is true in green and what was said in orange."""
+"""What people see of an answer about a clip: times under it, and boxes on a strip of it, what is true and what was said."""
 
 from __future__ import annotations
 
@@ -6,32 +6,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mmrl import Case, Prompt
+from mmrl import Case, Mark, Prompt
 from mmrl.clips import Footage, glimpse
+from mmrl.marks import Of
 from mmrl.parse import first
-from mmrl.strips import SAID, TRUE, Span, strip
-from mmrl_video import reading, tracks
+from mmrl.strips import SAID, TRUE, strip
+from mmrl_video import reading, spans, tracks
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-def shown(prompt: Prompt, completion: str) -> Image | None:
-    """The prompt's first clip as a strip: with its times, `meta["spans"]`, under it, or its boxes, `prompt.answer`, on it, each
-    beside what a completion says. None where it says none, and for a prompt without a clip, times or boxes."""
-    if not prompt.videos:
-        return None
-    if prompt.meta.get("asks") == "boxes":
-        return _boxes(prompt, completion)
-    if not (true := prompt.meta.get("spans")):
-        return None
-    unit = float(prompt.meta.get("unit_s", 1.0))
-    said = times_said(completion, prompt.meta)
-    if not said:
-        return None
-    spans = [Span(name="true", start_s=start, end_s=end, colour=TRUE) for start, end in true]
-    spans += [Span(name="said", start_s=start * unit, end_s=end * unit, colour=SAID) for start, end in said]
-    return strip(glimpse(prompt.videos[0]), spans)
+def time_marks(prompt: Prompt, completion: str) -> list[Mark]:
+    """The true times of the prompt's first clip, `meta["spans"]`, and those that a completion says."""
+    true = prompt.meta.get("spans")
+    if not true or not prompt.videos:
+        return []
+    length, unit = glimpse(prompt.videos[0]).duration_s, float(prompt.meta.get("unit_s", 1.0))
+    said = [(start * unit, end * unit) for start, end in times_said(completion, prompt.meta)]
+    fits = f"IoU {spans.iou(said, true):.2f}" if said else ""
+    listed: list[tuple[Of, spans.Span]] = [*(("true", span) for span in true), *(("said", span) for span in said)]
+    return [
+        Mark(kind="interval", at=(*span, length), of=of, label=fits if of == "said" and len(said) == 1 else "")
+        for of, span in listed
+    ]
 
 
 def times_said(completion: str, meta: Mapping[str, Any]) -> list[tuple[float, float]]:
@@ -44,8 +42,10 @@ def times_said(completion: str, meta: Mapping[str, Any]) -> list[tuple[float, fl
     return reading.spans(text) or reading.spans(text[digit:]) or []
 
 
-def _boxes(prompt: Prompt, completion: str) -> Image | None:
-    """The moments that are asked about, with the true box and the one that is said."""
+def shown(prompt: Prompt, completion: str) -> Image | None:
+    """The moments that are asked about as a strip, with the true box and the one that is said; None where no boxes are said."""
+    if not prompt.videos or prompt.meta.get("asks") != "boxes":
+        return None
     from PIL import Image, ImageDraw
 
     case = Case(completion=completion, meta=prompt.meta)

@@ -495,7 +495,14 @@ def reach(picture, colour):
     return (columns[0] / picture.width, columns[-1] / picture.width) if len(columns) else None
 
 
-def test_the_strip_shows_the_true_span_and_the_one_that_is_said(filmed, table):
+def times_of(task, prompt, completion):
+    """(of, start, end, length) of each mark."""
+    marks = task.marks(prompt, completion)
+    assert {m.kind for m in marks} <= {"interval"} and {m.image for m in marks} <= {0}
+    return [(m.of, *m.at) for m in marks]
+
+
+def test_the_span_that_is_said_is_marked_beside_the_true_one(filmed, table):
     path = table("t.json", [{"video": "c1", "timestamp": [1.5, 3], "sentence": "it is white"}])
     for style, said in (
         ("short", "3 to 6"),
@@ -504,21 +511,21 @@ def test_the_strip_shows_the_true_span_and_the_one_that_is_said(filmed, table):
     ):
         task = TemporalData(path=path, videos=str(filmed), shares=ALL, style=style)
         (prompt,) = every(task)
-        picture = task.shows(prompt, said)
-        assert reach(picture, TRUE) == pytest.approx((0.25, 0.5), abs=0.01)
-        assert reach(picture, SAID) == pytest.approx((0.5, 1.0), abs=0.01)
-        assert task.shows(prompt, "I can't say.") is None and task.shows(prompt, "") is None
+        true = ("true", 1.5, 3.0, 6.0)
+        assert times_of(task, prompt, said) == [true, ("said", 3.0, 6.0, 6.0)]
+        assert task.marks(prompt, said)[1].label == "IoU 0.00" and task.shows(prompt, said) is None
+        assert task.marks(prompt, task.gold(prompt))[1].label == "IoU 1.00"
+        assert times_of(task, prompt, "I can't say.") == times_of(task, prompt, "") == [true]
 
 
-def test_the_strip_shows_boxes_and_glue(filmed, table):
+def test_the_strip_shows_boxes_and_glue_is_marked(filmed, table):
     path = table("t.json", [{"video": "c1", "object": "square", "boxes": [[2, 2, 12, 12]] * 4}])
     task = TrackingData(path=path, videos=str(filmed), shares=ALL)
     (prompt,) = every(task)
     assert reach(task.shows(prompt, "[[20, 20, 30, 30]]"), SAID) and reach(task.shows(prompt, task.gold(prompt)), TRUE)
-    assert task.shows(prompt, "left") is None
+    assert task.shows(prompt, "left") is None and task.marks(prompt, task.gold(prompt)) == []
     row = {"video": "c1", "question": "Q?", "options": ["x", "y"], "answer": "x", "glue": [[0, 3]]}
     task = GroundedData(path=table("g.json", [row]), videos=str(filmed), shares=ALL, style="videochat-r1")
     (prompt,) = every(task)
-    picture = task.shows(prompt, "<think>a</think><answer>B</answer><glue>[(3.0, 4.5)]</glue>")
-    assert reach(picture, TRUE) == pytest.approx((0, 0.5), abs=0.01)
-    assert reach(picture, SAID) == pytest.approx((0.5, 0.75), abs=0.01)
+    said = "<think>a</think><answer>B</answer><glue>[(3.0, 4.5)]</glue>"
+    assert times_of(task, prompt, said) == [("true", 0.0, 3.0, 6.0), ("said", 3.0, 4.5, 6.0)]

@@ -385,12 +385,30 @@ def test_drawn_clips_keep_the_rules_of_tasks():
         assert report.ok, str(report)
 
 
-@pytest.mark.parametrize(("name", "wrong"), [("temporal", "0 to 1"), ("grounded", "A 0 to 1"), ("tracking", None)])
-def test_an_answer_is_shown_on_a_strip(name, wrong):
-    """Other answers look otherwise, and what says nothing shows nothing."""
+@pytest.mark.parametrize(("name", "wrong"), [("temporal", "0 to 1"), ("grounded", "A 0 to 1")])
+def test_times_that_are_said_are_marked(name, wrong):
     task = plugins.registry().make_task(f"video/{name}", {"train": 4})
+    for prompt in task.prompts("train", 0):
+        ((start, end),), length = prompt.meta["spans"], prompt.meta["duration"]
+        (true, said), (_, other) = (task.marks(prompt, text) for text in (task.gold(prompt), wrong))
+        assert (true.of, *true.at) == ("true", start, end, pytest.approx(length))
+        assert tuple(said.at[:2]) == (start, end) and said.label == "IoU 1.00"
+        assert tuple(other.at[:2]) == (0, 1) and other.of == "said" and other.label != said.label
+        assert task.marks(prompt, "hm") == [true] and task.shows(prompt, task.gold(prompt)) is None
+
+
+def test_times_in_frames_are_marked_in_seconds():
+    task = Grounding(train=4, units="frames", fps=2)
+    prompt = task.prompts("train", 0)[0]
+    (true, said) = task.marks(prompt, task.gold(prompt))
+    assert tuple(said.at[:2]) == tuple(true.at[:2]) == prompt.meta["spans"][0]
+
+
+def test_boxes_over_time_are_shown_on_a_strip():
+    """Other answers look otherwise, and what says nothing shows nothing."""
+    task = plugins.registry().make_task("video/tracking", {"train": 4})
     prompt = task.prompts("train", 0)[2]
     right = task.shows(prompt, task.gold(prompt))
-    other = task.shows(prompt, wrong or task.gold(task.prompts("train", 0)[3]))
+    other = task.shows(prompt, task.gold(task.prompts("train", 0)[3]))
     assert right.size == other.size and right.tobytes() != other.tobytes()
-    assert task.shows(prompt, "hm") is None
+    assert task.shows(prompt, "hm") is None and task.marks(prompt, task.gold(prompt)) == []

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from mmrl import Prompt, Task, UserError
+from mmrl import Mark, Prompt, Task, UserError
 from mmrl.clips import MAX_SHOWN, Clip
 from mmrl.pictures import rank, split_of
 from mmrl.rows import Items, Rows, brief
@@ -115,8 +115,12 @@ class ClipData(Task):
         return f"<think>{THOUGHT}</think>\n<answer>{said}</answer>{glue}"
 
     def shows(self, prompt: Prompt, completion: str) -> Any:
-        """The clip as a strip, with the true times in green and those that are said in orange; None where none are said."""
+        """The clip as a strip, with the true boxes in green and those that are said in orange; None where none are said."""
         return seen.shown(prompt, completion)
+
+    def marks(self, prompt: Prompt, completion: str) -> list[Mark]:
+        """The true times, and those that a completion says."""
+        return seen.time_marks(prompt, completion)
 
     def clip(self, path: str, **more: Any) -> Clip:
         """A clip as the options say that it is shown."""

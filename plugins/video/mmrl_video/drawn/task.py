@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from mmrl import Prompt, Task, UserError, user
+from mmrl import Mark, Prompt, Task, UserError, user
 from mmrl.pictures import chance, rank
 from mmrl.tasks import Prompts, known_split, of_kind, one_of, whole
 from mmrl_video import seen
@@ -124,8 +124,12 @@ class DrawnClips(Task):
         return f"<think>{prompt.meta['thought']}</think>\n<answer>{said}</answer>" if self.style == "tags" else said
 
     def shows(self, prompt: Prompt, completion: str) -> Any:
-        """The clip as a strip, with what is true in green and what is said in orange; None where no times or boxes are said."""
+        """The clip as a strip, with the true boxes in green and those that are said in orange; None where none are said."""
         return seen.shown(prompt, completion)
+
+    def marks(self, prompt: Prompt, completion: str) -> list[Mark]:
+        """The true times, and those that a completion says."""
+        return seen.time_marks(prompt, completion)
 
     def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
         """The mean of each kind of question, where there are several."""
