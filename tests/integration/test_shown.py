@@ -11,7 +11,7 @@ from mmrl.view.report import write_report
 
 DRAWS = '''
 from PIL import Image
-from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
+from mmrl import Mark, Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
 
 @hookimpl
 def mmrl_tasks():
@@ -23,12 +23,18 @@ def mmrl_verifiers():
 
 class Draws(Task):
     """Draws how long a completion is."""
-    def __init__(self, fails: bool = False):
+    def __init__(self, fails: str = ""):
         self.fails = fails
     def prompts(self, split, seed):
-        return [Prompt(id=f"{split}-{i}", messages=[user(f"Say {i}.")], answer=str(i)) for i in range(4)]
+        picture = Image.new("RGB", (60, 40), "black")
+        return [Prompt(id=f"{split}-{i}", messages=[user(f"Say {i}.", picture)], answer=str(i)) for i in range(4)]
+    def marks(self, prompt, completion):
+        if self.fails == "marks":
+            raise ValueError("no pen")
+        said = Mark(kind="box", at=(0, 0, 1 / (1 + len(completion)), 1), of="said", label=completion)
+        return [Mark(kind="point", at=(0.5, 0.5), of="true"), *([said] if completion else [])]
     def shows(self, prompt, completion):
-        if self.fails:
+        if self.fails == "shows":
             raise ValueError("no paper")
         return Image.new("RGB", (40, 20 + len(completion)), (200, 30, 30)) if len(completion) % 2 else None
 
@@ -62,6 +68,19 @@ def test_what_completions_draw_is_kept_and_shown(config):
     assert page.count('<div class="pictures">') >= 1 and "data:image/png;base64," in page
 
 
-def test_a_task_that_can_not_draw_is_named(config):
-    with pytest.raises(PluginError, match=r"task 'draws/it': shows\(\) raised ValueError: no paper"):
-        runs.run(config(fails=True))
+def test_marks_of_completions_are_kept_and_drawn(config):
+    folder = runs.run(config())
+    rows = [json.loads(line) for line in (folder.path / "rollouts" / "step-000001.jsonl").read_text().splitlines()]
+    spoke = [row for row in rows if row["completion"]]
+    assert spoke and all(row["marks"][0] == {"kind": "point", "of": "true", "at": [0.5, 0.5]} for row in rows)
+    for row in spoke:
+        width = round(1 / (1 + len(row["completion"])), 5)
+        assert row["marks"][1:] == [{"kind": "box", "of": "said", "at": [0.0, 0.0, width, 1.0], "label": row["completion"][:80]}]
+    page = write_report(folder.path).read_text()
+    assert page.count("<use ") >= 1 and page.count('class="legend of-marks"') == 1
+
+
+@pytest.mark.parametrize(("fails", "why"), [("shows", "no paper"), ("marks", "no pen")])
+def test_a_task_that_can_not_draw_is_named(config, fails, why):
+    with pytest.raises(PluginError, match=rf"task 'draws/it': {fails}\(\) raised ValueError: {why}"):
+        runs.run(config(fails=fails))

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from mmrl import Prompt, UserError, user
+from mmrl import Mark, Prompt, UserError, user
 from mmrl.cli import main
 from mmrl.view import contact_sheet as sheets
 from mmrl.view.contact_sheet import CARD, GAP, HEADER, MARGIN, PICTURE, contact_sheet, wrap
@@ -95,6 +95,40 @@ def test_a_box_at_the_edges_is_still_seen():
     sheet = contact_sheet([prompt(BLACK, size=(340, 170), boxes=[(0, 0, 340, 170)])], "t")
     x, y = middle(0)
     assert [sheet.getpixel((x + dx, y + dy)) for dx, dy in ((-169, 0), (168, 0), (0, -84), (0, 84))] == [TRUE] * 4
+
+
+def marked(*marks, count=1):
+    """The mat of a prompt of black pictures, 340 x 170 where it is one."""
+    pictures = [Image.new("RGB", (340, 170), BLACK) for _ in range(count)]
+    return sheets._mount(Prompt(messages=[user("?", *pictures)]), pictures, (), marks)
+
+
+def test_a_grid_and_a_path_are_drawn_where_they_are():
+    top = (PICTURE - 170) // 2
+    grid = marked(Mark(kind="grid", at=(1, 2), of="true", labels=("2", "")))
+    assert grid.getpixel((170, top + 100)) == TRUE and grid.getpixel((2, top + 3)) == TRUE, "a line, and a label"
+    assert grid.getpixel((200, top + 3)) == BLACK, "which one cell has not"
+    path = marked(Mark(kind="path", at=(0.25, 0.5, 0.75, 0.5), of="true"))
+    assert path.getpixel((170, top + 85)) == TRUE and path.getpixel((50, top + 85)) == BLACK
+    head = [path.getpixel((250, top + 85 + dy)) for dy in (-3, 3)]
+    assert head == [TRUE] * 2 and [path.getpixel((100, top + 85 + dy)) for dy in (-5, 5)] == [BLACK] * 2, "an arrow"
+
+
+def test_marks_are_on_the_picture_that_they_name():
+    second = marked(Mark(kind="box", at=(0.2, 0.2, 0.8, 0.8), of="true", image=1), count=2)
+    halves = [second.crop((0, y, CARD, y + PICTURE // 2)).getcolors(10**5) for y in (0, PICTURE // 2)]
+    assert [TRUE in {colour for _, colour in half} for half in halves] == [False, True]
+    beyond = marked(Mark(kind="box", at=(0.2, 0.2, 0.8, 0.8), of="true", image=5))
+    assert beyond.tobytes() == marked().tobytes()
+
+
+def test_the_sheet_draws_what_is_true_and_not_what_is_said():
+    box = {"kind": "box", "at": (0.25, 0.25, 0.75, 0.75)}
+    shown = [prompt(BLACK, size=(340, 170))]
+    plain, true, said = (
+        contact_sheet(shown, "t", marks=[own]).tobytes() for own in ([], [Mark(**box, of="true")], [Mark(**box, of="said")])
+    )
+    assert plain == said != true
 
 
 @pytest.mark.parametrize(

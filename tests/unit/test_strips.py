@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from mmrl.clips import Clip, Footage
+from mmrl.marks import Mark
 from mmrl.strips import SAID, TRUE, Span, strip
 from mmrl.types import Prompt, user
 from mmrl.video import of_clip, pictures, webp
@@ -52,3 +53,10 @@ def test_sheets_show_clips(footage):
     asked = [Prompt(id="a", messages=[user("When?", *shown)], answer="3 to 4") for shown in ([footage], [])]
     film, none = ({tuple(p) for p in np.asarray(contact_sheet([p], "t", "")).reshape(-1, 3)} for p in asked)
     assert (footages.grey(9),) * 3 in film - none, "its last frame"
+
+
+def test_a_sheet_has_the_true_times_below_the_clip(footage):
+    asked = [Prompt(id="a", messages=[user("When?", footage)], answer="3 to 4")]
+    marks = [Mark(kind="interval", at=(2.0, 5.0, 10.0), of=of) for of in ("true", "said")]
+    plain, true, said = (np.asarray(contact_sheet(asked, "t", marks=[own])) for own in ([], marks[:1], marks[1:]))
+    assert (plain == said).all() and (true == TRUE).all(2).sum() > 10 + (plain == TRUE).all(2).sum()
