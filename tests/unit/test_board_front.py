@@ -129,9 +129,9 @@ def test_series_are_summed_by_step_and_stacked_over_gaps():
 
 @needs_node
 def test_an_axis_of_seconds_is_in_words():
-    assert run("[[30, 60], [600, 3600], [5400, 20000], [7200, 20000], [86400, 300000]].map(([s, most]) => numbers.clock(s, most))") == [
-        "30 s", "10 min", "1:30 h", "2 h", "1 d",
-    ]  # fmt: skip
+    ticks = [[30, 60], [600, 3600], [5400, 20000], [7200, 20000], [86400, 300000]]
+    words = ["30 s", "10 min", "1:30 h", "2 h", "1 d"]
+    assert run("ticks.map(([seconds, most]) => numbers.clock(seconds, most))", ticks=ticks) == words
     assert run("[0.25, 42, 185, 7800, 180000].map(numbers.duration)") == ["0.3 s", "42 s", "3 min 05 s", "2 h 10 min", "2 d 2 h"]
 
 
