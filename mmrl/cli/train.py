@@ -68,7 +68,10 @@ def command(
         raise SystemExit(launch(config.compute.learners, sys.argv[1:], on_gpu=config.policy.device != "cpu"))
     if not speaks():
         terminal.quiet()
-        _train(config, Unheard(), None, resume, overwrite)
+        try:
+            _train(config, Unheard(), None, resume, overwrite)
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None  # click says it with an empty line, in the midst of what the first learner shows
         return
     if not quiet:
         terminal.tell(f"starting on the cluster {cluster} ..." if cluster else f"loading {config.policy.model} ...")

@@ -54,7 +54,7 @@ END = 2000
 """Characters that are kept of both ends of such a text."""
 MARGIN = 2
 """Columns that are left free beside what models write."""
-COLOURS = dict(zip(PARTS, ("#6ba3f5", "#f09353", "#3fc29d", "#ab91ec", "#94a3b8", "#ee7fae", "#dcb13f"), strict=True))
+COLOURS = dict(zip(PARTS, ("#76a3f5", "#d47731", "#40c19b", "#8170c7", "#9fa2b6", "#b56388", "#e2b642"), strict=True))
 """Part of the time -> its colour, that of the report on a dark page; letters on it are black."""
 UNJOINED = dict.fromkeys((0x200C, 0x200D, *range(0xFE00, 0xFE10), 0x20E3, *range(0x1F3FB, 0x1F400), *range(0xE0000, 0xE0080)))
 UNJOINED |= {0x1F1E6 + n: chr(ord("A") + n) for n in range(26)}
@@ -150,13 +150,12 @@ def sparkline(values: Sequence[float] | deque[float], bars: str = BARS) -> str:
 
 def _fitted(blocks: Sequence[tuple[int, Sequence[Text]]], height: int) -> list[Text]:
     """The lines of (rank, lines) in order, a blank one between blocks. Where the terminal is too low, the blank lines go first,
-    then the blocks of the highest rank; the first line stays."""
-    blocks = list(blocks)
-    if sum(len(lines) + 1 for _, lines in blocks) - 1 <= height:
-        return [line for _, lines in blocks for line in (Text(), *lines)][1:]
-    while len(blocks) > 1 and sum(len(lines) for _, lines in blocks) > height:
+    the last of them before the others, then the blocks of the highest rank; the first line stays."""
+    blocks, room = list(blocks), max(1, height - 1)  # the end of the panel is a line of its own, which must not scroll
+    while len(blocks) > 1 and sum(len(lines) for _, lines in blocks) > room:
         blocks.remove(max(blocks, key=lambda block: block[0]))
-    return [line for _, lines in blocks for line in lines][:height]
+    blank = room - sum(len(lines) for _, lines in blocks)
+    return [line for n, (_, lines) in enumerate(blocks) for line in ([Text()] * (0 < n <= blank) + list(lines))][:room]
 
 
 def _line(width: int, *parts: str | tuple[str, str] | Text) -> Text:

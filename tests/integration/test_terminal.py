@@ -1,6 +1,7 @@
 """A run in a terminal: what is on the screen while it goes, what Ctrl-C does there, and what `--quiet` leaves."""
 
 import fcntl
+import importlib
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import time
 import pytest
 
 import runs
+from mmrl.cli import main
 
 RUN_FILE = """
 name = "seen"
@@ -148,3 +150,19 @@ def test_a_quiet_run_says_its_figures_and_where_it_is(folder):
     assert code == 2 and text == (
         "mmrl: runs/seen already holds a run: choose another name, --resume it, or remove it with --overwrite\n"
     )
+
+
+def test_a_learner_that_nobody_hears_ends_without_a_word(folder, monkeypatch, capfd):
+    """An empty line of its own would shift what the first learner shows."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importlib.import_module("mmrl.cli.train"), "_train", interrupted)
+    monkeypatch.setenv("MMRL_PLUGIN_FILES", os.pathsep.join([runs.TOY, str(folder / "slow.py")]))
+    for rank, said in (("0", "\n"), ("1", "")):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        with pytest.raises(SystemExit) as ended:
+            main(["train", str(folder / "run.toml")])
+        assert (ended.value.code, capfd.readouterr().err) == (130, said)

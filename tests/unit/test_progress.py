@@ -5,6 +5,7 @@ import json
 import math
 import re
 import time
+from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,8 +17,9 @@ from mmrl.evaluate import Evaluation
 from mmrl.schema import RlStage, SftStage
 from mmrl.types import replace
 from mmrl.view import progress
+from mmrl.view.catalogue import PARTS
 from mmrl.view.pace import Pace
-from mmrl.view.panel import ASCII_BARS, STOPPING, Sample, panel, sparkline
+from mmrl.view.panel import ASCII_BARS, COLOURS, STOPPING, Sample, panel, sparkline
 from mmrl.view.progress import Show
 from mmrl.view.text import thought
 
@@ -259,7 +261,7 @@ MANY = [replace(FIGURE, task=f"plugin-with-a-long-name/task-{n}") for n in range
 
 @pytest.mark.parametrize(
     ("width", "height"),
-    [(9, 60), (20, 60), (59, 24), (60, 12), (60, 60), (80, 24), (80, 60), (100, 3), (100, 24), (160, 6), (300, 60)],
+    [(9, 60), (20, 60), (59, 24), (60, 12), (60, 60), (80, 24), (80, 60), (100, 4), (100, 24), (160, 6), (300, 60)],
 )
 def test_no_terminal_wraps_or_scrolls_the_panel(clock, width, height):
     """One line too wide or too many, and each drawing would leave a piece of the one before."""
@@ -267,8 +269,8 @@ def test_no_terminal_wraps_or_scrolls_the_panel(clock, width, height):
         for encoding in ("utf-8", "ascii"):
             show = watching(clock, screen(width, height, encoding), MANY, {**ROW, "completion": completion})
             got = drawn(show, clock.seconds)
-            assert max(sum(map(cell_len, line)) for line in got) < width and len(got) <= height
-            assert got[0].startswith("run  stage 2 of 3"[: width - 1]) and ("Ctrl-C" in got[-1] or height == 3)
+            assert max(sum(map(cell_len, line)) for line in got) < width and len(got) < height
+            assert got[0].startswith("run  stage 2 of 3"[: width - 1]) and ("Ctrl-C" in got[-1] or height == 4)
             assert not re.search(r"[\x00-\x09\x0b-\x1a\x1c-\x1f\x7f-\x9f\u202e]|\x1b(?!\[[\d;]*m)", written(show))
             if (width, height) == (80, 60):
                 rows = [line.rstrip() for line in got]
@@ -287,6 +289,12 @@ def test_a_terminal_without_colours_has_the_letters(clock):
         show = watching(clock, screen(**environment))
         assert "gggg" in "".join(drawn(show, clock.seconds))
         assert bool(re.search(r"\x1b\[[\d;]*[34]8;", written(show))) == coloured
+
+
+def test_the_parts_of_the_time_have_the_report_s_colours_on_dark_pages():
+    dark = files("mmrl.view").joinpath("page.css").read_text("utf-8").partition("prefers-color-scheme: dark")[2]
+    assert list(COLOURS) == list(PARTS)
+    assert list(COLOURS.values()) == [re.search(rf"--c{n}: (#\w+)", dark)[1] for n in range(1, len(PARTS) + 1)]
 
 
 def test_what_a_terminal_has_no_characters_for_does_not_end_a_run(clock):
