@@ -11,6 +11,7 @@ import { hear } from "./live.js";
 import { colours } from "./palette.js";
 import { Store } from "./store.js";
 
+const FIRST = "Evaluations"; // a section whose only chart says as much
 const SMOOTHING = 0.8;
 const LIVE = 250; // milliseconds between two drawings of what is new
 const AGAIN = 1000; // between two readings of everything
@@ -120,11 +121,11 @@ class Curves {
   // Sections and cards as planned; those that are there stay.
   #lay() {
     const evaluation = evaluations(this.evals, this.store);
-    const plan = [...(evaluation ? [{ title: "", charts: [evaluation] }] : []), ...this.plan];
+    const plan = [...(evaluation ? [{ title: FIRST, charts: [evaluation] }] : []), ...this.plan];
     const sections = plan.map(({ title, charts }) => {
       const old = [...this.sections.children].find((section) => section.dataset.title === title);
-      const heading = title ? [el("h2", {}, title)] : [];
-      const section = old ?? el("section", { "data-title": title }, ...heading, el("div", { class: "charts" }));
+      const heading = el("h2", { class: title === FIRST ? "unseen" : null }, title);
+      const section = old ?? el("section", { "data-title": title }, heading, el("div", { class: "charts" }));
       fill(section.querySelector(".charts"), charts.map((spec) => this.#chart(spec).card));
       return section;
     });
@@ -308,14 +309,15 @@ class Curves {
   #queue(charts) {
     for (const chart of charts) if (chart.visible) this.waiting.add(chart);
     if (this.frame || !this.waiting.size) return;
-    this.frame = requestAnimationFrame(() => {
-      this.frame = 0;
+    this.frame = requestAnimationFrame(async () => {
       const end = performance.now() + FRAME;
       for (const chart of this.waiting) {
         this.waiting.delete(chart);
         chart.draw();
+        await null; // in which uPlot draws
         if (performance.now() > end) break;
       }
+      this.frame = 0;
       this.#queue([]);
     });
   }

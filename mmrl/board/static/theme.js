@@ -4,7 +4,7 @@
 //   <script src="/static/theme.js"></script>
 // The choice is made by <button type="button" id="theme">. Whoever draws hears "recolour" of the document.
 {
-  const WORDS = { auto: "as the system", light: "light", dark: "dark" };
+  const WORDS = { auto: "auto, as the system", light: "light", dark: "dark" };
   const NEXT = { auto: "light", light: "dark", dark: "auto" };
   const DARK = "(prefers-color-scheme: dark)";
   const rules = [];
