@@ -4,6 +4,8 @@
 PYTHONS := $(if $(PYTHON),"$(PYTHON)",python3 python3.13 python3.12 python3.11)
 # two processes of one thread each: torch's threads would fight over the cores
 PYTEST := OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2
+# the long tests wait for processes of their own half of the time
+PYTEST_SLOW := OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 3
 STAMP := .venv/setup-done
 
 .DEFAULT_GOAL := help
@@ -33,7 +35,7 @@ test: $(STAMP)  ## the everyday tests
 	$(PYTEST) -m "not slow and not gpu"
 
 test-slow: $(STAMP)  ## the long tests
-	$(PYTEST) -m "slow and not gpu"
+	$(PYTEST_SLOW) -m "slow and not gpu"
 
 test-all: $(STAMP)  ## the everyday and the long tests
 	$(PYTEST) -m "not gpu"
@@ -70,7 +72,7 @@ $(STAMP): Makefile pyproject.toml constraints.txt $(wildcard plugins/*/pyproject
 	if "$$python" -c 'import ensurepip' 2>/dev/null; then "$$python" -m venv --clear .venv; \
 	else "$$python" -m venv --clear --without-pip .venv && "$$python" -m pip --python .venv/bin/python install -q pip; fi
 	@echo 'installing mmrl and what it needs into .venv: a minute or a few'
-	@.venv/bin/python -m pip install -q -c constraints.txt -e ".[train,tasks,ray,test,dev]"
+	@.venv/bin/python -m pip install -q -c constraints.txt -e ".[train,tasks,board,ray,test,dev]"
 	.venv/bin/python -m mmrl.compat --install-pth
 	@touch $@
 	@echo 'ready: .venv/bin/mmrl, make demo, make test'

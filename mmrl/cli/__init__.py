@@ -35,6 +35,7 @@ COMMANDS = {
     "new": "Start a plugin that works.",
     "doctor": "Say what is installed, what is broken and how to mend it.",
     "report": "Write a run's HTML report.",
+    "board": "Show the runs of a folder in the browser, live.",
 }
 """Name -> help, so that `mmrl --help` imports no command."""
 

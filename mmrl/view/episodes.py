@@ -30,7 +30,7 @@ def section(run: RunData) -> str:
     panels = []
     for folder, (tab, title) in named.items():
         if rows := [row for row in read_rows(folder / episodes.ROWS) if isinstance(row.get("outcome"), dict)]:
-            panels.append((tab, title, _panel(rows, folder, BUDGET // len(named))))
+            panels.append((tab, title, panel(rows, Embedded(folder, BUDGET // len(named)))))
     if not panels:
         return ""
     return (
@@ -53,13 +53,12 @@ def _names(run: RunData) -> dict[Path, tuple[str, str]]:
     return found
 
 
-def _panel(rows: Sequence[Row], folder: Path, budget: int) -> str:
-    """One evaluation: a card for each task. Where the budget doesn't reach, every task has its first videos."""
+def panel(rows: Sequence[Row], pictures: Pictures) -> str:
+    """One evaluation: a card for each task. Where there is no room for all, every task has its first videos."""
     by_task: dict[str, list[Row]] = {}
     for row in rows:
         by_task.setdefault(str(row.get("task")), []).append(row)
     ranked = [_ranked(own) for own in by_task.values()]
-    pictures = Embedded(folder, budget)
     shown = {id(row): _figure(row, pictures) for rank in zip_longest(*ranked) for row in rank if row is not None}
     return "".join(_card(task, own, shown, i < OPEN) for i, (task, own) in enumerate(by_task.items()))
 

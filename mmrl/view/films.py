@@ -21,6 +21,11 @@ def film(pictures: Pictures, path: str, label: str) -> str:
     wide = max(SHOWN, min(found.width, 2 * SHOWN))
     what = f"{esc(label, 300)}, {found.count} pictures of {found.width} by {found.height} pixels"
     sizes = f'width="{wide}" alt="{what}"'
+    if found.frames:
+        steps = f'data-src="{esc(found.frames)}" data-frames="{found.count}" data-ms="{",".join(map(str, found.ms))}"'
+        return (
+            f'<figure class="player" {steps}><img class="{css.strip()}" {sizes} src="{esc(found.src)}" loading="lazy"></figure>'
+        )
     return (
         '<button type="button" class="picture film" aria-label="enlarge the video">'
         f'<img class="moving{css}" {sizes} src="{esc(found.src)}">'

@@ -27,6 +27,8 @@ SIDES, LARGE = (448, 224), (1600, 1120, 768)
 """Pixels of a JPEG's longer side, the first that there is room for; those of a large picture, such as a whole episode, before."""
 MOMENTS, COLUMNS = 4, 2
 """Of the picture that stands for a video at rest: how many, and how many beside each other."""
+LARGEST = 20_000_000
+"""Pixels of a picture that is linked: `mmrl.record` keeps none that is larger, but others may write there."""
 SHOWN = 192
 """Pixels of a video's width on the page, at least."""
 _NAME = re.compile(r"(?:media/)?[0-9a-zA-Z_-][0-9a-zA-Z._-]*\.(png|webp)")
@@ -53,6 +55,10 @@ class Film:
     height: int
     count: int
     """Of its pictures."""
+    frames: str = ""
+    """Where each of them can be had: an address that lacks `&n=` and a number; empty where they can't."""
+    ms: tuple[int, ...] = ()
+    """How long each is shown."""
 
 
 class Pictures(Protocol):
@@ -106,17 +112,28 @@ class Linked:
     folder: Path
     link: Callable[[str], str]
     """A path in the folder -> its address."""
+    frames: Callable[[str], str]
+    """The same of a video -> `Film.frames`."""
 
     def still(self, path: str, among: int = 1, large: bool = False) -> Still | str:
         data = _read(self.folder, path, "png", most=24)
         if data is None:
             return "picture is missing"
         size = _size(data)
+        if size is not None and size[0] * size[1] > LARGEST:  # a browser would take hundreds of megabytes for it
+            return f"too large to be shown: {size[0]:,} by {size[1]:,} pixels"
         return "not a PNG" if size is None else Still(self.link(path), *size)
 
     def film(self, path: str) -> Film | str:
         data = _read(self.folder, path, "webp")
-        return "video is missing" if data is None else _film(data, path, self.link(path))
+        if data is None:
+            return "video is missing"
+        try:
+            shown = video.pictures(data, path)
+        except UserError:
+            return f"not a video: {path}"
+        ms = tuple(ms for _, ms in shown)
+        return Film(self.link(path), self.frames(path) + "&n=0", *shown[0][0].size, len(shown), self.frames(path), ms)
 
 
 def _read(folder: Path, path: str, suffix: str, most: int = -1) -> bytes | None:

@@ -13,7 +13,7 @@ from mmrl.config import load_config
 
 ROOT = Path(__file__).parents[2]
 MAKE = shutil.which("make")
-INSTALL = "-m pip install -q -c constraints.txt -e .[train,tasks,ray,test,dev]"
+INSTALL = "-m pip install -q -c constraints.txt -e .[train,tasks,board,ray,test,dev]"
 
 pytestmark = pytest.mark.skipif(MAKE is None, reason="make is not installed")
 

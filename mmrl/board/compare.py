@@ -1,0 +1,51 @@
+"""Two runs beside each other: what each scored on the same held-out prompts, where they differ most first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mmrl import comparison
+from mmrl.comparison import Comparison, Measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """A prompt that both runs answered."""
+
+    task: str
+    id: str
+    first: Mapping[str, Any]
+    """The first run's row of `evaluations/`."""
+    second: Mapping[str, Any]
+
+    @property
+    def difference(self) -> float:
+        """What the second scored above the first."""
+        return float(self.second["value"]) - float(self.first["value"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two runs, each at one evaluation."""
+
+    runs: tuple[Measured, Measured]
+    tasks: Sequence[Comparison]
+    items: Sequence[Item]
+    """Where the two differ most first; of equals in the order of the first's file."""
+
+
+def pair(first: Path, second: Path, steps: tuple[str, str] = ("last", "last")) -> Pair:
+    """Raises UserError where nothing can be compared. steps: `last`, `best` or a step of each."""
+    runs = comparison.measured(first, steps[0], None), comparison.measured(second, steps[1], None)
+    tasks, _ = comparison.compared(runs)
+    known = {task.task for task in tasks}
+    other = {(row["task"], row["id"]): row for row in runs[1].rows}
+    items = [
+        Item(task=row["task"], id=row["id"], first=row, second=other[row["task"], row["id"]])
+        for row in runs[0].rows
+        if row["task"] in known and (row["task"], row["id"]) in other
+    ]
+    return Pair(runs=runs, tasks=tasks, items=sorted(items, key=lambda one: -abs(one.difference)))

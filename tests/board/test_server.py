@@ -1,0 +1,300 @@
+"""What the board serves, to whom, and what it never does."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from boards import Running, board
+from long_runs import rollout, write_run
+from PIL import Image
+
+HOSTILE = '<script>alert(1)</script><img src=x onerror="alert(2)">'
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("board") / "runs"
+    write_run(folder / "one", steps=60, every=10, groups=3, size=4)
+    write_run(folder / "deep" / "two", steps=40, every=10, groups=3, size=4, planned=80)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with board(runs, tmp_path_factory.mktemp("caches")) as running:
+        yield running
+
+
+PAGES = ("/", "/curves", "/rollouts", "/rollout", "/episodes", "/alarms", "/compare", "/settings")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_is_whole_and_may_run_nothing_of_others(served: Running, page: str) -> None:
+    answer = served.get(page, run="deep/two", id="40.1")
+    assert answer.code == 200 and answer.text.rstrip().endswith("</html>")
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy and "script-src 'self';" in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    inline = re.search(r"<script(?![^>]*src=)|\son\w+=|style=|https?://(?!127)", answer.text)
+    assert not inline, "nothing inline, nothing from elsewhere"
+
+
+def test_the_list_says_how_runs_stand(served: Running, runs: Path) -> None:
+    rows = {row["name"]: row for row in served.get("/api/runs").json["runs"]}
+    assert {name: row["state"] for name, row in rows.items()} == {"one": "stopped", "deep/two": "stopped"}
+    assert (rows["deep/two"]["step"], rows["deep/two"]["steps"]) == (40, 80)
+    assert rows["one"]["evals"][0]["value"] == pytest.approx(0.9)
+
+
+def test_a_run_that_goes_fails_or_ends_is_called_that(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "runs" / "x", steps=40, every=20, groups=1, size=2, planned=100)
+    with board(tmp_path / "runs", tmp_path / "caches") as served:
+
+        def state() -> dict:
+            return served.get("/api/runs").json["runs"][0]
+
+        code = (
+            "import fcntl,sys,time; fcntl.flock(f := open(sys.argv[1], 'ab'), fcntl.LOCK_EX); print(flush=True); time.sleep(60)"
+        )
+        holder = subprocess.Popen([sys.executable, "-c", code, str(run / ".lock")], stdout=subprocess.PIPE)
+        try:
+            assert holder.stdout
+            holder.stdout.readline()
+            assert state()["state"] == "running"
+            assert state()["left"] == pytest.approx(60 * 4.0), "at the pace of the newest steps"
+        finally:
+            holder.kill()
+            holder.wait()
+        assert state()["state"] == "stopped" and state()["left"] is None
+        row = {"step": 40, "where": "the end of the run", "what": "the disk is full"}
+        (run / "errors.jsonl").write_text(json.dumps(row) + "\n")
+        assert (state()["state"], state()["why"]) == ("failed", "the disk is full")
+        assert "the disk is full" in served.get("/").text
+        (run / "summary.json").write_text("{}")
+        assert state()["state"] == "finished"
+        (run / "config.toml").write_text("not = [toml")
+        assert state()["state"] == "unreadable"
+        assert served.get("/curves", run="x").code == 200, "what can be read is shown"
+
+
+def test_curves_say_what_was_measured(served: Running, runs: Path) -> None:
+    about = served.get("/api/curves", run=["one", "deep/two"]).json
+    assert [run["name"] for run in about["runs"]] == ["one", "deep/two"]
+    titles = {chart["title"]: chart for section in about["sections"] for chart in section["charts"]}
+    assert titles["Reward"]["keys"] == ["reward/mean"] and titles["Seconds per step"]["stacked"]
+    assert len(about["evals"]["one"]) == 20
+    rows = [json.loads(line) for line in (runs / "one" / "metrics.jsonl").read_text().splitlines()]
+    known = [row["metrics"]["kl"] for row in rows if "metrics" in row]
+    found = served.get("/api/series", run="one", key=["kl", "loss"]).json
+    assert found["series"]["kl"]["value"] == known and found["last"] == 60
+    few = served.get("/api/series", run="one", key="kl", points=5).json["series"]["kl"]
+    assert len(few["value"]) == 5 and max(few["high"]) == max(known)
+
+
+def test_rollouts_are_found_and_linked(served: Running) -> None:
+    served.indexed("one", 72)
+    page = served.get("/rollouts", run="one", step=30).text
+    assert page.count('class="card group') == 3
+    link = re.search(r'href="(/rollout\?[^"]+)"', page)
+    assert link
+    answer = served.get(link[1].replace("&amp;", "&"))
+    assert answer.code == 200 and "What does the picture show?" in answer.text
+    first = served.get("/part/groups", run="one")
+    seen = set(re.findall(r"id=(\d+\.\d+)", first.text))
+    while more := re.search(r'id="more" href="/rollouts\?([^"]+)"', first.text):
+        first = served.get("/part/groups?" + more[1].replace("&amp;", "&"))
+        seen |= set(re.findall(r"id=(\d+\.\d+)", first.text))
+    assert len({place.partition(".")[0] for place in seen}) == 6, "all recorded steps come by"
+
+
+def events(served: Running, run: str, seconds: float, found: list[tuple[float, str, dict]], began: threading.Event) -> None:
+    import http.client
+
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=seconds)
+    connection.request("GET", f"/api/live?run={run}")
+    answer, kind = connection.getresponse(), ""
+    try:
+        while line := answer.readline().decode():
+            text = line.rstrip("\n")
+            began.set()
+            if text.startswith("event: "):
+                kind = text.removeprefix("event: ")
+            elif text.startswith("data: "):
+                found.append((time.monotonic(), kind, json.loads(text.removeprefix("data: "))))
+    except OSError:
+        pass
+    finally:
+        connection.close()
+
+
+def test_a_step_is_told_within_a_second(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "runs" / "live", steps=30, every=10, groups=1, size=2)
+    with board(tmp_path / "runs", tmp_path / "caches") as served:
+        served.get("/curves", run="live")
+        found: list[tuple[float, str, dict]] = []
+        began = threading.Event()
+        reader = threading.Thread(target=events, args=(served, "live", 4.0, found, began))
+        reader.start()
+        assert began.wait(5)
+        time.sleep(1.0)
+        written = time.monotonic()
+        with open(run / "metrics.jsonl", "a") as file:
+            file.write('{"step": 31, "stage": "rl", "time": 200.0, "metrics": {"kl": 0.5}}\n')
+        rows = [{**rollout(31, 0, 0, None, random.Random(0))}]
+        (run / "rollouts" / "step-000031.jsonl").write_text(json.dumps(rows[0]) + "\n")
+        reader.join()
+        steps = [(when, message) for when, kind, message in found if kind == "steps" and message.get("rows")]
+        assert [row["step"] for row in steps[-1][1]["rows"]] == [31]
+        assert steps[-1][0] - written < 1.0
+        assert [message["step"] for _, kind, message in found if kind == "rollouts"][-1] == 31
+
+
+OUTSIDE = (
+    "../secret.png", "..%2fsecret.png", "rollouts/media/../../../secret.png", "/etc/passwd", "config.toml", "checkpoints/x.png",
+    "rollouts/media/link.png", "rollouts/media/%2e%2e/secret.png", "rollouts\\media\\x.png", "rollouts/media/x.png\0.png",
+    "rollouts/media/a.svg",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", OUTSIDE)
+def test_nothing_outside_is_served(served: Running, runs: Path, path: str) -> None:
+    (runs.parent / "secret.png").write_bytes(b"t0p")
+    link = runs / "one" / "rollouts" / "media" / "link.png"
+    if not link.is_symlink():
+        link.symlink_to(runs.parent / "secret.png")
+    for answer in (served.get("/media", run="one", path=path), served.get(f"/media?run=one&path={path}".replace("\0", "%00"))):
+        assert answer.code == 404 and b"t0p" not in answer.body
+
+
+NAMES = ("..", "../runs/one", "one/../one", "/one", "./one", "one/", "deep", "", "one\0", "alias", "%2e%2e/runs/one")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_other_name_is_a_run(served: Running, runs: Path, tmp_path: Path, name: str) -> None:
+    if not (runs / "alias").is_symlink():
+        outside = write_run(tmp_path / "outside", steps=1, every=1, groups=1, size=1)
+        (runs / "alias").symlink_to(outside)
+    for page in ("/curves", "/media", "/api/series", "/text", "/rollouts", "/settings"):
+        assert served.get(page, run=name, path="rollouts/media/" + "0" * 64 + ".png", key="kl", id="10.0").code == 404
+
+
+CODE = ("/static/../app.py", "/static/..%2fapp.py", "/static/%2e%2e/app.py", "/static//etc/passwd", "/nothing")
+
+
+@pytest.mark.parametrize("path", CODE)
+def test_no_code_is_served(served: Running, path: str) -> None:
+    answer = served.get(path)
+    assert answer.code in (404, 405) and b"import" not in answer.body
+
+
+def test_only_this_machine_is_answered(served: Running) -> None:
+    for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", ""):
+        assert served.get("/", {"Host": host}).code in (400, 403), host
+    for host in ("localhost", "localhost:9", "127.0.0.1", "[::1]:80"):
+        assert served.get("/", {"Host": host}).code == 200, host
+    assert served.get("/", method="POST").code == 405
+    listening = [c.laddr.ip for c in psutil.Process(served.process.pid).net_connections() if c.status == "LISTEN"]
+    assert listening == ["127.0.0.1"]
+
+
+def test_a_token_is_asked_for(runs: Path, tmp_path: Path) -> None:
+    with board(runs, tmp_path, "--host", "127.0.0.1", "--token", "tell-nobody") as served:
+        assert served.get("/").code == served.get("/", token="tell-nobod").code == 403
+        answer = served.get("/curves", run="one", token="tell-nobody")
+        assert answer.code == 303 and answer.headers["location"] == "/curves?run=one"
+        cookie = answer.headers["set-cookie"]
+        assert "HttpOnly" in cookie and "samesite=strict" in cookie.lower()
+        assert served.get("/", {"Cookie": cookie.partition(";")[0], "Host": "elsewhere"}).code == 200
+        assert served.get("/", {"Cookie": "mmrl-board=x"}).code == 403
+
+
+def refused(*options: str) -> str:
+    done = subprocess.run([sys.executable, "-m", "mmrl", "board", *options], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+def test_what_can_not_be_served_is_refused_in_one_line(runs: Path, tmp_path: Path) -> None:
+    assert "give the folder that holds runs" in refused(str(tmp_path / "none"))
+    assert "give a --token" in refused(str(runs), "--host", "0.0.0.0")
+    assert "--token must be" in refused(str(runs), "--token", "a b")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert "is in use" in refused(str(runs), "--port", str(taken.getsockname()[1]))
+    assert "can't listen on" in refused(str(runs), "--host", "127.0.0.999", "--token", "tell-nobody")
+
+
+def test_hostile_text_stays_text(tmp_path: Path) -> None:
+    name = "a <u>&'x"
+    run = write_run(tmp_path / "runs" / name, steps=10, every=10, groups=1, size=1, tasks=[{"id": HOSTILE}])
+    row = rollout(10, 0, 0, "media/../../../x.png", random.Random(0))
+    row |= {key: HOSTILE for key in ("task", "prompt_id", "completion", "answer", "status", "source")}
+    row["score"] = {"value": 1.0, "parts": {HOSTILE: 1.0}, "status": "ok", "detail": HOSTILE}
+    row["marks"] = [{"kind": HOSTILE, "label": HOSTILE}, {"kind": "box", "at": [0, 0, 1, 1], "of": "said", "label": HOSTILE}]
+    (run / "rollouts" / "step-000010.jsonl").write_text(json.dumps(row) + "\n")
+    (run / "errors.jsonl").write_text(json.dumps({"step": 5, "where": HOSTILE, "what": HOSTILE}) + "\n")
+    with board(tmp_path / "runs", tmp_path / "caches") as served:
+        served.indexed(name, 1)
+        for page in PAGES:
+            text = served.get(page, run=name, id="10.0", q=HOSTILE if page == "/rollouts" else "").text
+            assert not re.search("<script>alert|<img src=x|<u>", text), page
+
+
+def test_odd_media_are_shown_as_what_they_are(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "runs" / "odd", steps=10, every=10, groups=1, size=1)
+    media = run / "rollouts" / "media"
+    Image.new("1", (10_000, 10_000)).save(media / "huge.png")
+    (media / "torn.png").write_bytes((media / "huge.png").read_bytes()[:20])
+    (media / "torn.webp").write_bytes(b"RIFF")
+    rows = []
+    for n, path in enumerate(("huge.png", "torn.png", "none.png")):
+        said = "x" * (10 << 20) if n == 0 else "y"
+        rows.append({**rollout(10, n, 0, f"media/{path}", random.Random(0)), "completion": said})
+    (run / "rollouts" / "step-000010.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with board(tmp_path / "runs", tmp_path / "caches") as served:
+        served.indexed("odd", 3)
+        page = served.get("/rollouts", run="odd")
+        assert page.code == 200 and len(page.body) < 200_000, "ten megabytes of text are not sent"
+        assert "picture is missing" in page.text and "not a PNG" in page.text
+        assert "too large to be shown: 10,000 by 10,000 pixels" in page.text
+        assert len(served.get("/text", run="odd", id="10.0").body) == 10 << 20, "but may be asked for"
+        assert served.get("/media/frame", run="odd", path="rollouts/media/torn.webp").code in (404, 422)
+
+
+def test_a_folder_that_vanishes(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "runs" / "gone", steps=20, every=10, groups=1, size=1)
+    with board(tmp_path / "runs", tmp_path / "caches") as served:
+        served.indexed("gone", 2)
+        shutil.rmtree(run)
+        answer = served.get("/curves", run="gone")
+        assert answer.code == 404 and "there is no run" in answer.text and answer.text.rstrip().endswith("</html>")
+        assert served.get("/api/runs").json == {"runs": []}
+        write_run(tmp_path / "runs" / "gone", steps=10, every=10, groups=1, size=2)
+        served.indexed("gone", 2)
+
+
+def test_it_ends_with_its_watcher(runs: Path, tmp_path: Path) -> None:
+    with board(runs, tmp_path / "caches") as served:
+        served.get("/curves", run="one")
+        children = psutil.Process(served.process.pid).children(recursive=True)
+        assert children
+        os.kill(served.process.pid, signal.SIGINT)
+        served.process.wait(10)
+        psutil.wait_procs(children, timeout=5)
+        assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
