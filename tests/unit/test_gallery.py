@@ -298,7 +298,7 @@ def test_each_rollout_has_a_link_where_there_are_such(run):
 
 def test_linked_pictures_are_the_same_cards_without_the_data(run):
     found, folder = kept(run, row("a", [TRUE, SAID]), row("b", [TRUE], messages=[user("?", Image.new("RGB", (9, 9)))]))
-    linked = Linked(folder, lambda path: f"/media?path={path}&run=x")
+    linked = Linked(folder, lambda path: f"/media?path={path}&run=x", str)
     html = gallery.group_card(found[:1], linked)
     (src,) = [a["href"] for tag, a in Page(html).elements if tag == "image"]
     path = found[0]["messages"][0]["content"][0]["path"]
@@ -318,7 +318,7 @@ def test_only_names_that_a_run_writes_are_followed(tmp_path, kind):
     (tmp_path.parent / "e.png").write_bytes(png.getvalue())
     (tmp_path / "media" / "f.png").write_bytes(b"GIF89a")
     (tmp_path / "media" / "g.png").write_bytes(png.getvalue()[:16] + bytes(8))
-    made = kind(tmp_path, 10**6) if kind is Embedded else kind(tmp_path, str)
+    made = kind(tmp_path, 10**6) if kind is Embedded else kind(tmp_path, str, str)
     found = {name: made.still(name) for name in ("a.png", "media/b.png")}
     assert all(isinstance(one, Still) and (one.width, one.height) == (4, 3) for one in found.values())
     for name in ("media/.c.png", "secret.txt", "../e.png", str(tmp_path / "a.png"), "media/../a.png", "media/x.png", "media", ""):
