@@ -26,7 +26,8 @@ from mmrl.errors import UserError
 from mmrl.targets import one_line
 
 STATIC = Path(__file__).with_name("static")
-STYLE = Path(__file__).parent.parent / "view" / "page.css"
+SHARED = Path(__file__).parent.parent / "view"
+"""Where the style and the script lie that reports have too."""
 MOST_POINTS, MOST_KEYS, MOST_RUNS = 4000, 64, 8
 WAIT = 0.5
 """Seconds that a page waits for the index of a run that nobody has looked at before."""
@@ -42,7 +43,7 @@ class Board:
 
     def run(self, request: Request, seconds: float = WAIT) -> tuple[str, Path, State]:
         """The run that is asked for, now looked at. Raises NotThere when it isn't one."""
-        name = request.query_params.get("run", "")
+        name = next(iter(request.query_params.getlist("run")), "")
         path = self.places.run(name)
         try:
             found = state(name, path)
@@ -86,7 +87,8 @@ def app(places: Places, token: str = "") -> Starlette:
         route("/api/runs", _api_runs, True), route("/api/curves", _api_curves, True), route("/api/series", _api_series, True),
         route("/api/steps", _api_steps, True), route("/media", _media), route("/media/frame", _frame), route("/text", _text),
         Route("/api/live", live),
-        Route("/static/page.css", lambda request: FileResponse(STYLE, media_type="text/css")),
+        Route("/static/page.css", lambda request: FileResponse(SHARED / "page.css", media_type="text/css")),
+        Route("/static/page.js", lambda request: FileResponse(SHARED / "page.js", media_type="text/javascript")),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]  # fmt: skip
     return Starlette(routes=routes, middleware=[Middleware(Guard, token=token)], lifespan=lifespan)

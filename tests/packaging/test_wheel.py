@@ -105,6 +105,7 @@ def test_the_import_contracts_forget_no_plugin_and_no_part_of_the_engine():
             "errors",
             "experts",
             "hookspecs",
+            "marks",
             "models",
             "noise",
             "screens",
