@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -102,6 +102,20 @@ def _conversation(rollout: Rollout) -> list[Message]:
         if k < said:
             found.append({"role": "assistant", "content": turn.text})
     return found
+
+
+def placed(message: Message, keep: Callable[[Any, bool], str]) -> dict[str, Any]:
+    """A message with paths in the place of its pictures and videos. keep: stores one, a video or not, and gives its path."""
+
+    def part(of: Mapping[str, Any]) -> Mapping[str, Any]:
+        kind = of["type"]
+        return {"type": kind, "path": keep(of[kind], kind == "video")} if kind in ("image", "video") and kind in of else of
+
+    content = message["content"]
+    return {
+        "role": message["role"],
+        "content": [{"type": "text", "text": content}] if isinstance(content, str) else [part(of) for of in content],
+    }
 
 
 def as_seen(row: Mapping[str, Any]) -> dict[str, Any]:

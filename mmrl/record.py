@@ -22,7 +22,7 @@ from typing import Any
 from mmrl import episodes, files
 from mmrl.errors import UserError
 from mmrl.files import plain
-from mmrl.kept import DRAWN_PIXELS, VIEW_PIXELS, view_png, view_webp
+from mmrl.kept import DRAWN_PIXELS, VIEW_PIXELS, placed, view_png, view_webp
 from mmrl.targets import is_finite
 from mmrl.video import of_clip
 
@@ -115,7 +115,7 @@ class RunFolder:
         stored: dict[int, str] = {}  # a group shares its image objects: encode each once; `rows` keeps their ids alive
         lines = []
         for row in (rows := list(rows)):
-            messages = [self._plain_message(message, stored) for message in row["messages"]]
+            messages = [placed(m, lambda image, video: self._picture(image, stored, video)) for m in row["messages"]]
             shows = {"shows": self._picture(row["shows"], stored, most=DRAWN_PIXELS)} if row.get("shows") is not None else {}
             lines.append(files.line({"step": step, **row, "messages": messages} | shows))
         files.replace(self.path / "rollouts" / f"step-{step:06d}.jsonl", b"".join(lines))
@@ -134,7 +134,7 @@ class RunFolder:
             return {}
         key = (row["task"], row["split"], row["id"])
         if key not in self._asked:
-            self._asked[key] = [self._plain_message(message, {}) for message in row["messages"]]
+            self._asked[key] = [placed(m, lambda image, video: self._picture(image, {}, video)) for m in row["messages"]]
         return {"messages": self._asked[key]}
 
     def episodes(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -198,18 +198,6 @@ class RunFolder:
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
         files.append(self.path / name, files.line(row))
-
-    def _plain_message(self, message: Mapping[str, Any], stored: dict[int, str]) -> dict[str, Any]:
-        content = message["content"]
-        if isinstance(content, str):
-            content = [{"type": "text", "text": content}]
-        return {"role": message["role"], "content": [self._plain_part(part, stored) for part in content]}
-
-    def _plain_part(self, part: Mapping[str, Any], stored: dict[int, str]) -> Mapping[str, Any]:
-        kind = part["type"]
-        if kind not in ("image", "video") or kind not in part:
-            return part
-        return {"type": kind, "path": self._picture(part[kind], stored, video=kind == "video")}
 
     def _picture(self, image: Any, stored: dict[int, str], video: bool = False, most: int = VIEW_PIXELS) -> str:
         """Store a picture or a video once; its path below `rollouts/`."""

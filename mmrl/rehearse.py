@@ -7,16 +7,20 @@ not learn; the gold completions tell the two apart.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from mmrl import plugins
-from mmrl.collect.collector import Collector
 from mmrl.data.source import Indexable, gold_of, prompt_at
 from mmrl.errors import NoGold, UserError
 from mmrl.interfaces import Task
 from mmrl.judge import Judge, cases_of
-from mmrl.schema import TaskConfig
+from mmrl.specs import VerifierSpec
 from mmrl.targets import PluginError
 from mmrl.types import Rollout
+
+if TYPE_CHECKING:  # previews ask too, and need no torch
+    from mmrl.collect.collector import Collector
+    from mmrl.schema import TaskConfig
 
 PROMPTS = 4
 """How many of each task are tried, spread over the split."""
@@ -47,21 +51,34 @@ def doubts(
             yield f"{task}: {key} = {max_tokens[task]} cuts off even gold completions, of {shortest} tokens: raise it"
         for name in verifiers[task]:
             spec = plugins.registry().get("verifiers", name)
-            slack = 1e-6 * max(1.0, abs(spec.high))  # a sum of parts may miss it by rounding
             scored = zip(judge.run(name, cases_of(rollouts)), rollouts, strict=True)
-            low = [(s.value, r) for s, r in scored if s.value is not None and s.value < spec.high - slack]
+            low = [(s.value, r.completion, r.prompt.meta) for s, r in scored if s.value is not None and short(spec, s.value)]
             if low:
-                value, completion = low[0][0], low[0][1].completion
-                grid = low[0][1].prompt.meta.get("grid")
-                coarse = f", and is grid = {list(grid)} fine enough" if grid else ""
-                less, most = _apart(value, spec.high)
-                published = "as published, " if "@" in name else ""
-                cut = completion if len(completion) <= QUOTED else f"{completion[:QUOTED]}..."
-                yield (
-                    f"{task}: {published}{name} gives {less}, not {most}, to the gold completion {cut!r} "
-                    f"(and to {len(low)} of {len(rollouts)} tried): "
-                    f"does it read what the task asks for, see `mmrl list tasks {entries[task].id}`{coarse}?"
-                )
+                yield f"{task}: {misread(spec, entries[task].id, low, len(rollouts))}"
+
+
+def short(spec: VerifierSpec, value: float) -> bool:
+    """Whether this is less than the best that a verifier gives. A sum of parts may miss that by rounding."""
+    return value < spec.high - slack(spec)
+
+
+def slack(spec: VerifierSpec) -> float:
+    """By how much two of a verifier's values may differ and be the same."""
+    return 1e-6 * max(1.0, abs(spec.high))
+
+
+def misread(spec: VerifierSpec, task: str, low: Sequence[tuple[float, str, Mapping[str, Any]]], tried: int) -> str:
+    """What is said of a verifier that gives gold completions less than its best. task: its id. low: (value, completion, the
+    prompt's meta) of each of them, one at least. tried: how many completions there were."""
+    value, completion, meta = low[0]
+    coarse = f", and is grid = {list(meta['grid'])} fine enough" if meta.get("grid") else ""
+    less, most = _apart(value, spec.high)
+    published = "as published, " if "@" in spec.id else ""
+    cut = completion if len(completion) <= QUOTED else f"{completion[:QUOTED]}..."
+    return (
+        f"{published}{spec.id} gives {less}, not {most}, to the gold completion {cut!r} (and to {len(low)} of {tried} tried): "
+        f"does it read what the task asks for, see `mmrl list tasks {task}`{coarse}?"
+    )
 
 
 def _apart(a: float, b: float) -> tuple[str, str]:

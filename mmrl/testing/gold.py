@@ -35,18 +35,19 @@ def with_gold(rows: Sequence[tuple[Task, Prompt]]) -> list[tuple[Task, Prompt]]:
     return [(task, prompt) for task, prompt in rows if has(task, prompt)]
 
 
-def finished(task: Task, prompt: Prompt, gold: str) -> tuple[str, Mapping[str, float]]:
+def finished(task: Task, prompt: Prompt, gold: str, turns: int = TURNS) -> tuple[str, Mapping[str, float]]:
     """(what is said last, the outcome) of an episode that begins with a gold completion and goes on as its world says; of a task
-    without worlds the completion itself."""
+    without worlds the completion itself. turns: at most; with 1 the completion may be any."""
     world = task.world(prompt)
     if world is None:
         return gold, {}
     try:
         outcome: Mapping[str, float] = {}
-        for _ in range(TURNS):
+        for turn in range(1, turns + 1):
             reply = world.step(gold)
             outcome = reply.outcome or outcome
-            more = None if reply.terminated or not hasattr(world, "gold_turn") else world.gold_turn()
+            over = reply.terminated or turn == turns or not hasattr(world, "gold_turn")
+            more = None if over else world.gold_turn()
             if more is None:
                 break
             gold = more

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
-import itertools
 import pickle
 import random
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +27,28 @@ def take(task: Task, split: str, limit: int, seed: int = 0, broken: list[str] | 
 
     broken: gets what is said of each row that can't be used, and the others are taken; without it the first such one raises.
     """
-    return list(itertools.islice(_each(task, split, limit, seed, broken), limit))
-
-
-def _each(task: Task, split: str, limit: int, seed: int = 0, broken: list[str] | None = None) -> Iterator[Prompt]:
-    """The rows that `take` takes, made one after the other."""
     rows: Any = task.prompts(split, seed)
-    if not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__")):
-        each = iter(rows)
-        makers: Iterator[Any] = (lambda: next(each) for _ in range(limit))
-    else:
-        count, last = min(limit, len(rows)), len(rows) - 1
-        makers = (functools.partial(rows.__getitem__, i * last // max(count - 1, 1)) for i in range(count))
-    for make in makers:
+    return list(rows_at(rows, evenly(len(rows), limit) if is_sequence(rows) else range(limit), broken))
+
+
+def is_sequence(rows: Any) -> bool:
+    """Whether any of the rows can be had by its number."""
+    return hasattr(rows, "__len__") and hasattr(rows, "__getitem__")
+
+
+def evenly(there: int, count: int) -> list[int]:
+    """At most `count` of so many places, spread from the first to the last."""
+    count = min(count, there)
+    return [i * (there - 1) // max(count - 1, 1) for i in range(count)]
+
+
+def rows_at(rows: Any, places: Iterable[int], broken: list[str] | None = None) -> Iterator[Prompt]:
+    """The rows at these places of a sequence, of any other iterable as many as there are places; made one after the other.
+    broken: as of `take`."""
+    each = None if is_sequence(rows) else iter(rows)
+    for place in places:
         try:
-            row = make()
+            row = rows[place] if each is None else next(each)
         except StopIteration:
             return
         except PluginError:
