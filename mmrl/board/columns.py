@@ -89,7 +89,9 @@ class Columns:
         steps = self.column(STEP, length)
         first, last = _between(steps, low, high)
         times = self.column(TIME, last, first)
-        edges = [first + round(i * (last - first) / points) for i in range(points + 1)] if last - first > 2 * points else []
+        edges: list[int] = []
+        if last - first > 2 * points:  # the last row stands alone: its values are what is measured now
+            edges = [first + round(i * (last - 1 - first) / (points - 1)) for i in range(points)] + [last]
         found = {}
         for key in keys:
             values = self.column(key, last, first)

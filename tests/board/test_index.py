@@ -121,7 +121,7 @@ def test_columns_hold_every_value_however_they_grew(sizes: list[int], points: in
         assert columns.series([key], len(rows), 1, len(rows), 10**9)[key].value == known
         few = columns.series([key], len(rows), 1, len(rows), points)[key]
         if few.low:
-            assert len(few.value) == points
+            assert len(few.value) == points and few.value[-1] == known[-1], "the newest value is shown as it is"
             finite = [v for v in known if v is not None]
             assert min((v for v in few.low if v is not None), default=None) == min(finite, default=None)
             assert max((v for v in few.high if v is not None), default=None) == max(finite, default=None)

@@ -13,6 +13,7 @@ export class Series {
     this.rows = low && n > 1 ? Math.max(1, Math.round((step[n - 1] - step[0]) / (n - 1))) : 1; // that a point stands for
     this.open = this.rows; // rows in the last point
     this.filled = 1; // of them with a value
+    this.newest = null; // value that was appended
   }
 
   // Whether a part of it could be seen in more detail.
@@ -24,6 +25,7 @@ export class Series {
   append(step, time, value) {
     if (step <= this.last) return;
     this.last = step;
+    this.newest = value ?? this.newest;
     if (this.open < this.rows) this.#join(step, time, value);
     else this.#push(step, time, value);
     if (this.step.length > MOST) this.#halve();
@@ -88,8 +90,9 @@ export class Series {
     return found;
   }
 
-  // The last value that there is; null where there is none.
+  // The last value that there is, as it was measured; null where there is none. The server's last point stands for one row.
   get latest() {
+    if (this.newest !== null) return this.newest;
     for (let i = this.value.length - 1; i >= 0; i--) if (this.value[i] !== null) return this.value[i];
     return null;
   }
