@@ -27,6 +27,7 @@ if (page === "rollout") rollouts.neighbours();
 if (page === "rollouts" || page === "rollout") rollouts.marks();
 
 player.start();
+if (page === "episodes") player.together();
 
 // How the run stands, in its badge and beside the tab of its alarms.
 hear("state", async ({ run: name, state }) => {

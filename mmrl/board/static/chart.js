@@ -99,13 +99,18 @@ export class Chart {
 
   // -- drawing --------------------------------------------------------------------------------------------------------
 
-  // Draw what is known, and ask for what isn't.
+  // Ask for what is to be drawn and isn't known.
+  want() {
+    if (this.spec.held) return;
+    for (const { run, keys, shown } of this.lines) if (shown) this.page.store.want(run, keys);
+  }
+
+  // Draw what is known.
   draw() {
     if (this.width < NARROWEST) return;
     const all = this.lines.map((line, at) => ({ ...line, at }));
     const wanted = all.filter(({ shown }) => shown);
     this.legend.querySelectorAll("button").forEach((button, i) => button.setAttribute("aria-pressed", String(all[i].shown)));
-    if (!this.spec.held) for (const { run, keys } of wanted) this.page.store.want(run, keys);
     const known = wanted.map((line) => ({ ...line, series: this.#series(line) })).filter(({ series }) => series);
     this.found = known.map((line) => ({ ...line, ...this.#curve(line.series) })).filter(({ x }) => x.length);
     this.notes = [];
@@ -113,7 +118,6 @@ export class Chart {
     else this.#clear(known.length === wanted.length ? "no number yet" : "");
     this.#describe();
     this.#tell();
-    this.mark();
   }
 
   #series({ run, keys }) {
@@ -153,7 +157,7 @@ export class Chart {
     this.#clear("");
     this.same = same;
     const hooks = {
-      draw: [(u) => stages(u, page.boundaries(), axis, page.colours), (u) => spec.dots && whiskers(u, this.found, page.colours)],
+      draw: [(u) => this.#drawn(u)],
       setCursor: [(u) => this.#pointed(u)],
       setSelect: [(u) => this.#selected(u)],
     };
@@ -163,6 +167,14 @@ export class Chart {
     this.label = this.u.over.appendChild(el("div", { class: "at", hidden: true }));
     this.line = this.u.over.appendChild(el("div", { class: "marker", hidden: true }));
     this.#clicks(this.u.over);
+  }
+
+  // uPlot has drawn the lines.
+  #drawn(u) {
+    const { axis, colours } = this.page;
+    stages(u, this.page.boundaries(), axis, colours);
+    if (this.spec.dots) whiskers(u, this.found, colours);
+    this.mark();
   }
 
   // Of the y axis: around what is drawn in the part of the x axis that is shown.

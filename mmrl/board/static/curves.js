@@ -311,6 +311,7 @@ class Curves {
     if (this.frame || !this.waiting.size) return;
     this.frame = requestAnimationFrame(async () => {
       const end = performance.now() + FRAME;
+      for (const chart of this.waiting) chart.want();
       for (const chart of this.waiting) {
         this.waiting.delete(chart);
         chart.draw();

@@ -3,7 +3,6 @@
 //   <figure class="player" data-src="/media/frame?run=A&path=..." data-frames="40" data-ms="100">
 //     <img src="..." loading="lazy" alt="..."></figure>
 // data-ms: milliseconds of each frame, or of every frame, with commas between. Frame K, from 0, is at data-src with &n=K.
-// <button type="button" id="play-all" class="pill" hidden> plays all that are in view.
 import { el, isWriting } from "./dom.js";
 
 const SPEEDS = [0.25, 0.5, 1, 2, 4];
@@ -11,16 +10,20 @@ const AHEAD = 6; // frames that are fetched before they are shown
 const players = new Map();
 
 export function start(root = document) {
-  root.querySelectorAll("figure.player").forEach((figure) => players.has(figure) || players.set(figure, new Player(figure)));
-  const all = document.getElementById("play-all");
-  if (!all || !players.size || !all.hidden) return;
-  all.hidden = false;
-  all.textContent = "Play all";
-  all.addEventListener("click", () => {
-    const start = ![...players.values()].some(({ playing }) => playing);
-    for (const player of players.values()) if (!start || player.inView) player.play(start);
-    all.textContent = start ? "Pause all" : "Play all";
+  for (const figure of root.querySelectorAll("figure.player")) if (!players.has(figure)) players.set(figure, new Player(figure));
+}
+
+// A button below the page's title that plays all videos in view; nothing where there is at most one.
+export function together() {
+  if (players.size < 2) return;
+  const all = [...players.values()];
+  const button = el("button", { type: "button" }, "Play all in view");
+  button.addEventListener("click", () => {
+    const start = !all.some(({ playing }) => playing);
+    for (const player of all) player.play(start && player.inView);
+    button.textContent = start ? "Pause all" : "Play all in view";
   });
+  document.getElementById("title").after(el("p", { class: "bar-of-tools" }, button));
 }
 
 class Player {
