@@ -18,7 +18,7 @@ from typing import Any
 from mmrl.board.columns import Columns, number
 from mmrl.record import is_row, step_entries
 
-VERSION = 1
+VERSION = 2
 """Of the tables below: an index of another version is made again."""
 READ = 4 << 20
 """Bytes of a file that are read at once."""
@@ -31,6 +31,7 @@ _TABLES = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value);
 CREATE TABLE evals (step INTEGER, task TEXT, split TEXT, metric TEXT, row TEXT, PRIMARY KEY (step, task, split, metric));
 CREATE TABLE errors (step INTEGER, place TEXT, what TEXT);
+CREATE TABLE kinds (name TEXT, value TEXT, PRIMARY KEY (name, value)) WITHOUT ROWID;
 CREATE TABLE files (step INTEGER PRIMARY KEY, size INTEGER, changed INTEGER, rows INTEGER, broken INTEGER);
 CREATE TABLE rollouts (
     id INTEGER PRIMARY KEY, step INTEGER, line INTEGER, offset INTEGER, length INTEGER, task TEXT, prompt TEXT, grp INTEGER,
@@ -199,6 +200,7 @@ class Index:
         for step in known.keys() - found.keys():
             self._forget(step)
         self.waiting = sorted((step, *about) for step, about in found.items() if known.get(step) != about)
+        self._set(self.db, recorded=len(found), newest=max(found, default=0))
         self.looked = time.monotonic()
         self.pause = max(0.5, 50 * (self.looked - began))
 
@@ -220,6 +222,8 @@ class Index:
             places.append((id, step, line, offset, length, *_summary(row)))
             words.append((id, _words(row)))
         self._set(self.db, next=first + len(places))
+        kinds = {(name, place[n]) for place in places for name, n in (("task", 5), ("status", 8), ("source", 9))}
+        self.db.executemany("INSERT OR IGNORE INTO kinds VALUES (?, ?)", kinds)
         self.db.executemany(f"INSERT INTO rollouts VALUES ({', '.join('?' * 14)})", places)
         self.db.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", words)
         self.db.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", (step, size, changed, len(places), broken))

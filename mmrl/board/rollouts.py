@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mmrl.board import pages, search
-from mmrl.board.facts import reading
+from mmrl.board.facts import fact, reading
 from mmrl.board.index import located
 from mmrl.board.places import NotThere
 from mmrl.board.search import Wanted
@@ -29,17 +29,15 @@ Member = tuple[int, dict[str, Any]]
 def listed(name: str, run: Path, wanted: Wanted) -> str:
     """A page of groups as HTML."""
     with reading(run) as db:
-        steps = recorded(run)
-        if db is None or (not wanted.narrow and not wanted.after and wanted.sort == "newest" and not _is_in(db, steps[-1:])):
+        newest = not wanted.narrow and not wanted.after and wanted.sort == "newest"
+        if db is None or (newest and not _has_newest(db)):
+            steps = recorded(run)
             groups, after = _unindexed(run, steps), ""  # the newest are at hand before the index is
-            said = f"The newest of {count(len(steps), 'recorded step')}; they are still being indexed."
+            said = f"The newest of {count(len(steps), 'recorded step')}; they are still being indexed." if steps else ""
         else:
             found = search.search(db, wanted, PAGE)
-            groups, after, said = (
-                [search.members(db, run, group) for group in found.groups],
-                found.after,
-                _said(db, wanted, steps),
-            )
+            groups, after = [search.members(db, run, group) for group in found.groups], found.after
+            said = "" if wanted.after else _said(db, wanted)
     cards = [card(name, run, members) for members in groups if members]
     return pages.groups(cards, name, wanted, after, said)
 
@@ -118,14 +116,12 @@ def choices(run: Path) -> tuple[list[str], list[str], list[str]]:
     with reading(run) as db:
         if db is None:
             return [], [], []
-        named = [
-            [one for (one,) in db.execute(f"SELECT DISTINCT {column} FROM rollouts")] for column in ("task", "status", "source")
-        ]
-    tasks, statuses, sources = (sorted(filter(None, one)) for one in named)
+        kinds = db.execute("SELECT name, value FROM kinds WHERE value != '' ORDER BY value").fetchall()
+    tasks, statuses, sources = ([value for name, value in kinds if name == column] for column in ("task", "status", "source"))
     return tasks, statuses, sources
 
 
-def _said(db: sqlite3.Connection, wanted: Wanted, steps: Sequence[int]) -> str:
+def _said(db: sqlite3.Connection, wanted: Wanted) -> str:
     """How many there are."""
     known = db.execute("SELECT count(*), coalesce(sum(rows), 0), coalesce(sum(broken), 0) FROM files").fetchone()
     fits = search.count(db, wanted) if wanted.narrow else known[1]
@@ -134,16 +130,16 @@ def _said(db: sqlite3.Connection, wanted: Wanted, steps: Sequence[int]) -> str:
         if wanted.narrow
         else f"{count(known[1], 'rollout')} of {count(known[0], 'step')}"
     )
-    if known[0] < len(steps):
-        said += f"; {known[0] / len(steps):.0%} of the steps are indexed so far"
+    if known[0] < (recorded := fact(db, "recorded")):
+        said += f"; {known[0] / recorded:.0%} of the steps are indexed so far"
     if known[2]:
         said += f"; {count(known[2], 'line')} could not be read"
     return f"{said}."
 
 
-def _is_in(db: sqlite3.Connection, steps: Sequence[int]) -> bool:
-    """Whether the index has these steps' rollouts."""
-    return all(db.execute("SELECT 1 FROM files WHERE step = ?", (step,)).fetchone() for step in steps)
+def _has_newest(db: sqlite3.Connection) -> bool:
+    """Whether the index has the newest step that it knows of; not before it has looked."""
+    return db.execute("SELECT 1 FROM files WHERE step = ?", (fact(db, "newest"),)).fetchone() is not None
 
 
 def _unindexed(run: Path, steps: Sequence[int]) -> list[list[Member]]:
