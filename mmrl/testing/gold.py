@@ -46,8 +46,7 @@ def finished(task: Task, prompt: Prompt, gold: str, turns: int = TURNS) -> tuple
         for turn in range(1, turns + 1):
             reply = world.step(gold)
             outcome = reply.outcome or outcome
-            over = reply.terminated or turn == turns or not hasattr(world, "gold_turn")
-            more = None if over else world.gold_turn()
+            more = None if reply.terminated or turn == turns or not hasattr(world, "gold_turn") else world.gold_turn()
             if more is None:
                 break
             gold = more

@@ -18,12 +18,14 @@ from mmrl.marks import Mark
 from mmrl.media import load_image
 from mmrl.strips import Span, strip
 from mmrl.types import Prompt
+from mmrl.view.text import visible
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from PIL.ImageDraw import ImageDraw
 
     from mmrl.clips import Footage
+    from mmrl.view.figures import Figure
 
     See = Callable[[Image], Image]
 
@@ -35,6 +37,10 @@ PROMPT_LINES, CHOICE_LINES, ANSWER_LINES = 8, 60, 6
 PAPER, WHITE, EDGE, MAT = "#f2f3f5", "#ffffff", "#d9dce1", "#e6e8ec"
 INK, FAINT, GREEN, LEAF = "#1a1d23", "#6a717c", "#0a6238", "#e2f3e9"
 ELLIPSIS = "..."
+BLUE, PALE, BROWN = "#2a6fdb", "#b9cff3", "#8a3c00"
+"""Of bars, of how far their single values reach, and of what is odd."""
+COLUMNS, SAID_LINES, NOTE_LINES = 56, 4, 5
+"""Pixels of a histogram's height; lines of what is said above it, and of what is odd."""
 MARKS = ("#009e73", "#1d6fe0", "#9b3fd1", "#e5383b", "#f2a900", "#12a150")
 """Colours of what is true, in turn: one mark alone is green, as in reports."""
 TAG, AROUND = 20, 3
@@ -54,11 +60,14 @@ def contact_sheet(
     subtitle: str = "",
     see: See | None = None,
     marks: Sequence[Sequence[Mark]] | None = None,
+    facts: Sequence[Figure] = (),
+    odd: Sequence[str] = (),
 ) -> Image:
     """The prompts as one RGB picture, three or four in a row, each with its images, its text and its answer.
 
     see: makes of an image what the model sees of it, such as its processor's resizing; by default the image as it is decoded.
     marks: of each prompt; those that are true are drawn. By default what `Task.marks` makes of any prompt.
+    facts: small charts below. odd: what is to be told of the task besides, a line or a few each.
 
     Raises UserError for an image that does not decode.
     """
@@ -67,10 +76,13 @@ def contact_sheet(
     given = [Task().marks(prompt, "") for prompt in prompts] if marks is None else marks
     cards = [_card(p, see, [mark for mark in own if mark.of == "true"]) for p, own in zip(prompts, given, strict=True)]
     columns = len(cards) if len(cards) < 4 else min((4, 3), key=lambda c: -len(cards) % c)  # the fewest gaps in the last row
-    rows = [cards[i : i + columns] for i in range(0, len(cards), columns)]
-    heights = [max(card.height for card in row) for row in rows]
     width = 2 * MARGIN + columns * (CARD + GAP) - GAP
-    sheet = Image.new("RGB", (width, HEADER + sum(heights) + GAP * len(rows) - GAP + MARGIN), PAPER)
+    below: list[_Card | _Fact] = [_Fact.of(figure) for figure in facts]
+    rows = [some[i : i + columns] for some in ([*cards], below) for i in range(0, len(some), columns)]
+    heights = [max(card.height for card in row) for row in rows]
+    notes = [line for note in odd for line in wrap(f"Odd: {note}", width - 2 * MARGIN, 16, NOTE_LINES)]
+    told = GAP + 22 * len(notes) if notes else 0
+    sheet = Image.new("RGB", (width, HEADER + sum(heights) + GAP * len(rows) - GAP + told + MARGIN), PAPER)
     draw = ImageDraw.Draw(sheet)
     _line(draw, (MARGIN, 32), title, 28, INK, width - 2 * MARGIN)
     _line(draw, (MARGIN, 70), subtitle, 16, FAINT, width - 2 * MARGIN)
@@ -79,6 +91,8 @@ def contact_sheet(
         for column, card in enumerate(row):
             card.paint(sheet, draw, MARGIN + column * (CARD + GAP), y, height)
         y += height + GAP
+    for number, line in enumerate(notes):
+        draw.text((MARGIN, y + 22 * number), line, BROWN, _font_for(line, 16))
     return sheet
 
 
@@ -120,6 +134,63 @@ class _Card:
         for line in self.answer:
             draw.text((left + 10, y + 6), line, GREEN, _font_for(line, 16))
             y += 22
+
+
+@dataclass(frozen=True)
+class _Fact:
+    figure: Figure
+    said: list[str]
+
+    @classmethod
+    def of(cls, figure: Figure) -> _Fact:
+        return cls(figure, wrap(visible(figure.hint or figure.said), CARD - 2 * PAD, 13, SAID_LINES))
+
+    @property
+    def height(self) -> int:
+        bars = 0 if not self.figure.bars else COLUMNS + 40 if self.figure.ends else 32 * len(self.figure.bars) + 8
+        return PAD + 24 + 18 * len(self.said) + bars + 12
+
+    def paint(self, sheet: Image, draw: ImageDraw, x: int, y: int, height: int) -> None:
+        draw.rounded_rectangle((x, y, x + CARD - 1, y + height - 1), 10, fill=WHITE, outline=EDGE)
+        left, room, y = x + PAD, CARD - 2 * PAD, y + PAD - 4
+        _line(draw, (left, y), visible(self.figure.title), 16, INK, room)
+        y += 26
+        for line in self.said:
+            draw.text((left, y), line, FAINT, _font_for(line, 13))
+            y += 18
+        if self.figure.ends:
+            self._paint_columns(draw, left, room, y + 22 + COLUMNS)
+        else:
+            self._paint_lines(draw, left, room, y + 10)
+
+    def _paint_columns(self, draw: ImageDraw, left: int, room: int, floor: int) -> None:
+        bars, (first, last) = self.figure.bars, self.figure.ends or ("", "")
+        for i, bar in enumerate(bars):
+            a, b = left + i * room // len(bars), left + (i + 1) * room // len(bars)
+            if bar.length:
+                draw.rectangle((a + 1, floor - max(1, round(COLUMNS * bar.length)), b - 2, floor - 1), fill=BLUE)
+        draw.line((left, floor, left + room, floor), fill=EDGE)
+        most = max(range(len(bars)), key=lambda i: bars[i].length)
+        half = _width(bars[most].told, 12) // 2
+        middle = min(max(left + (2 * most + 1) * room // (2 * len(bars)), left + half), left + room - half)
+        draw.text((middle, floor - COLUMNS - 3), bars[most].told, FAINT, _font(12), anchor="mb")
+        draw.text((left, floor + 4), first, FAINT, _font(12))
+        draw.text((left + room, floor + 4), last, FAINT, _font(12), anchor="ra")
+
+    def _paint_lines(self, draw: ImageDraw, left: int, room: int, y: int) -> None:
+        for bar in self.figure.bars:
+            told = _width(bar.told, 13)
+            draw.text((left + room, y), bar.told, INK, _font(13), anchor="ra")
+            _line(draw, (left, y), visible(bar.label), 13, INK, room - told - 12)
+            draw.rounded_rectangle((left, y + 18, left + room, y + 24), 3, fill=MAT)
+            if bar.reach:
+                low, high = (left + round(room * end) for end in bar.reach)
+                draw.rectangle((low, y + 18, max(high, low + 2), y + 24), fill=PALE)
+            if bar.length:
+                draw.rectangle(
+                    (left, y + 18 + bool(bar.reach), left + round(room * bar.length), y + 24 - bool(bar.reach)), fill=BLUE
+                )
+            y += 32
 
 
 def _card(prompt: Prompt, see: See | None, true: Sequence[Mark] = ()) -> _Card:

@@ -43,8 +43,13 @@ _STATUS = {
     "truncated-time": "cut off: too slow",
     "world-error": "the world failed",
 }
-_SOURCE = {"gold": "gold completion", "hint": "answered with a hint"}
-"""What is said of a completion that the policy didn't write on its own."""
+_SOURCE = {
+    "gold": "gold completion",
+    "hint": "answered with a hint",
+    "empty": "an empty completion",
+    "wrong": "a wrong completion: right for another prompt",
+}
+"""What is said of a completion that the policy didn't write on its own; the last ones are those of previews."""
 
 
 def gallery(run: RunData) -> str:
@@ -178,6 +183,11 @@ def rollout_card(row: Mapping[str, Any], members: Sequence[Mapping[str, Any]], p
     own, *others = _watched([row, *members])
     group = _Group.of(others or [own], pictures, whole=True)
     return _card(group, [_line(own, 1, group, 1, whole=True)], _lesson(others), wide=True)
+
+
+def prompt_card(row: Mapping[str, Any], pictures: Pictures) -> str:
+    """A prompt alone, with its answer where it has one."""
+    return f'<article class="card"><div class="prompt">{_Group.of([row], pictures).prompt}</div></article>'
 
 
 def _card(group: _Group, lines: Sequence[str], lesson: str, wide: bool) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import datetime
-import hashlib
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -16,6 +14,7 @@ from mmrl.record import RunData, RunFolder, read_run
 from mmrl.view import episodes, evaluations
 from mmrl.view.catalogue import PARTS
 from mmrl.view.charts import boundaries, curves, evaluation_card, stages
+from mmrl.view.document import document
 from mmrl.view.gallery import gallery
 from mmrl.view.svg import number
 from mmrl.view.text import count, duration, esc
@@ -32,40 +31,20 @@ def write_report(run_dir: str | os.PathLike[str]) -> Path:
 
 
 def page(run: RunData) -> str:
-    """The whole document. Its policy allows no request and no script but ours, whatever the rollouts contain."""
-    here = Path(__file__)
-    style, script = (here.with_name(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    """The whole document."""
     name = run.path.resolve().name
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{esc(name)} - mmrl</title>
-<link rel="icon" href="data:,">
-<style>{style}</style>
-</head>
-<body>
-<main>
-{_header(run, name)}
-{_headline(run)}
-{evaluations.section(run)}
-{episodes.section(run)}
-{curves(run.steps)}
-{gallery(run)}
-{_errors(run.errors)}
-{_details(run)}
-</main>
-<footer>Written by mmrl {esc(run.manifest.get("mmrl", ""))}. All numbers are in <code>metrics.jsonl</code>.</footer>
-<div id="tip" role="status" hidden></div>
-<script>{script}</script>
-</body>
-</html>
-"""
+    parts = (
+        _header(run, name),
+        _headline(run),
+        evaluations.section(run),
+        episodes.section(run),
+        curves(run.steps),
+        gallery(run),
+        _errors(run.errors),
+        _details(run),
+    )
+    written = f"Written by mmrl {esc(run.manifest.get('mmrl', ''))}. All numbers are in <code>metrics.jsonl</code>."
+    return document(name, "\n".join(parts), written)
 
 
 def _header(run: RunData, name: str) -> str:

@@ -78,7 +78,13 @@ def test_it_learns(package: Path) -> None:
 
 def test_what_runs_leave_behind_is_not_committed(package: Path) -> None:
     """The dotfile is written too."""
-    assert (package / ".gitignore").read_text("utf-8").split() == [".venv/", "__pycache__/", "runs/", "preview-*.png"]
+    assert (package / ".gitignore").read_text("utf-8").split() == [
+        ".venv/",
+        "__pycache__/",
+        "runs/",
+        "preview-*.html",
+        "preview-*.png",
+    ]
 
 
 def test_it_builds(package: Path, tmp_path: Path) -> None:

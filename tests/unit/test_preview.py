@@ -280,10 +280,16 @@ def test_preview_writes_a_sheet_of_the_task(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = mmrl("classification/digits", "-n", 5, "--split", "test", "--set", "size=28")
     assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout == "preview-classification-digits.png: 5 of 397 prompts of classification/digits, split test\n"
+    first, *facts = done.stdout.splitlines()
+    assert first == (
+        "preview-classification-digits.png, preview-classification-digits.html: 5 of 397 prompts of classification/digits, split test"
+    )
+    assert facts[0] == "200 prompts looked at:" and facts[-1] == "  classification/answer: gold 1, empty 0, wrong 0"
     with Image.open(tmp_path / "preview-classification-digits.png") as sheet:
         assert sheet.format == "PNG" and sheet.width == 2 * MARGIN + 3 * CARD + 2 * GAP
-    assert os.listdir(tmp_path) == ["preview-classification-digits.png"]
+    page = (tmp_path / "preview-classification-digits.html").read_text("utf-8")
+    assert page.count('<article class="card group') == 5
+    assert sorted(os.listdir(tmp_path)) == ["preview-classification-digits.html", "preview-classification-digits.png"]
 
 
 SPREAD = """
@@ -307,9 +313,9 @@ def test_it_says_which_prompts_it_shows(tmp_path, monkeypatch):
     (tmp_path / "spread.py").write_text(SPREAD)
     seen = []
 
-    def sheet(prompts, title, subtitle, see, marks):
+    def sheet(prompts, title, subtitle, *rest):
         seen.extend([p.id for p in prompts] + [subtitle])
-        return contact_sheet(prompts, title, subtitle, see, marks)
+        return contact_sheet(prompts, title, subtitle, *rest)
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sheets, "contact_sheet", sheet)
@@ -318,8 +324,11 @@ def test_it_says_which_prompts_it_shows(tmp_path, monkeypatch):
         ("spread/stream", "the first 5 prompts", [0, 1, 2, 3, 4]),
     ):
         seen.clear()
-        done = CliRunner().invoke(main, ["--plugin", str(tmp_path / "spread.py"), "preview", task, "-n", "5"])
-        assert done.stdout == f"preview-{task.replace('/', '-')}.png: {shown} of {task}, split train\n", done.stderr
+        done = CliRunner().invoke(
+            main, ["--plugin", str(tmp_path / "spread.py"), "preview", task, "-n", "5", "--out", "a.png", "--sample", "9"]
+        )
+        lines = done.stdout.splitlines()
+        assert lines[:2] == [f"a.png: {shown} of {task}, split train", "9 prompts looked at:"], done.stderr
         assert seen == [*(f"row {i}" for i in ids), f"{shown} of split train, seed 0"]
 
 
@@ -343,7 +352,7 @@ def test_a_broken_row_is_told_and_left_out(tmp_path, monkeypatch):
     (tmp_path / "refs.jsonl").write_text("\n".join(map(json.dumps, rows)))
     told = ("grounding/refer-data", "--set", "path=refs.jsonl", "--set", "shares={train = 1.0}", "-n", 9)
     done = mmrl(*told)
-    assert done.exit_code == 0 and done.stdout.startswith("preview-grounding-refer-data.png: 6 of 9 prompts of")
+    assert done.exit_code == 0 and "preview-grounding-refer-data.html: 6 of 9 prompts of" in done.stdout
     assert done.stderr.startswith("mmrl: left out 3 of 9 prompts; the first: refs.jsonl line ") and "reversed" in done.stderr
     (tmp_path / "refs.jsonl").write_text(json.dumps(rows[0]))
     done = mmrl(*told)
@@ -362,7 +371,10 @@ def test_bad_input_is_answered_in_one_line_and_writes_nothing(tmp_path, monkeypa
         (["classification/digit"], "Did you mean 'classification/digits'"),
         (["classification/digits", "--split", "dev"], "has no split 'dev': choose one of warm, train, test"),
         (["classification/digits", "--set", "sise=9"], "no option 'sise'. Did you mean 'size'"),
-        (["classification/digits", "--out", "a.jpg"], "--out a.jpg must end in .png"),
+        (["classification/digits", "--out", "a.jpg"], "--out a.jpg must end in .png or .html"),
+        (["classification/digits", "--out", "a"], "--out a must end in .png or .html"),
+        (["classification/digits", "--out", "no/a.html"], "the folder no does not exist"),
+        (["classification/digits", "--sample", "0"], "0 is not in the range"),
         (["classification/digits", "--out", "no/a.png"], "the folder no does not exist"),
         (["classification/digits", "--out", "folder.png"], "folder.png is a folder"),
         (["classification/digits", "-n", "0"], "0 is not in the range"),
