@@ -3,6 +3,7 @@ verifiers give to right answers, to none and to wrong ones."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,8 +26,12 @@ from mmrl.testing.gold import TURNS, finished
 from mmrl.testing.sample import canonical, evenly
 from mmrl.types import Case, Frame, Prompt, Rollout, Score, Status, Turn
 
-LETTERS = 80
+SOURCES = ("gold", "empty", "wrong")
+"""Completions that are tried: right, nothing at all, and right for another prompt."""
+LETTERS = 2000
 """Characters by which answers are told apart."""
+DIGITS = 40
+"""Of the text of a number, at most."""
 OTHERS = 256
 """Gold completions that are kept, to be the wrong ones of other prompts."""
 GRADED = 2000
@@ -57,7 +62,7 @@ class Tried:
     """A completion of a prompt."""
 
     source: str
-    """gold, empty or wrong."""
+    """One of `SOURCES`."""
     completion: str
     score: Score | None = None
     """The task's reward for it, with each verifier's value in its parts; None where nobody scored it."""
@@ -120,8 +125,8 @@ class Surveyor:
         self.verifiers: dict[str, VerifierSpec] = {name: one for name, one in specs.items() if not one.model}
         self.found.odd += [f"{name} is a model, and was not asked" for name in specs if name not in self.verifiers]
         self.judge = Judge({name: {} for name in self.verifiers}) if self.verifiers else None
-        self._golds: dict[str, Any] = {}
-        """Gold completions -> the answer of their prompt."""
+        self._golds: dict[str, tuple[Any, str]] = {}
+        """Gold completions -> (the answer of their prompt, `_form`)."""
         self._graded = False
         """The difficulties are known."""
         self._played = 0
@@ -198,7 +203,7 @@ class Surveyor:
     def _answered(self, answer: Any) -> None:
         if answer is None:
             return
-        self.found.answers[" ".join(str(answer)[: 4 * LETTERS].split())[:LETTERS]] += 1
+        self.found.answers[" ".join(str(answer)[:LETTERS].split())] += 1
         value = _number(answer)
         if value is not None:
             self.found.numbers.append(value)
@@ -222,13 +227,13 @@ class Surveyor:
     def _try_completions(self, known: Sequence[Looked], judge: Judge) -> None:
         for one in known:
             if one.gold is not None and len(self._golds) < OTHERS:
-                self._golds.setdefault(one.gold, canonical(one.prompt.answer))
+                self._golds.setdefault(one.gold, (_truth(one), _form(one.gold)))
         if type(self.task).world is not Task.world:
             known = known[: PLAYED - self._played]
             self._played += len(known)
         for one in known:
-            texts = {"gold": one.gold, "empty": "", "wrong": self._wrong(one)}
-            one.tried = [Tried(source=source, completion=text) for source, text in texts.items() if text is not None]
+            texts = zip(SOURCES, (one.gold, "", self._wrong(one)), strict=True)
+            one.tried = [Tried(source=source, completion=text) for source, text in texts if text is not None]
         episodes = [(tried, self._episode(one, tried)) for one in known for tried in one.tried]
         weights = {name: self.spec.verifiers.get(name, 0.0) for name in self.verifiers}
         scores = judge.score(cases_of([rollout for _, rollout in episodes]), [weights] * len(episodes))
@@ -238,12 +243,14 @@ class Surveyor:
             self._compare(one)
 
     def _wrong(self, one: Looked) -> str | None:
-        """The gold completion of a prompt that has another answer; of those that come after this one the first."""
+        """The gold completion of a prompt that has another answer: in the same form if there is one, and the next after its own,
+        so that not all prompts get the same."""
         if one.gold is None:
             return None
-        answer, others = canonical(one.prompt.answer), list(self._golds)
+        answer, form, others = _truth(one), _form(one.gold), list(self._golds)
         own = others.index(one.gold) if one.gold in self._golds else 0
-        return next((t for t in others[own:] + others[:own] if t != one.gold and self._golds[t] != answer), None)
+        wrong = [text for text in others[own:] + others[:own] if text != one.gold and self._golds[text][0] != answer]
+        return min(wrong, key=lambda text: self._golds[text][1] != form, default=None)
 
     def _episode(self, one: Looked, tried: Tried) -> Rollout:
         """It as an episode that is over: gold completions go on as their world says, others are all that is said."""
@@ -263,7 +270,7 @@ class Surveyor:
         for name, spec in self.verifiers.items():
             given = {source: score.parts[name] for source, score in scores.items() if name in score.parts}
             for source, value in given.items():
-                self.found.paid.setdefault(name, {}).setdefault(source, []).append(value)
+                self.found.paid.setdefault(name, {tried: [] for tried in SOURCES})[source].append(value)
             if "gold" in given and short(spec, given["gold"]):
                 self._low.setdefault(name, []).append((given["gold"], one.gold or "", one.prompt.meta))
             self._rate(name, given, slack(spec))
@@ -308,9 +315,20 @@ class Surveyor:
         return found
 
 
+def _truth(one: Looked) -> Any:
+    """By what prompts are told to have the same answer."""
+    return canonical(one.gold if one.prompt.answer is None else one.prompt.answer)
+
+
+def _form(text: str) -> str:
+    """What is left of a completion where all numbers are alike, all words, and all letters that stand alone."""
+    words = re.sub(r"[^\W\d_]+", lambda found: "word" if len(found[0]) > 1 else "a", text[:LETTERS])
+    return re.sub(r"\d+", "0", words)
+
+
 def _number(answer: Any) -> float | None:
     """The answer as a number, if it is one or the text of one."""
-    if isinstance(answer, str) and len(answer) < LETTERS:
+    if isinstance(answer, str) and len(answer) < DIGITS:
         try:
             answer = float(answer)
         except ValueError:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 AT_ONCE = 16
 """Prompts that are looked at together: so many have their pictures in memory."""
-LOOK_S = 30.0
+LOOK_S = 20.0
 """Seconds after which no others are looked at than those that are shown."""
 
 
@@ -73,6 +73,7 @@ def command(
     give to the right completion, to an empty one and to a wrong one.
     """
     from mmrl import plugins
+    from mmrl.cli.terminal import tell
     from mmrl.survey import Surveyor
     from mmrl.view.figures import figures, payments
     from mmrl.view.text import count as count_of
@@ -88,8 +89,9 @@ def command(
     made.eyes = policy.eyes if policy else made.eyes
     surveyor = Surveyor(made, spec, _reader(policy) if policy else None, policy.longest if policy else 0)
     broken: list[str] = []
+    tell(f"looking at prompts of {task} ...")
     try:
-        there, shown = _look(surveyor, split, seed, count, sample, broken)
+        there, shown, cut = _look(surveyor, split, seed, count, sample, broken)
     finally:
         surveyor.close()
     found = surveyor.result()
@@ -100,19 +102,21 @@ def command(
     if not shown:
         raise UserError(f"task {task!r} has no prompts in split {split!r}: check its options and data")
     which = f"{len(shown)} of {there:,} prompts" if there is not None else f"the first {len(shown)} prompts"
+    hurried = f", as many as {LOOK_S:.0f} s allow" if cut else ""
+    looked = f"{count_of(found.looked, 'prompt')} looked at{hurried}"
     options = ", ".join([*settings, *([f"as {model} sees it"] if model else [])])
     subtitle = f"{which} of split {split}, seed {seed}" + (f"; {options}" if options else "")
     like, paid = figures(found), payments(found, spec, surveyor.verifiers)
     for path in paths:
         if path.suffix.lower() == ".html":
-            text = _page(surveyor, found, task, subtitle, shown, like, paid)
+            text = _page(surveyor, found, task, subtitle, looked, shown, like, paid)
             _write(path, text.encode("utf-8", "replace"))
         else:
             see = (lambda image: image.resize(made.eyes.size(image.size))) if model else None
             _write(path, _png(surveyor, task, subtitle, see, shown, [*like, *paid], found.odd))
     click.echo(f"{', '.join(map(str, paths))}: {which} of {task}, split {split}")
     if like or paid:
-        click.echo(f"{count_of(found.looked, 'prompt')} looked at:")
+        click.echo(f"{looked}:")
     for figure in [*like, *paid]:
         click.echo(f"  {figure.title}: {figure.said}")
     for one in found.odd:
@@ -121,9 +125,9 @@ def command(
 
 def _look(
     surveyor: Surveyor, split: str, seed: int, count: int, sample: int, broken: list[str]
-) -> tuple[int | None, list[Looked]]:
-    """(how many prompts the split has, None where nobody knows; those that are shown). The others are looked at in no order, so
-    that those that time leaves out are none of a kind."""
+) -> tuple[int | None, list[Looked], bool]:
+    """(how many prompts the split has, None where nobody knows; those that are shown; whether time left out others). These are
+    looked at in no order, so that it leaves out none of a kind."""
     from mmrl.targets import calling
     from mmrl.testing.sample import evenly, is_sequence
 
@@ -143,14 +147,16 @@ def _look(
     shown: list[Looked] = []
     for places, limit in ((first, math.inf), ([] if task.simulation else others, LOOK_S)):
         prompts = _made(rows, places, surveyor.spec.id, broken)
-        while time.monotonic() - start < limit and (some := list(islice(prompts, AT_ONCE))):
+        while some := list(islice(prompts, AT_ONCE)):
+            if time.monotonic() - start > limit:
+                return there, shown, True
             if task.simulation is not None:
                 from mmrl.collect.starts import starts
 
                 some = starts(task, some)
             known = surveyor.look(some, broken)
             shown += known[: count - len(shown)]
-    return there, shown
+    return there, shown, False
 
 
 def _made(rows: Any, places: Iterable[int], task: str, broken: list[str]) -> Iterator[Prompt]:
@@ -201,24 +207,20 @@ def _page(
     found: Survey,
     task: str,
     subtitle: str,
+    looked: str,
     shown: Sequence[Looked],
     like: Sequence[Figure],
     paid: Sequence[Figure],
 ) -> str:
     from mmrl.view.preview_page import page
-    from mmrl.view.text import count
 
-    acts = surveyor.task.simulation is not None
     tried = (
-        "To an episode that succeeds at once, and to one that reaches nothing."
-        if acts
-        else "The mean for right completions, for empty ones and for wrong ones, which are right for other prompts. A pale bar reaches "
-        "from the least value to the largest."
+        "The mean for right completions, for empty ones and for wrong ones, which are right for other prompts. A pale bar "
+        "reaches from the least value to the largest."
+        if surveyor.task.simulation is None
+        else "To an episode that succeeds at once, and to one that reaches nothing."
     )
-    sections = [
-        ("What the prompts are like", f"{count(found.looked, 'prompt')} looked at.", like),
-        ("What the verifiers give", tried, paid),
-    ]
+    sections = [("What the prompts are like", f"{looked}.", like), ("What the verifiers give", tried, paid)]
     return page(task, subtitle, shown, lambda one, completion: _drawn(surveyor, one, completion), sections, found.odd)
 
 

@@ -20,8 +20,8 @@ FEW = 12
 """Whole numbers that lie within so many are counted one by one."""
 MOST = 6
 """Texts that are shown, the most frequent ones."""
-SHORT = 40
-"""Characters of a text in a line of words."""
+SHORT, LONG = 40, 120
+"""Characters of a text in a line of words, and beside a bar."""
 WIDTH, HEIGHT, TOP, FOOT = 360, 130, 16, 20
 """Of a histogram on a page; its numbers stand above and below the columns."""
 
@@ -63,7 +63,8 @@ def figures(survey: Survey) -> list[Figure]:
         _answers(survey),
         _sizes(survey),
     ]
-    return [figure for figure in found if figure is not None]
+    known = [figure for figure in found if figure is not None]
+    return sorted(known, key=lambda figure: (not figure.bars, figure.ends is None))  # alike beside alike
 
 
 def payments(survey: Survey, task: TaskSpec, verifiers: Mapping[str, VerifierSpec]) -> list[Figure]:
@@ -126,7 +127,7 @@ def _tally(title: str, counts: Counter[str], noun: str) -> Figure:
     if most == 1:
         return Figure(title=title, said=f"{total:,} different {noun}, such as {_short(text)}")
     bars = tuple(
-        Bar(label=text or "(empty)", length=n / most, told=f"{n:,}") for text, n in ranked if n > 1 or len(counts) <= MOST
+        Bar(label=text[:LONG] or "(empty)", length=n / most, told=f"{n:,}") for text, n in ranked if n > 1 or len(counts) <= MOST
     )
     said = f"{len(counts):,} different {noun} among {total:,}, most often {_short(text)} ({most:,})"
     return Figure(title=title, said=said, bars=bars)
@@ -202,7 +203,7 @@ def _line(bar: Bar) -> str:
     low, high = (100 * end for end in bar.reach) if bar.reach else (0.0, 0.0)
     reach = f'<rect class="reach" x="{low:.1f}" width="{max(high - low, 1):.1f}" height="8"/>' if bar.reach else ""
     return (
-        f'<li><span dir="auto">{esc(bar.label, 120)}</span><b>{esc(bar.told)}</b>'
+        f'<li><span dir="auto">{esc(bar.label)}</span><b>{esc(bar.told)}</b>'
         '<svg viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true"><rect class="well" width="100" height="8"/>'
         f'{reach}<rect class="area s1" y="{2 if bar.reach else 0}" width="{100 * bar.length:.1f}" '
         f'height="{4 if bar.reach else 8}"/></svg></li>'

@@ -71,10 +71,11 @@ def _prompts(shown: Sequence[Looked], drawn: Drawn, folder: Path) -> str:
             found.append(prompt_card({**alone, "answer": one.gold}, pictures))
     said, scored = "".join(found), any(tried.score is not None for one in shown for tried in one.tried)
     tried = "What a right, an empty and a wrong completion get. " if scored else ""
+    width = "narrow" if not scored else "broad" if 'class="card group wide"' in said else ""
     pause = films.PAUSE if 'class="moving' in said else ""
     return (
         f'<section class="rollouts"><h2>Prompts</h2><p class="hint">{tried}A click enlarges a picture.</p>{pause}'
-        f'<div class="groups{"" if scored else " narrow"}">{said}</div>{overlay.legend(said)}</section>'
+        f'<div class="groups {width}">{said}</div>{overlay.legend(said)}</section>'
     )
 
 
