@@ -2,9 +2,11 @@
 others wrote."""
 
 import json
+import random
 import re
 import time
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 from boards import board
@@ -71,8 +73,6 @@ def page(chromium, served):
 
 
 def append(run: Path, step: int, **metrics: float) -> None:
-    import random
-
     row = {"step": step, "stage": "rl", "time": 4.0 * step, "metrics": {**figures(step, step, random.Random(step)), **metrics}}
     with open(run / "metrics.jsonl", "a", encoding="ascii") as file:
         file.write(json.dumps(row) + "\n")
@@ -80,6 +80,12 @@ def append(run: Path, step: int, **metrics: float) -> None:
 
 def chart(page, title):
     return page.locator(".chart-card").filter(has=page.get_by_role("heading", name=title, exact=True))
+
+
+def curves(page, **fields):
+    """Opens the page of curves; its first charts are drawn."""
+    page.goto(f"/curves?{urlencode(fields, doseq=True)}")
+    chart(page, "Reward").locator("canvas").wait_for()
 
 
 NAMELESS = """() => [...document.querySelectorAll("a[href], button, input:not([type=hidden]), select, [tabindex='0']")]
@@ -124,8 +130,7 @@ def test_hostile_names_are_shown_as_they_are(page):
 def test_a_chart_says_the_newest_value_as_it_was_measured(page, runs):
     rows = [json.loads(line) for line in (runs / "long" / "metrics.jsonl").read_text().splitlines()]
     last = [row["metrics"]["reward/mean"] for row in rows if "metrics" in row][-1]
-    page.goto("/curves?run=long")
-    page.wait_for_selector(".plot canvas")
+    curves(page, run="long")
     assert chart(page, "Reward").locator("output").inner_text() == number(last)
     spoken = chart(page, "Reward").locator(".plot").get_attribute("aria-label")
     assert spoken.startswith(f"Reward: last {number(last)}, lowest ")
@@ -133,9 +138,8 @@ def test_a_chart_says_the_newest_value_as_it_was_measured(page, runs):
 
 def test_a_step_is_seen_as_soon_as_it_is_written(page, runs):
     going = write_run(runs / "going", 40, 10, 2, 2)
-    page.goto("/curves?run=going")
+    curves(page, run="going")
     output = chart(page, "Reward").locator("output")
-    page.wait_for_selector(".plot canvas")
     page.wait_for_timeout(800)
     for step in range(41, 45):
         append(going, step, **{"reward/mean": step / 100})
@@ -147,8 +151,7 @@ def test_a_step_is_seen_as_soon_as_it_is_written(page, runs):
 
 def test_a_metric_and_a_task_that_are_new_get_charts(page, runs):
     new = write_run(runs / "new", 30, 10, 2, 2)
-    page.goto("/curves?run=new")
-    page.wait_for_selector(".plot canvas")
+    curves(page, run="new")
     page.wait_for_timeout(500)
     append(new, 31, **{"of/mine": 7.0})
     chart(page, "of/mine").wait_for(timeout=5000)
@@ -159,8 +162,7 @@ def test_a_metric_and_a_task_that_are_new_get_charts(page, runs):
 
 
 def test_controls_are_in_the_address_so_that_a_link_shows_the_same(page):
-    page.goto("/curves?run=long&run=short")
-    page.wait_for_selector(".plot canvas")
+    curves(page, run=["long", "short"])
     page.get_by_role("radio", name="logarithmic").check(force=True)
     page.get_by_label("Smoothing").fill("0.9")
     page.locator(".chosen-runs button[aria-pressed]").nth(1).click()
@@ -171,7 +173,7 @@ def test_controls_are_in_the_address_so_that_a_link_shows_the_same(page):
     page.wait_for_timeout(300)
     address = page.url
     page.reload()
-    page.wait_for_selector(".plot canvas")
+    chart(page, "Reward").locator("canvas").wait_for()
     assert page.url == address
     assert page.get_by_role("radio", name="logarithmic").is_checked()
     assert page.get_by_label("Smoothing").input_value() == "0.9"
@@ -181,8 +183,7 @@ def test_controls_are_in_the_address_so_that_a_link_shows_the_same(page):
 
 
 def test_dragging_reads_the_part_in_detail_and_escape_shows_the_whole(page):
-    page.goto("/curves?run=long")
-    page.wait_for_selector(".plot canvas")
+    curves(page, run="long")
     page.wait_for_timeout(500)
     box = chart(page, "Reward").locator(".u-over").bounding_box()
     x, y = box["x"], box["y"] + box["height"] / 2
@@ -200,8 +201,7 @@ def test_dragging_reads_the_part_in_detail_and_escape_shows_the_whole(page):
 
 
 def test_a_click_chooses_a_step_and_leads_to_its_rollouts(page):
-    page.goto("/curves?run=long")
-    page.wait_for_selector(".plot canvas")
+    curves(page, run="long")
     page.wait_for_timeout(500)
     box = chart(page, "Reward").locator(".u-over").bounding_box()
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + 40)
@@ -279,7 +279,7 @@ def test_a_board_that_ends_is_said_and_its_return_is_noticed(chromium, runs, tmp
     with board(tmp_path / "runs", tmp_path / "caches") as running:
         port = running.port
         page.goto(f"{running.address}/curves?run=one")
-        page.wait_for_selector(".plot canvas")
+        chart(page, "Reward").locator("canvas").wait_for()
         assert page.inner_text("#live") == ""
     page.get_by_text("not live: reconnecting").wait_for(timeout=5000)
     append(run, 31, **{"reward/mean": 0.123})

@@ -40,6 +40,10 @@ hear("state", async ({ run: name, state }) => {
   if (fresh) badge.replaceWith(fresh);
 });
 
+hear("gone", ({ run: name, why }) => {
+  document.getElementById("live").textContent = `${name} can't be read: ${why}`;
+});
+
 // A page of alarms is read again as they come.
 const again = paced(async () => {
   const main = document.getElementById("main");

@@ -177,6 +177,11 @@ export class Chart {
     this.mark();
   }
 
+  // It is not on the page any more.
+  leave() {
+    this.#clear("");
+  }
+
   // Of the y axis: around what is drawn in the part of the x axis that is shown.
   #range() {
     const { spec, found, drawn } = this;

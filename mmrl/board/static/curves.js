@@ -137,12 +137,20 @@ class Curves {
   #chart(spec) {
     const old = this.charts.get(spec.id);
     if (old && JSON.stringify(old.spec) === JSON.stringify(spec)) return old;
+    if (old) this.#leave(old);
     const chart = new Chart(spec, this, address.all(`show.${spec.id}`));
     this.charts.set(spec.id, chart);
     for (const part of [chart.card, chart.plot]) this.cards.set(part, chart);
     this.seen.observe(chart.card);
     this.sizes.observe(chart.plot);
     return chart;
+  }
+
+  #leave(chart) {
+    this.waiting.delete(chart);
+    this.seen.unobserve(chart.card);
+    this.sizes.unobserve(chart.plot);
+    chart.leave();
   }
 
   // -- what the controls set ------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ function tell() {
     el("dt", {}, ...names.flatMap((name, i) => [...(i ? [" "] : []), el("kbd", {}, name)])),
     el("dd", {}, word),
   ]);
-  const close = el("button", { type: "button", class: "pill", onclick: () => dialog.close() }, "Close");
+  const close = el("button", { type: "button", onclick: () => dialog.close() }, "Close");
   const dialog = el("dialog", { class: "card keys", "aria-label": "Keys" }, el("h2", {}, "Keys"), el("dl", {}, ...list), close);
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);

@@ -7,7 +7,8 @@ import { el, isWriting } from "./dom.js";
 
 const SPEEDS = [0.25, 0.5, 1, 2, 4];
 const AHEAD = 6; // frames that are fetched before they are shown
-const players = new Map();
+const EACH = 100; // milliseconds of a frame, where nothing is said
+const players = new WeakMap(); // figure -> Player
 
 export function start(root = document) {
   for (const figure of root.querySelectorAll("figure.player")) if (!players.has(figure)) players.set(figure, new Player(figure));
@@ -15,8 +16,8 @@ export function start(root = document) {
 
 // A button below the page's title that plays all videos in view; nothing where there is at most one.
 export function together() {
-  if (players.size < 2) return;
-  const all = [...players.values()];
+  const all = [...document.querySelectorAll("figure.player")].map((figure) => players.get(figure));
+  if (all.length < 2) return;
   const button = el("button", { type: "button" }, "Play all in view");
   button.addEventListener("click", () => {
     const start = !all.some(({ playing }) => playing);
@@ -31,23 +32,18 @@ class Player {
     this.figure = figure;
     this.image = figure.querySelector("img");
     this.frames = Math.max(1, Number(figure.dataset.frames));
-    const times = (figure.dataset.ms ?? "")
-      .split(",")
-      .map(Number)
-      .filter((time) => time > 0);
-    this.time = (k) => times[Math.min(k, times.length - 1)] ?? 100;
-    this.loaded = new Map();
+    const times = figure.dataset.ms.split(",").map(Number);
+    this.time = (k) => times[Math.min(k, times.length - 1)] || EACH;
+    this.loaded = new Map(); // number -> promise of a picture
     this.at = 0;
     this.playing = false;
+    this.plays = 0; // how often it was started
     this.speed = 1;
-    this.button = el("button", { type: "button", class: "icon", onclick: () => this.play(!this.playing) });
+    this.button = el("button", { type: "button", onclick: () => this.play(!this.playing) });
     this.slider = el("input", { type: "range", min: 0, max: this.frames - 1, value: 0, "aria-label": "Frame" });
     this.slider.addEventListener("input", () => this.#to(Number(this.slider.value)));
-    const speed = el(
-      "select",
-      { "aria-label": "Speed" },
-      ...SPEEDS.map((n) => el("option", { value: n, selected: n === 1 }, `${n}\u00d7`)),
-    );
+    const speeds = SPEEDS.map((n) => el("option", { value: n, selected: n === 1 }, `${n}\u00d7`));
+    const speed = el("select", { "aria-label": "Speed" }, ...speeds);
     speed.addEventListener("change", () => (this.speed = Number(speed.value)));
     this.place = el("output", {});
     figure.append(el("div", { class: "play" }, this.button, this.slider, this.place, speed));
@@ -71,16 +67,8 @@ class Player {
     if (!this.loaded.has(k)) {
       const image = new Image();
       image.src = `${this.figure.dataset.src}&n=${k}`;
-      this.loaded.set(
-        k,
-        image.decode().then(
-          () => image,
-          (error) => {
-            this.loaded.delete(k);
-            throw error;
-          },
-        ),
-      );
+      this.loaded.set(k, image.decode().then(() => image));
+      image.onerror = () => this.loaded.delete(k); // so that it is asked for again
     }
     return this.loaded.get(k);
   }
@@ -108,12 +96,13 @@ class Player {
     if (this.playing === start) return;
     this.playing = start;
     this.#tell();
+    const mine = ++this.plays;
     let due = performance.now();
-    while (this.playing && this.figure.isConnected) {
+    while (this.playing && mine === this.plays && this.figure.isConnected) {
       for (let k = 1; k <= AHEAD; k++) this.#frame((this.at + k) % this.frames).catch(() => {});
       due = Math.max(due + this.time(this.at) / this.speed, performance.now());
       await new Promise((done) => setTimeout(done, due - performance.now()));
-      if (!this.playing || !(await this.#to(this.at + 1))) break;
+      if (!this.playing || mine !== this.plays || !(await this.#to(this.at + 1))) break;
     }
   }
 

@@ -31,18 +31,15 @@ class Listed {
   constructor(form, place) {
     Object.assign(this, { form, place });
     this.stop = new AbortController();
-    this.near = new IntersectionObserver((entries) => entries.some(({ isIntersecting }) => isIntersecting) && this.more(), {
-      rootMargin: "1500px 0px",
-    });
+    const seen = (entries) => entries.some(({ isIntersecting }) => isIntersecting) && this.more();
+    this.near = new IntersectionObserver(seen, { rootMargin: "1500px 0px" });
     form.querySelector("button").hidden = true;
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.renew();
     });
-    form.addEventListener(
-      "input",
-      settled(() => this.renew(), TYPING),
-    );
+    const renew = settled(() => this.renew(), TYPING);
+    form.addEventListener("input", renew);
     place.addEventListener("click", (event) => {
       if (!event.target.closest("#more")) return;
       event.preventDefault();
@@ -100,9 +97,8 @@ class Steps {
   constructor(form, listed) {
     Object.assign(this, { listed, steps: [] });
     this.number = form.elements.step;
-    [this.range, this.shown, this.earlier, this.later] = ["step", "step-shown", "earlier", "later"].map((id) =>
-      document.getElementById(id),
-    );
+    const ids = ["step", "step-shown", "earlier", "later"];
+    [this.range, this.shown, this.earlier, this.later] = ids.map((id) => document.getElementById(id));
     this.any = el("button", { type: "button", onclick: () => this.set("") }, "Any step");
     this.shown.after(this.any);
     this.range.min = 0;
@@ -203,10 +199,8 @@ function moves() {
 
 // Of a page of one rollout: to its neighbours.
 export function neighbours() {
-  for (const [name, rel, word] of [
-    ["ArrowLeft", "prev", "the rollout before"],
-    ["ArrowRight", "next", "the next rollout"],
-  ]) {
+  const ways = { prev: ["ArrowLeft", "the rollout before"], next: ["ArrowRight", "the next rollout"] };
+  for (const [rel, [name, word]] of Object.entries(ways)) {
     onKey([name], word, () => {
       const link = document.querySelector(`a[rel="${rel}"]`);
       if (!link) return false;

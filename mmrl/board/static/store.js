@@ -51,12 +51,12 @@ export class Store {
 
   #ask() {
     const requests = new Map();
-    for (const [inRange, run, key] of this.wanted)
-      held(requests, `${inRange} ${run}`, () => ({ inRange, run, keys: [] })).keys.push(key);
+    for (const [inRange, run, key] of this.wanted) {
+      held(requests, `${inRange} ${run}`, () => ({ range: inRange ? this.range.get(run) : null, run, keys: [] })).keys.push(key);
+    }
     this.wanted = [];
-    for (const { inRange, run, keys } of requests.values()) {
-      for (let i = 0; i < keys.length; i += AT_ONCE)
-        this.#fetch(run, keys.slice(i, i + AT_ONCE), inRange ? this.range.get(run) : null);
+    for (const { range, run, keys } of requests.values()) {
+      for (let i = 0; i < keys.length; i += AT_ONCE) this.#fetch(run, keys.slice(i, i + AT_ONCE), range);
     }
   }
 
@@ -108,6 +108,7 @@ export class Store {
   look(range) {
     this.range = range;
     this.detail.clear();
+    this.wanted = this.wanted.filter(([inRange]) => !inRange);
     for (const name of this.asked) if (name.startsWith("true")) this.asked.delete(name);
   }
 
