@@ -12,6 +12,7 @@ from mmrl import Mark, Prompt, UserError, user
 from mmrl.cli import main
 from mmrl.view import contact_sheet as sheets
 from mmrl.view.contact_sheet import CARD, GAP, HEADER, MARGIN, PICTURE, contact_sheet, wrap
+from mmrl.view.figures import Bar, Figure
 
 TRUE = (0, 158, 115)
 RED, GREEN, BLUE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (0, 0, 0)
@@ -178,6 +179,24 @@ def test_text_and_answer_are_written():
     assert contact_sheet([prompt(RED)], "t").tobytes() == plain.tobytes()
 
 
+def test_facts_stand_below_the_prompts():
+    """A column of a histogram has its height, a bar of a mean its width and, paler, the reach of single values."""
+    columns = Figure(
+        title="t", said="s", bars=tuple(Bar(label="", length=v, told="") for v in (1.0, 0.5, 0.0, 0.0)), ends=("0", "1")
+    )
+    means = Figure(title="t", said="s", bars=(Bar(label="gold", length=0.25, told="0.25", reach=(0.0, 0.75)),))
+    bare, sheet = contact_sheet([prompt(RED)] * 2, "t"), contact_sheet([prompt(RED)] * 2, "t", facts=[columns, means])
+    below = sheet.crop((0, bare.height - MARGIN + GAP, *sheet.size))
+    blue, pale = ((0x2A, 0x6F, 0xDB), (0xB9, 0xCF, 0xF3))
+    tall = [sum(below.getpixel((x, y)) == blue for y in range(below.height)) for x in range(MARGIN, MARGIN + CARD)]
+    assert {n for n in tall if n} == {sheets.COLUMNS, sheets.COLUMNS // 2}
+    assert tall.index(sheets.COLUMNS) < tall.index(sheets.COLUMNS // 2)
+    right = below.crop((MARGIN + CARD + GAP, 0, *below.size))
+    wide = [max(sum(right.getpixel((x, y)) == c for x in range(right.width)) for y in range(right.height)) for c in (blue, pale)]
+    room = CARD - 2 * sheets.PAD
+    assert wide == [pytest.approx(room * 0.25, abs=2), pytest.approx(room * 0.75, abs=2)]
+
+
 def test_odd_prompts_are_shown_too():
     sheet = contact_sheet(
         [
@@ -281,9 +300,8 @@ def test_preview_writes_a_sheet_of_the_task(tmp_path, monkeypatch):
     done = mmrl("classification/digits", "-n", 5, "--split", "test", "--set", "size=28")
     assert (done.exit_code, done.stderr) == (0, "")
     first, *facts = done.stdout.splitlines()
-    assert first == (
-        "preview-classification-digits.png, preview-classification-digits.html: 5 of 397 prompts of classification/digits, split test"
-    )
+    names = "preview-classification-digits.png, preview-classification-digits.html"
+    assert first == f"{names}: 5 of 397 prompts of classification/digits, split test"
     assert facts[0] == "200 prompts looked at:" and facts[-1] == "  classification/answer: gold 1, empty 0, wrong 0"
     with Image.open(tmp_path / "preview-classification-digits.png") as sheet:
         assert sheet.format == "PNG" and sheet.width == 2 * MARGIN + 3 * CARD + 2 * GAP
