@@ -91,7 +91,9 @@ def app(places: Places, token: str = "") -> Starlette:
         Route("/static/page.js", lambda request: FileResponse(SHARED / "page.js", media_type="text/javascript")),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]  # fmt: skip
-    return Starlette(routes=routes, middleware=[Middleware(Guard, token=token)], lifespan=lifespan)
+    found = Starlette(routes=routes, middleware=[Middleware(Guard, token=token)], lifespan=lifespan)
+    found.state.hub = board.hub
+    return found
 
 
 def answered(answer: Callable[[Board, Request], Response], board: Board, request: Request, as_json: bool) -> Response:

@@ -47,6 +47,15 @@ class Hub:
         threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
         self._order()
 
+    def end(self) -> None:
+        """The pages are told no more; from any thread, or a signal's handler."""
+        if self.loop:
+            self.loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        for queue in self.pages:
+            queue.put_nowait(END)
+
     def stop(self) -> None:
         if self.process:
             assert self.process.stdin
@@ -75,7 +84,10 @@ class Hub:
         try:
             while True:
                 try:
-                    yield await asyncio.wait_for(queue.get(), ALIVE)
+                    message = await asyncio.wait_for(queue.get(), ALIVE)
+                    if message is END:
+                        return
+                    yield message
                 except TimeoutError:
                     yield None
                     await asyncio.to_thread(self._order)
@@ -130,3 +142,5 @@ class Hub:
 
 LISTED = ("state", "removed")
 """What the list of runs is told."""
+END: dict[str, Any] = {}
+"""The last message."""

@@ -40,6 +40,7 @@ def page(kind: str, title: str, body: str, *, state: State | None = None, run: s
 <link rel="stylesheet" href="/static/page.css">
 <link rel="stylesheet" href="/static/uplot/uPlot.min.css">
 <link rel="stylesheet" href="/static/board.css">
+<script src="/static/theme.js"></script>
 </head>
 <body data-page="{esc(kind)}" data-run="{esc(run)}">
 <a class="skip" href="#main">Skip to the content</a>
@@ -212,12 +213,13 @@ def filters(run: str, wanted: Wanted, tasks: Sequence[str], statuses: Sequence[s
     )
 
 
-def groups(cards: Sequence[str], run: str, wanted: Wanted, after: str, said: str) -> str:
-    """A page of groups, and the link to the next. said: what is known of how many there are."""
+def groups(cards: Sequence[str], run: str, wanted: Wanted, after: str, said: str, legend: str = "") -> str:
+    """A page of groups, and the link to the next. said: what is known of how many there are. legend: HTML, of their marks."""
     fields = {name: getattr(wanted, name) for name in ("step", "task", "status", "source", "low", "high", "q", "prompt", "sort")}
     more = f'<a id="more" href="{link("/rollouts", run=run, **fields, after=after)}">More</a>' if after else ""
     empty = "" if cards or wanted.after else '<p class="hint" id="none">No rollout fits.</p>'
-    return f'<p class="hint" id="found">{esc(said)}</p><div id="groups" class="groups">{"".join(cards)}</div>{empty}{more}'
+    found = f'<p class="hint" id="found">{esc(said)}</p>{legend}'
+    return f'{found}<div id="groups" class="groups">{"".join(cards)}</div>{empty}{more}'
 
 
 # -- settings -----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from mmrl.board.index import located
 from mmrl.board.places import NotThere
 from mmrl.board.search import Wanted
 from mmrl.record import step_entries
-from mmrl.view import gallery
+from mmrl.view import gallery, overlay
 from mmrl.view.sources import Linked
 from mmrl.view.text import count
 
@@ -39,7 +39,7 @@ def listed(name: str, run: Path, wanted: Wanted) -> str:
             groups, after = [search.members(db, run, group) for group in found.groups], found.after
             said = "" if wanted.after else _said(db, wanted)
     cards = [card(name, run, members) for members in groups if members]
-    return pages.groups(cards, name, wanted, after, said)
+    return pages.groups(cards, name, wanted, after, said, overlay.legend("".join(cards)))
 
 
 def card(name: str, run: Path, members: Sequence[Member]) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import re
 import socket
+from types import FrameType
 
 import click
 import uvicorn
 
 from mmrl.board.app import app
 from mmrl.board.guard import is_loopback
+from mmrl.board.hub import Hub
 from mmrl.board.places import Places
 from mmrl.errors import UserError
 
@@ -29,10 +31,21 @@ def serve(places: Places, host: str, port: int, token: str, show: bool) -> None:
         click.echo(f"mmrl board: {places.folder}\n  {address}\n  Ctrl-C ends it")
         if show:
             click.launch(address)
-        config = uvicorn.Config(
-            app(places, token), log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1
-        )
-        uvicorn.Server(config).run(sockets=[listening])
+        own = app(places, token)
+        config = uvicorn.Config(own, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=3)
+        _Server(config, own.state.hub).run(sockets=[listening])
+
+
+class _Server(uvicorn.Server):
+    """Ends the streams of open pages before it waits for them."""
+
+    def __init__(self, config: uvicorn.Config, hub: Hub) -> None:
+        super().__init__(config)
+        self.hub = hub
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.hub.end()
+        super().handle_exit(sig, frame)
 
 
 def _listening(host: str, port: int) -> socket.socket:

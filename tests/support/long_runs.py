@@ -83,7 +83,57 @@ def rollout(step: int, group: int, member: int, picture: str | None, chance: ran
         "score": {"value": value, "parts": {"format": 1.0, "answer": value}, "status": "ok", "detail": ""},
         "reward": value,
         "advantage": value - 0.5,
+        **({"marks": boxes(value)} if group % 3 == 0 else {}),
     }
+
+
+def boxes(value: float) -> list[dict[str, Any]]:
+    """A true box, and one that was said: near it where it was paid."""
+    x = 0.22 if value else 0.6
+    said = {"kind": "box", "of": "said", "at": [x, 0.25, x + 0.25, 0.5], "label": "cup 0.82"}
+    return [{"kind": "box", "of": "true", "at": [0.2, 0.2, 0.45, 0.5], "label": "cup"}, said]
+
+
+def write_episodes(run: Path, step: int) -> None:
+    """Two videos of an evaluation in a simulator, of twelve pictures each."""
+    import numpy as np
+
+    from mmrl.video import Video, webp
+
+    folder = run / "episodes" / f"step-{step:06d}"
+    folder.mkdir(parents=True)
+    rows = []
+    for n, success in enumerate((1.0, 0.0)):
+        frames = np.zeros((12, 48, 48, 3), np.uint8)
+        for t in range(12):
+            frames[t, 20:28, 4 * t : 4 * t + 4] = (60, 200, 60) if success else (200, 60, 60)
+        (folder / f"pick-{n}.webp").write_bytes(webp(Video(frames_THWC=frames, times_ms=(100,) * 11 + (1000,))))
+        about = {"step": step, "task": "pick", "prompt_id": f"test-{n}", "seed": n, "variant": None, "temperature": 0.0}
+        outcome = {"success": success, "success_at_end": success, "return": success, "steps": 11.0}
+        rows.append(
+            {**about, "instruction": "pick up the cup", "status": "finished", "outcome": outcome, "video": f"pick-{n}.webp"}
+        )
+    (folder / "episodes.jsonl").write_text("".join(map(_line, rows)), encoding="ascii")
+
+
+def write_items(run: Path, step: int, right: float, n: int = 40) -> None:
+    """What held-out prompts scored: a share of them is right."""
+    folder = run / "evaluations"
+    folder.mkdir(exist_ok=True)
+    rows = []
+    for i in range(n):
+        value = float((i * 7 % n) < right * n)
+        about = {"step": step, "task": "grounding", "split": "test", "verifier": "grounding/iou", "id": f"held-{i}"}
+        asked = [{"role": "user", "content": [{"type": "text", "text": f"Where is cup {i}?"}]}]
+        row = {
+            **about,
+            "value": value,
+            "values": [value],
+            "completion": f"answer {value:g} of {run.name} to {i}",
+            "answer": "[1, 2, 3, 4]",
+        }
+        rows.append(row | ({"messages": asked} if i < 16 else {}))
+    (folder / f"step-{step:06d}.jsonl").write_text("".join(map(_line, rows)), encoding="ascii")
 
 
 def write_run(
