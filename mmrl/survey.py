@@ -120,10 +120,17 @@ class Surveyor:
         policy can read, 0 where nobody knows."""
         self.task, self.spec, self.read, self.longest = task, spec, read, longest
         self.found = Survey(answered="Instructions") if task.simulation else Survey()
-        named = dict.fromkeys([*spec.verifiers, *([spec.metric] if spec.metric else [])])
-        specs = {name: plugins.registry().get("verifiers", name) for name in named}
-        self.verifiers: dict[str, VerifierSpec] = {name: one for name, one in specs.items() if not one.model}
-        self.found.odd += [f"{name} is a model, and was not asked" for name in specs if name not in self.verifiers]
+        self.verifiers: dict[str, VerifierSpec] = {}
+        for name in dict.fromkeys([*spec.verifiers, *([spec.metric] if spec.metric else [])]):
+            try:
+                one = plugins.registry().get("verifiers", name)
+            except UserError as error:
+                self.found.odd.append(str(error))
+                continue
+            if one.model:
+                self.found.odd.append(f"{name} is a model, and was not asked")
+            else:
+                self.verifiers[name] = one
         self.judge = Judge({name: {} for name in self.verifiers}) if self.verifiers else None
         self._golds: dict[str, tuple[Any, str]] = {}
         """Gold completions -> (the answer of their prompt, `_form`)."""
@@ -219,7 +226,7 @@ class Surveyor:
                 self._try_outcomes(self.judge)
             else:
                 self._try_completions(known, self.judge)
-        except PluginError as error:  # a verifier that can't be loaded: all else can be seen
+        except UserError as error:  # a verifier that can't be loaded: all else can be seen
             self.found.odd.append(str(error))
             self.close()
             self.judge = None

@@ -26,6 +26,7 @@ def mmrl_tasks():
         TaskSpec(id="odd/low", target="odd:Rows", verifiers={"odd/low": 1.0, "odd/any": 0.0}, metric="odd/any"),
         TaskSpec(id="odd/breaks", target="odd:Rows", verifiers={"odd/raises": 1.0}),
         TaskSpec(id="odd/missing", target="odd:Rows", verifiers={"odd/missing": 1.0}),
+        TaskSpec(id="odd/nameless", target="odd:Rows", verifiers={"odd/exactly": 1.0}),
         TaskSpec(id="odd/same", target="odd:Same", verifiers=paid),
         TaskSpec(id="odd/unknown", target="odd:Unknown", verifiers=paid),
         TaskSpec(id="odd/hostile", target="odd:Hostile", verifiers=paid),
@@ -152,6 +153,11 @@ def test_verifiers_that_break_or_are_missing_cost_no_preview(odd, tmp_path):
     code, lines = odd("odd/missing", "-n", 2)
     assert code == 0 and lines[-1].startswith("  odd: ") and "nowhere_at_all" in lines[-1]
     assert page_of(tmp_path, "odd/missing").count('<article class="card"><div class="prompt">') == 2
+
+
+def test_a_verifier_that_nobody_has_is_told(odd):
+    code, lines = odd("odd/nameless", "-n", 2)
+    assert code == 0 and lines[-1].startswith("  odd: ") and "Did you mean 'odd/exact'" in lines[-1]
 
 
 def test_one_answer_for_all_leaves_nothing_wrong_to_try(odd):
