@@ -107,12 +107,12 @@ def command(
     options = ", ".join([*settings, *([f"as {model} sees it"] if model else [])])
     subtitle = f"{which} of split {split}, seed {seed}" + (f"; {options}" if options else "")
     like, paid = figures(found), payments(found, spec, surveyor.verifiers)
+    see = (lambda image: image.resize(made.eyes.size(image.size))) if model else None
     for path in paths:
         if path.suffix.lower() == ".html":
-            text = _page(surveyor, found, task, subtitle, looked, shown, like, paid)
+            text = _page(surveyor, found, task, subtitle, looked, see, shown, like, paid)
             _write(path, text.encode("utf-8", "replace"))
         else:
-            see = (lambda image: image.resize(made.eyes.size(image.size))) if model else None
             _write(path, _png(surveyor, task, subtitle, see, shown, [*like, *paid], found.odd))
     click.echo(f"{', '.join(map(str, paths))}: {which} of {task}, split {split}")
     if like or paid:
@@ -208,6 +208,7 @@ def _page(
     task: str,
     subtitle: str,
     looked: str,
+    see: Callable[[Image], Image] | None,
     shown: Sequence[Looked],
     like: Sequence[Figure],
     paid: Sequence[Figure],
@@ -221,7 +222,7 @@ def _page(
         else "To an episode that succeeds at once, and to one that reaches nothing."
     )
     sections = [("What the prompts are like", f"{looked}.", like), ("What the verifiers give", tried, paid)]
-    return page(task, subtitle, shown, lambda one, completion: _drawn(surveyor, one, completion), sections, found.odd)
+    return page(task, subtitle, shown, lambda one, completion: _drawn(surveyor, one, completion), sections, found.odd, see)
 
 
 def _write(path: Path, data: bytes) -> None:

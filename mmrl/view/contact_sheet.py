@@ -39,6 +39,8 @@ INK, FAINT, GREEN, LEAF = "#1a1d23", "#6a717c", "#0a6238", "#e2f3e9"
 ELLIPSIS = "..."
 BLUE, PALE, BROWN = "#2a6fdb", "#b9cff3", "#8a3c00"
 """Of bars, of how far their single values reach, and of what is odd."""
+FACTS = 3
+"""Charts that have room beside each other, however few prompts there are."""
 COLUMNS, SAID_LINES, NOTE_LINES = 56, 4, 5
 """Pixels of a histogram's height; lines of what is said above it, and of what is odd."""
 MARKS = ("#009e73", "#1d6fe0", "#9b3fd1", "#e5383b", "#f2a900", "#12a150")
@@ -76,9 +78,10 @@ def contact_sheet(
     given = [Task().marks(prompt, "") for prompt in prompts] if marks is None else marks
     cards = [_card(p, see, [mark for mark in own if mark.of == "true"]) for p, own in zip(prompts, given, strict=True)]
     columns = len(cards) if len(cards) < 4 else min((4, 3), key=lambda c: -len(cards) % c)  # the fewest gaps in the last row
-    width = 2 * MARGIN + columns * (CARD + GAP) - GAP
-    below: list[_Card | _Fact] = [_Fact.of(figure) for figure in facts]
-    rows = [some[i : i + columns] for some in ([*cards], below) for i in range(0, len(some), columns)]
+    across = max(columns, min(len(facts), FACTS))
+    width = 2 * MARGIN + across * (CARD + GAP) - GAP
+    rows: list[Sequence[_Card | _Fact]] = [cards[i : i + columns] for i in range(0, len(cards), columns)]
+    rows += [[_Fact.of(figure) for figure in facts[i : i + across]] for i in range(0, len(facts), across)]
     heights = [max(card.height for card in row) for row in rows]
     notes = [line for note in odd for line in wrap(f"Odd: {note}", width - 2 * MARGIN, 16, NOTE_LINES)]
     told = GAP + 22 * len(notes) if notes else 0

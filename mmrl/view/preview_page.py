@@ -5,11 +5,12 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mmrl import __version__, marks
 from mmrl.kept import DRAWN_PIXELS, VIEW_PIXELS, placed, view_png, view_webp
 from mmrl.marks import Mark
+from mmrl.media import load_image
 from mmrl.survey import Looked, Tried
 from mmrl.video import of_clip
 from mmrl.view import films, overlay
@@ -18,6 +19,9 @@ from mmrl.view.figures import Figure, cards
 from mmrl.view.gallery import BUDGET, group_card, prompt_card
 from mmrl.view.sources import Embedded
 from mmrl.view.text import esc
+
+if TYPE_CHECKING:
+    from mmrl.view.contact_sheet import See
 
 Drawn = Callable[[Looked, str], tuple[Any, Sequence[Mark]]]
 """A prompt and a completion -> (the picture that the completion draws, or None; the marks of both)."""
@@ -30,13 +34,15 @@ def page(
     drawn: Drawn,
     sections: Sequence[tuple[str, str, Sequence[Figure]]],
     odd: Sequence[str] = (),
+    see: See | None = None,
 ) -> str:
     """The whole document, from which nothing leads elsewhere.
 
-    sections: of figures, each with a heading and a hint. odd: what speaks against the task, any texts.
+    sections: of figures, each with a heading and a hint. odd: what speaks against the task, any texts. see: makes of a picture
+    what the model sees of it; by default it is shown as it is.
     """
     with tempfile.TemporaryDirectory() as folder:
-        prompts = _prompts(shown, drawn, Path(folder))
+        prompts = _prompts(shown, drawn, Path(folder), see)
     facts = "".join(
         f'<section><h2>{esc(name)}</h2><p class="hint">{esc(hint)}</p>{cards(figures)}</section>'
         for name, hint, figures in sections
@@ -56,12 +62,12 @@ def _odd(odd: Sequence[str]) -> str:
     return f'<section><ul class="odd">{said}</ul></section>' if odd else ""
 
 
-def _prompts(shown: Sequence[Looked], drawn: Drawn, folder: Path) -> str:
+def _prompts(shown: Sequence[Looked], drawn: Drawn, folder: Path, see: See | None) -> str:
     """A card for each, as far as there is room for pictures."""
     (folder / "media").mkdir()
     found: list[str] = []
     for number, one in enumerate(shown):
-        asked = _asked(one, number, folder)
+        asked = _asked(one, number, folder, see)
         rows = [_row(asked, tried, *drawn(one, tried.completion), folder) for tried in one.tried if tried.score is not None]
         pictures = Embedded(folder, BUDGET // len(shown))
         if rows:
@@ -79,10 +85,14 @@ def _prompts(shown: Sequence[Looked], drawn: Drawn, folder: Path) -> str:
     )
 
 
-def _asked(one: Looked, number: int, folder: Path) -> Mapping[str, Any]:
+def _asked(one: Looked, number: int, folder: Path, see: See | None) -> Mapping[str, Any]:
     """What the rows of a prompt's completions have in common, its pictures in `folder`."""
     prompt = one.prompt
-    messages = [placed(message, lambda image, video: _kept(folder, image, video)) for message in prompt.messages]
+
+    def keep(image: Any, video: bool) -> str:
+        return _kept(folder, see(load_image(image)) if see and not video else image, video)
+
+    messages = [placed(message, keep) for message in prompt.messages]
     return {"task": prompt.task, "prompt_id": prompt.id, "group": number, "messages": messages, "answer": prompt.answer}
 
 

@@ -213,10 +213,12 @@ def test_an_empty_split_is_refused(odd):
 def test_tokens_are_counted_where_a_model_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(
-        main, ["preview", "classification/digits", "-n", "2", "--sample", "5", "--model", "tiny:qwen2_5_vl", "--set", "size=56"]
+        main, ["preview", "classification/digits", "-n", "2", "--sample", "5", "--model", "tiny:qwen2_5_vl", "--set", "size=50"]
     )
     assert done.exit_code == 0, done.output
     found = dict(line.strip().split(": ", 1) for line in done.stdout.splitlines()[2:])
+    page = page_of(tmp_path, "classification/digits")
+    assert found["Pictures"] == "1 for each prompt, 50 x 50 for all" and "56 by 56 pixels" in page and "50 by 50" not in page
     # 56 x 56 pixels in patches of 14, four of which are one token, between a beginning and an end
     assert found["Tokens of pictures"] == "6 for all" and int(found["Length of prompts, in tokens"].split()[0]) > 12
     assert "in characters" not in done.stdout
