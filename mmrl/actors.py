@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mmrl.errors import UserError
+from mmrl.launch import check_crowd
 from mmrl.targets import PluginError, one_line
 
 if TYPE_CHECKING:
@@ -37,9 +38,11 @@ def imported(what: str) -> Any:
 def start_here(what: str, cpus: int, gpus: Sequence[str] | None = None) -> Any:
     """A fresh Ray of this machine alone: on loopback, on ports that are free, answering nobody else, and gone with this process.
 
-    what: begins the UserError where it can't start. cpus: how many processes may want one each; they may be more than cores, as
-    they may be under torchrun. gpus: those that it may give away, by their numbers in CUDA_VISIBLE_DEVICES; all by default.
+    what: begins the UserError where it can't start, or this machine is too small for it. cpus: how many processes may want one
+    each; they may be more than cores, as they may be under torchrun. gpus: those that it may give away, by their numbers in
+    CUDA_VISIBLE_DEVICES; all by default.
     """
+    check_crowd(what, cpus)
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # or Ray makes one and keeps it in the home folder
     ray = imported(what)
     more = {} if gpus is None else {"num_gpus": len(gpus)}

@@ -15,9 +15,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mmrl.errors import UserError
+from mmrl.stopping import asked_to_end
 
 GRACE_S = 60.0
 """How long the others have to end by themselves after one has failed."""
+CROWD = 16
+"""Processes that a core may serve; more would take the machine down before they learn anything."""
 LAUNCHED = "MMRL_LAUNCHED"
 """Set in the environment of ranks that this started, which says itself which of them died."""
 LOST = 3
@@ -54,7 +57,8 @@ def launch(learners: int, arguments: Sequence[str], on_gpu: bool = True) -> int:
     """Run `mmrl ARGUMENTS` in so many processes that find each other, and wait for them; returns the exit code. on_gpu: each
     wants a GPU, if this machine has any.
 
-    Ctrl-C and a termination signal reach all of them; none outlives this process.
+    Ctrl-C, a termination signal and the end of the terminal reach all of them; none outlives this process. UserError where this
+    machine is too small for so many.
     """
     import torch
     from torch import distributed
@@ -64,6 +68,7 @@ def launch(learners: int, arguments: Sequence[str], on_gpu: bool = True) -> int:
             f"compute.learners = {learners}, and this machine has {torch.cuda.device_count()} GPUs: lower it, or start the run "
             "on several machines with torchrun or --cluster"
         )
+    check_crowd(f"compute.learners = {learners}", learners)
     store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # on a port that was free
     shared = {
         "MASTER_ADDR": "127.0.0.1",
@@ -85,25 +90,44 @@ def launch(learners: int, arguments: Sequence[str], on_gpu: bool = True) -> int:
         return _wait(ranks, asked)
 
 
+def check_crowd(what: str, processes: int) -> None:
+    """UserError where so many processes are more than this machine's cores can serve. what: begins it."""
+    cores = os.cpu_count() or 1
+    if processes > CROWD * cores:
+        raise UserError(
+            f"{what}: {processes} processes are too many for the {cores} cores of this machine: ask for fewer, or use several "
+            "machines (docs/scale.md)"
+        )
+
+
 def _wait(ranks: Sequence[subprocess.Popen[bytes]], asked: Sequence[int]) -> int:
-    """asked: the signals that were passed on to them so far."""
+    """asked: the signals that were passed on to them so far. After a second Ctrl-C those that don't hear it are killed in the
+    end, after a third at once."""
     try:
-        while all(rank.poll() in (None, 0) for rank in ranks) and any(rank.poll() is None for rank in ranks):
+        while (
+            all(rank.poll() in (None, 0) for rank in ranks)
+            and any(rank.poll() is None for rank in ranks)
+            and asked.count(signal.SIGINT) < 2
+        ):
             time.sleep(0.05)
         for number, rank in enumerate(ranks):
             if (rank.returncode or 0) < 0 and -rank.returncode not in asked:
                 name = signal.Signals(-rank.returncode).name
                 sys.stderr.write(f"mmrl: rank {number} was ended by {name}: the others end too; --resume goes on\n")
         until = time.monotonic() + GRACE_S
-        while any(rank.poll() is None for rank in ranks) and time.monotonic() < until:
+        while any(rank.poll() is None for rank in ranks) and time.monotonic() < until and asked.count(signal.SIGINT) < 3:
             time.sleep(0.05)
     finally:
-        for rank in ranks:
-            if rank.poll() is None:
-                rank.kill()
+        left = [rank for rank in ranks if rank.poll() is None]
+        for rank in left:
+            rank.kill()
         for rank in ranks:
             rank.wait()
+    if left:
+        sys.stderr.write(f"mmrl: {len(left)} of the ranks didn't end by themselves and were killed; --resume goes on\n")
     codes = [rank.returncode for rank in ranks]
+    if asked.count(signal.SIGINT) > 1 and any(codes):
+        return 130
     if set(codes) <= {0, LOST} and any(codes):
         sys.stderr.write("mmrl: the ranks can't reach each other any more: --resume goes on from the newest checkpoint\n")
     return next((code if code > 0 and code != LOST else 2 for code in sorted(codes) if code), 0)
@@ -115,18 +139,14 @@ def _passed_on(ranks: Sequence[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
     those that did."""
     asked: list[int] = []
 
-    def tell(number: int, frame: Any) -> None:
+    def tell(number: int) -> None:
         asked.append(number)
         for rank in ranks:
             with contextlib.suppress(ProcessLookupError):
                 rank.send_signal(number)
 
-    before = {number: signal.signal(number, tell) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with asked_to_end(tell):
         yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _end_with_parent() -> None:

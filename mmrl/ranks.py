@@ -201,14 +201,14 @@ def joined(on_gpu: bool = True) -> Iterator[None]:
 
     A UserError inside is the first rank's to tell: where all of them end by one, the others end in silence.
     """
-    if not distributed.is_available() or (not distributed.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) < 2):
+    if not distributed.is_available() or (not distributed.is_initialized() and _started() < 2):
         yield
         return
     own = not distributed.is_initialized()
     if own:
         _begin(on_gpu and torch.cuda.is_available())
-    for purpose in ("main", "ahead", "leaving"):
-        _groups[purpose] = distributed.new_group(backend="gloo", timeout=PATIENCE)
+    for purpose, patience in (("main", PATIENCE), ("ahead", PATIENCE), ("leaving", datetime.timedelta(seconds=LEAVING_S))):
+        _groups[purpose] = distributed.new_group(backend="gloo", timeout=patience)
     _left.clear()
     try:
         yield
@@ -231,6 +231,14 @@ def joined(on_gpu: bool = True) -> Iterator[None]:
         _groups.clear()
         if own:
             distributed.destroy_process_group()
+
+
+def _started() -> int:
+    """As one of how many this process was started. UserError where its environment makes no sense of that."""
+    number, count = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    if "WORLD_SIZE" in os.environ and not (number.isdecimal() and count.isdecimal() and int(number) < int(count)):
+        raise UserError(f"RANK = {number!r} is none of WORLD_SIZE = {count!r}: leave both to torchrun, or unset them")
+    return int(count)
 
 
 def _begin(on_gpu: bool) -> None:
@@ -264,7 +272,7 @@ def leaving() -> bool:
         return True
     if not _left:
         try:
-            distributed.monitored_barrier(_groups["leaving"], datetime.timedelta(seconds=LEAVING_S))
+            distributed.all_reduce(torch.zeros(1), group=_groups["leaving"])
             _left.append(True)
         except RuntimeError:
             _left.append(False)

@@ -35,6 +35,7 @@ from mmrl.record import RunFolder, is_run, read_rows, refuse_used, step_of
 from mmrl.refuse import check_config, check_model, device_of, of_teacher, remarks, resolved, verifier_ids
 from mmrl.run import Position, Progress, Run, lend_eyes, opening, shown_in
 from mmrl.schema import EXPERT, DistillStage, PolicyConfig, RunConfig
+from mmrl.stopping import asked_to_end
 from mmrl.targets import calling, check_options, one_line
 from mmrl.unwritten import Unwritten
 
@@ -180,22 +181,18 @@ def alone(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stopping_gently(run: Run) -> Iterator[None]:
-    """Ctrl-C and a termination signal end the run after the step under way; a second Ctrl-C at once."""
+    """Ctrl-C, a termination signal and the end of the terminal end the run after the step under way; a second Ctrl-C at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def ask(number: int, frame: Any) -> None:
+    def ask(number: int) -> None:
         run.stop = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
         run.progress.stopping()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with asked_to_end(ask):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def finish(run: Run) -> None:

@@ -23,6 +23,7 @@ from mmrl.cluster.room import Wanted, check_room, lacking
 from mmrl.config import as_data
 from mmrl.errors import UserError
 from mmrl.schema import RunConfig
+from mmrl.stopping import asked_to_end
 
 if TYPE_CHECKING:
     from mmrl.run import Progress
@@ -121,20 +122,16 @@ def conclude(how: str, why: str, retries: int) -> None:
 
 @contextlib.contextmanager
 def asked_to_stop(progress: Progress) -> Iterator[threading.Event]:
-    """Set by Ctrl-C and by a termination signal; a second Ctrl-C ends it at once."""
+    """Set by Ctrl-C, by a termination signal and by the end of the terminal; a second Ctrl-C ends it at once."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
 
-    def ask(number: int, frame: Any) -> None:
+    def ask(number: int) -> None:
         stop.set()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         progress.stopping()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with asked_to_end(ask):
         yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
