@@ -5,15 +5,20 @@ torch's distributed checkpoint does both; its own format is pickled, and the one
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
+from torch import distributed
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+LISTED = "shards.json"
+"""The names of all files, so that one that is missing is missed."""
 
 
 def write_shards(tensors: Mapping[str, torch.Tensor], folder: Path) -> None:
@@ -24,6 +29,8 @@ def write_shards(tensors: Mapping[str, torch.Tensor], folder: Path) -> None:
         checkpoint.save(dict(tensors), storage_writer=writer)
     except CheckpointException as error:  # no Exception of Python's
         raise next(iter(error.failures.values()))[0] from None
+    if not distributed.is_initialized() or distributed.get_rank() == 0:  # all have written theirs by now
+        (folder / LISTED).write_text(json.dumps(_files(folder)), encoding="utf-8")
 
 
 class Under(Mapping[str, torch.Tensor]):
@@ -47,7 +54,11 @@ class Shards(Mapping[str, torch.Tensor]):
 
     def __init__(self, folder: Path) -> None:
         """Raises OSError or ValueError where the folder can't be read."""
-        self.folder = folder
+        self.folder, listed = folder, folder / LISTED
+        here = _files(folder)
+        wanted = json.loads(listed.read_text(encoding="utf-8")) if listed.exists() else here
+        if missing := sorted({*wanted} - {*here}) or (not here and ["all files"]):
+            raise ValueError(f"{folder} lacks {', '.join(missing)}")
         self._metadata = HuggingFaceStorageReader(str(folder)).read_metadata()
         found = self._metadata.state_dict_metadata
         self._known = {name: one for name, one in found.items() if isinstance(one, TensorStorageMetadata)}
@@ -69,3 +80,7 @@ class Shards(Mapping[str, torch.Tensor]):
 
     def __len__(self) -> int:
         return len(self._known)
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.safetensors"))

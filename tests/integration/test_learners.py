@@ -4,6 +4,7 @@ Most of it happens in one pair of processes (`tests/support/learners.py`), as ea
 """
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -166,7 +167,9 @@ def test_runs_go_on_with_other_numbers_of_learners(alone, played, resumed):
 def test_shards_are_written_by_all(folder, resumed):
     """Each a file, of half of what is there."""
     checkpoints = folder / "two" / "shards" / "run" / "checkpoints"
-    sizes = [p.stat().st_size for p in sorted((checkpoints / "step-000004" / "learner").glob("*.safetensors"))]
+    files = sorted((checkpoints / "step-000004" / "learner").glob("*.safetensors"))
+    sizes = [p.stat().st_size for p in files]
+    assert json.loads((checkpoints / "step-000004" / "learner" / "shards.json").read_text()) == [p.name for p in files]
     assert len(sizes) == 2 and 0.8 < sizes[0] / sizes[1] < 1.25
     assert not (checkpoints / "step-000004" / "learner.safetensors").exists()
     assert (checkpoints / "step-000007" / "learner.safetensors").is_file(), "one process has no shards"

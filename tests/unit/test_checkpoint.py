@@ -10,6 +10,7 @@ import torch
 
 from mmrl import checkpoint
 from mmrl.errors import UserError
+from mmrl.policies.shard_files import write_shards
 from mmrl.record import RunFolder
 from mmrl.start import find_checkpoint, newest
 
@@ -128,6 +129,21 @@ def test_a_damaged_checkpoint_is_named(tmp_path):
     (path / "state.json").write_text("{")
     with pytest.raises(UserError, match=r"step-000003 can't be read.*remove that folder to go on from an earlier one"):
         checkpoint.load(path)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # which it is here
+def test_a_shard_that_is_missing_is_missed(tmp_path):
+    write_shards(STATE, tmp_path / "learner")
+    (tmp_path / "state.json").write_text("{}")
+    _, tensors = checkpoint.load(tmp_path)
+    assert {name: tensors[name].tolist() for name in tensors} == {name: STATE[name].tolist() for name in STATE}
+    for path in (tmp_path / "learner").glob("*.safetensors"):
+        path.unlink()
+        with pytest.raises(UserError, match=rf"can't be read: .*learner lacks {path.name}: remove that folder"):
+            checkpoint.load(tmp_path)
+    (tmp_path / "learner" / "shards.json").unlink()
+    with pytest.raises(UserError, match=r"learner lacks all files"):
+        checkpoint.load(tmp_path)
 
 
 def test_what_a_killed_save_left_is_removed_and_nothing_else(tmp_path):
