@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy
 import torch
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 from torch import distributed
 
 from mmrl.compat import prepare_torchvision
@@ -41,8 +41,10 @@ def start(policy: VLM, settings: ComputeConfig, batch_size: int, max_context: in
     if policy.device.type == "cpu":
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # or each worker wants cores of its own
     prepare_torchvision()
-    from vllm import EngineArgs, LLMEngine
-
+    try:
+        from vllm import EngineArgs, LLMEngine
+    except (ImportError, OSError) as error:  # of libraries that it was built for
+        raise UserError(f'compute.sampler = "vllm": vLLM can\'t be imported ({one_line(error)[:200]}): {CURE}') from error
     spare_learners()
     if policy.device.type == "cpu":
         check_heads(policy)
@@ -159,7 +161,11 @@ def check_installed() -> None:
             version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-        if Version(version) < Version(OLDEST):
+        try:
+            old = Version(version) < Version(OLDEST)
+        except (InvalidVersion, TypeError):
+            raise UserError(f'compute.sampler = "vllm": {name} is here by halves, without a version: {CURE}') from None
+        if old:
             raise UserError(f'compute.sampler = "vllm" needs vLLM {OLDEST} or later, not {version}: {CURE}')
         return
     raise UserError(f'compute.sampler = "vllm": vLLM is not installed: {CURE}')

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from mmrl.errors import UserError
 from mmrl.plan.shapes import Shapes
 from mmrl.schema import DistillStage, RlStage, RunConfig, SftStage, Stage
+
+MOST = 2**18
+"""Completions of a learner's step that a plan is made of: their micro-batches are counted one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +85,17 @@ class Workload:
 
 
 def workload(config: RunConfig, stage: Stage, shapes: Shapes, sizes: Sizes, learners: int = 1) -> Workload:
-    """What one of `learners` does in a step of the stage."""
+    """What one of `learners` does in a step of the stage. UserError for steps beyond all measure."""
     patches = shapes.patches_of(sizes.pixels)
     prompt_tokens = sizes.text + sizes.images * (shapes.tokens_of(sizes.pixels) + 2)  # with a token before and behind
     asked, group, sampled = _counts(stage)
     prompts = -(-asked // learners)
+    if prompts * group > MOST:
+        size = "prompts_per_step and group_size" if sampled else "batch_size"
+        raise UserError(
+            f"a step of the {stage.kind} stage has {prompts * group:,} completions for each learner, and no plan is made of more "
+            f"than {MOST:,}: lower its {size}"
+        )
     minibatches = stage.minibatches if isinstance(stage, RlStage) else 1
     shared = config.train.packing != "per-completion"
     groups = [-(-prompts // minibatches)] * min(minibatches, prompts)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 SMALLEST, LARGEST, MOST = 1e-30, 1e30, 2**31 - 1
 """Beyond these bounds float32 loses numbers, or their products, and int32 counts."""
@@ -44,3 +44,17 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False, ser_json_inf_nan="constants"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_switches(cls, data: Any) -> Any:
+        """`true` is no number, though Python counts with it."""
+        for key, value in data.items() if isinstance(data, dict) else ():
+            if isinstance(value, bool) and key in cls.model_fields and _is_number(cls.model_fields[key].annotation):
+                raise ValueError(f"{key} should be a number; found {value}")
+        return data
+
+
+def _is_number(annotation: Any) -> bool:
+    kinds = {getattr(kind, "__origin__", kind) for kind in (annotation, *get_args(annotation))}
+    return bool(kinds & {int, float}) and bool not in kinds

@@ -82,6 +82,7 @@ def test_bad_input_is_one_line(run_file, tmp_path):
     for arguments, words in (
         ([run_file, "--machine", "h300"], "--machine 'h300' isn't known"),
         ([run_file, "--set", "policy.kind=small"], "policies that write"),
+        ([run_file, "--set", "stages.1.group_size=2147483647"], "lower its prompts_per_step and group_size"),
         ([str(tmp_path / "none.toml")], "none.toml"),
     ):
         error = ask(*arguments).exception

@@ -1,12 +1,15 @@
 """Without vLLM, or with one that can't be used, a run is refused before anything is loaded."""
 
 import importlib.metadata
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 import runs
 from mmrl.errors import UserError
-from mmrl.generate.vllm_engine import check_installed
+from mmrl.generate.vllm_engine import check_installed, start
+from mmrl.schema import ComputeConfig
 from mmrl.start import check_config
 
 
@@ -41,3 +44,20 @@ def test_an_old_one_is_refused(monkeypatch, version):
     found(monkeypatch, vllm=version)
     with pytest.raises(UserError, match=rf"needs vLLM 0\.32 or later, not {version}: pip install"):
         check_installed()
+
+
+@pytest.mark.parametrize("version", ["", None, "nightly"])
+def test_one_that_is_half_removed_is_refused(monkeypatch, version):
+    found(monkeypatch, vllm=version)
+    with pytest.raises(UserError, match=r"vllm is here by halves, without a version: pip install"):
+        check_installed()
+
+
+def test_one_that_cannot_be_imported_is_refused(monkeypatch, tmp_path):
+    (tmp_path / "vllm.py").write_text("raise ImportError('libcudart.so.13: cannot open shared object file')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("mmrl.generate.vllm_engine.check_installed", lambda: None)
+    monkeypatch.setattr("mmrl.generate.vllm_engine.os.environ", {})
+    policy = SimpleNamespace(device=torch.device("cpu"))
+    with pytest.raises(UserError, match=r"vLLM can't be imported \(libcudart\.so\.13: .*\): pip install"):
+        start(policy, ComputeConfig(sampler="vllm"), 1, 100, str(tmp_path))
