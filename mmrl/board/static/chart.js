@@ -214,7 +214,7 @@ export class Chart {
       return `${found.length > 1 ? `${name} ` : ""}last ${last}, lowest ${low}, highest ${high}`;
     });
     this.plot.setAttribute("aria-label", `${spec.title}: ${told.join("; ") || "no number yet"}`);
-    this.note.textContent = this.notes.join("; ");
+    put(this.note, this.notes.join("; "));
     this.note.hidden = !this.notes.length;
   }
 
@@ -265,13 +265,14 @@ export class Chart {
   #tell() {
     const { u, drawn } = this;
     const at = u?.cursor.left >= 0 ? u.cursor.idxs : null;
-    for (const value of this.values) value.textContent = "";
+    const texts = this.values.map(() => "");
     this.found.forEach((line, n) => {
       let value = line.series.latest;
       if (at && this.areas) value = drawn.own[n][at[0]];
       else if (at) value = u.data[drawn.main + n][at[drawn.main + n]];
-      this.values[line.at].textContent = number(value ?? null, this.spec.unit);
+      texts[line.at] = number(value ?? null, this.spec.unit);
     });
+    this.values.forEach((value, i) => put(value, texts[i]));
   }
 
   #selected(u) {
@@ -304,4 +305,9 @@ export class Chart {
     else return;
     event.preventDefault();
   }
+}
+
+// The page is laid out anew where a text changes, so only where it does.
+function put(place, text) {
+  if (place.textContent !== text) place.textContent = text;
 }
