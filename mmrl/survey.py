@@ -15,7 +15,7 @@ from mmrl.data.source import gold_of
 from mmrl.errors import NoGold, UserError, WorldLost
 from mmrl.interfaces import Task
 from mmrl.judge import Judge, cases_of, lost
-from mmrl.marks import Mark
+from mmrl.marks import Mark, wrong
 from mmrl.media import load_image
 from mmrl.rehearse import misread, short, slack
 from mmrl.specs import TaskSpec, VerifierSpec
@@ -173,8 +173,9 @@ class Surveyor:
         return known
 
     def marks(self, prompt: Prompt, completion: str) -> Sequence[Mark]:
+        """Those that can be drawn: of what is true, and of what a completion says."""
         with calling(f"task {self.spec.id!r}: marks()"):
-            return self.task.marks(prompt, completion)
+            return [mark for mark in self.task.marks(prompt, completion) if not wrong(mark)]
 
     # -- one prompt -----------------------------------------------------------------------------------------------------
 
@@ -256,8 +257,8 @@ class Surveyor:
             return None
         answer, form, others = _truth(one), _form(one.gold), list(self._golds)
         own = others.index(one.gold) if one.gold in self._golds else 0
-        wrong = [text for text in others[own:] + others[:own] if text != one.gold and self._golds[text][0] != answer]
-        return min(wrong, key=lambda text: self._golds[text][1] != form, default=None)
+        other = [text for text in others[own:] + others[:own] if text != one.gold and self._golds[text][0] != answer]
+        return min(other, key=lambda text: self._golds[text][1] != form, default=None)
 
     def _episode(self, one: Looked, tried: Tried) -> Rollout:
         """It as an episode that is over: gold completions go on as their world says, others are all that is said."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import os
 import random
 import time
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     from mmrl.types import Prompt
     from mmrl.view.figures import Figure
 
-AT_ONCE = 16
-"""Prompts that are looked at together: so many have their pictures in memory."""
+AT_ONCE = 8
+"""Prompts that are looked at together: so many have their pictures in memory, beside those that are shown."""
 LOOK_S = 20.0
 """Seconds after which no others are looked at than those that are shown."""
 
@@ -145,17 +144,18 @@ def _look(
     else:
         rows = iter(rows)
     shown: list[Looked] = []
-    for places, limit in ((first, math.inf), ([] if task.simulation else others, LOOK_S)):
-        prompts = _made(rows, places, surveyor.spec.id, broken)
-        while some := list(islice(prompts, AT_ONCE)):
-            if time.monotonic() - start > limit:
-                return there, shown, True
-            if task.simulation is not None:
-                from mmrl.collect.starts import starts
+    seen = 0
+    prompts = _made(rows, first if task.simulation else [*first, *others], surveyor.spec.id, broken)
+    while some := list(islice(prompts, AT_ONCE)):
+        if seen >= len(first) and time.monotonic() - start > LOOK_S:
+            return there, shown, True
+        seen += len(some)
+        if task.simulation is not None:
+            from mmrl.collect.starts import starts
 
-                some = starts(task, some)
-            known = surveyor.look(some, broken)
-            shown += known[: count - len(shown)]
+            some = starts(task, some)
+        known = surveyor.look(some, broken)
+        shown += known[: count - len(shown)]
     return there, shown, False
 
 

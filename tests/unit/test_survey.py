@@ -13,8 +13,7 @@ from mmrl.survey import Survey
 from mmrl.view.figures import cards, figures
 
 ODD = """
-import random
-from mmrl import NoGold, Prompt, Score, Task, TaskSpec, VerifierSpec, hookimpl, user
+from mmrl import Mark, NoGold, Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
 from mmrl.tasks import Prompts
 from PIL import Image
 
@@ -31,6 +30,7 @@ def mmrl_tasks():
         TaskSpec(id="odd/unknown", target="odd:Unknown", verifiers=paid),
         TaskSpec(id="odd/hostile", target="odd:Hostile", verifiers=paid),
         TaskSpec(id="odd/wide", target="odd:Wide", verifiers=paid),
+        TaskSpec(id="odd/marked", target="odd:Marked"),
         TaskSpec(id="odd/slow", target="odd:Slow"),
         TaskSpec(id="odd/empty", target="odd:Empty"),
     ]
@@ -79,6 +79,10 @@ class Slow(Rows):
     def prompts(self, split, seed):
         import time
         return Prompts(range(500), lambda i: (time.sleep(0.002), prompt(i))[1])
+
+class Marked(Same):
+    def marks(self, prompt, completion):
+        return [Mark(kind="box", at=(0, 0, 1), of="true"), Mark(kind="box", at=(0, 0, 1, 0.5), of="true"), "no mark"]
 
 class Empty(Task):
     def prompts(self, split, seed):
@@ -202,7 +206,19 @@ def test_time_bounds_the_sample_and_not_what_is_shown(odd, monkeypatch):
     monkeypatch.setattr(command, "LOOK_S", 0.0)
     _, lines = odd("odd/slow", "-n", 3)
     assert lines[0].endswith("3 of 500 prompts of odd/slow, split train")
-    assert lines[1] == "3 prompts looked at, as many as 0 s allow:"
+    assert lines[1] == f"{command.AT_ONCE} prompts looked at, as many as 0 s allow:"
+
+
+def test_one_prompt_is_shown_with_a_wrong_answer_of_another(odd, tmp_path):
+    odd("odd/sound", "-n", 1, "--sample", 9)
+    page = page_of(tmp_path, "odd/sound")
+    wrote = re.findall(r"<pre>(word \d|<em>nothing</em>)</pre>", page)
+    assert wrote[0] == "word 0" and wrote[1] != "word 0" and wrote[2] == "<em>nothing</em>", "by what they earn"
+
+
+def test_marks_that_can_not_be_drawn_are_left_out(odd, tmp_path):
+    code, lines = odd("odd/marked")
+    assert code == 0 and "  True boxes, part of the picture: 50.0% for all" in lines
 
 
 def test_an_empty_split_is_refused(odd):
