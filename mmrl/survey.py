@@ -285,7 +285,8 @@ class Surveyor:
             for source in scores.keys() - given.keys():
                 count, first = self._failed.get(name, (0, scores[source].detail))
                 self._failed[name] = (count + 1, first)
-        if any(self.spec.verifiers.values()):
+        paid = {name for name, weight in self.spec.verifiers.items() if weight}
+        if paid <= self.verifiers.keys() and not paid <= {self.spec.metric}:  # it is all there, and not rated as the metric
             self._rate(REWARD, {source: s.value for source, s in scores.items() if s.value is not None}, 1e-6)
 
     def _rate(self, name: str, given: Mapping[str, float], slack: float) -> None:

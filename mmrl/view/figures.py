@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -84,8 +83,7 @@ def _payment(source: str, values: Sequence[float], low: float, high: float) -> B
     least, most, mean = min(values), max(values), statistics.fmean(values)
 
     def place(value: float) -> float:
-        wide = high - low
-        return min(max((value - low) / wide, 0.0), 1.0) if math.isfinite(wide) and wide > 0 else 0.0
+        return min(max((value - low) / (high - low), 0.0), 1.0)
 
     spread = f" ({number(least)} to {number(most)})" if most - least > 1e-6 else ""
     reach = (place(least), place(most)) if spread else None

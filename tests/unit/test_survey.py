@@ -23,6 +23,7 @@ def mmrl_tasks():
     return [
         TaskSpec(id="odd/sound", target="odd:Rows", verifiers=paid),
         TaskSpec(id="odd/low", target="odd:Rows", verifiers={"odd/low": 1.0, "odd/any": 0.0}, metric="odd/any"),
+        TaskSpec(id="odd/paid", target="odd:Rows", verifiers={"odd/form": 1.0}, metric="odd/exact"),
         TaskSpec(id="odd/breaks", target="odd:Rows", verifiers={"odd/raises": 1.0}),
         TaskSpec(id="odd/missing", target="odd:Rows", verifiers={"odd/missing": 1.0}),
         TaskSpec(id="odd/nameless", target="odd:Rows", verifiers={"odd/exactly": 1.0}),
@@ -147,6 +148,14 @@ def test_what_is_odd_is_told(odd, tmp_path):
     plain, marked = (Image.open(tmp_path / f"preview-odd-{name}.png") for name in ("sound", "low") if odd(f"odd/{name}"))
     brown = (0x8A, 0x3C, 0x00)
     assert [brown in {colour for _, colour in sheet.getcolors(2**24)} for sheet in (plain, marked)] == [False, True]
+
+
+def test_a_reward_that_wrong_answers_earn_is_told(odd):
+    """Though no verifier but that of the form pays them, which alone is no fault."""
+    _, lines = odd("odd/paid")
+    assert [line for line in lines if "odd:" in line] == [
+        "  odd: the reward gives wrong answers as much as right ones, 50 of 50 times"
+    ]
 
 
 def test_verifiers_that_break_or_are_missing_cost_no_preview(odd, tmp_path):
