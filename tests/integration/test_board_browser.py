@@ -82,6 +82,12 @@ def chart(page, title):
     return page.locator(".chart-card").filter(has=page.get_by_role("heading", name=title, exact=True))
 
 
+def rollouts(page, **fields):
+    """Opens the page of rollouts; its scripts are there."""
+    page.goto(f"/rollouts?{urlencode(fields)}")
+    page.get_by_text("any step", exact=True).wait_for()
+
+
 def curves(page, **fields):
     """Opens the page of curves; its first charts are drawn."""
     page.goto(f"/curves?{urlencode(fields, doseq=True)}")
@@ -211,11 +217,11 @@ def test_a_click_chooses_a_step_and_leads_to_its_rollouts(page):
     assert link.get_attribute("href") == "/rollouts?run=long&step=2000"
     link.click()
     page.wait_for_url(re.compile("/rollouts"))
-    assert page.inner_text("#step-shown") == "step 2,000"
+    page.get_by_text("step 2,000", exact=True).wait_for()
 
 
 def test_rollouts_are_searched_as_one_types_and_more_come_as_one_scrolls(page):
-    page.goto("/rollouts?run=long")
+    rollouts(page, run="long")
     cards = page.locator("#groups > .group")
     first = cards.count()
     for _ in range(8):
@@ -233,8 +239,7 @@ def test_rollouts_are_searched_as_one_types_and_more_come_as_one_scrolls(page):
 
 
 def test_keys_go_from_card_to_card_and_from_page_to_page(page):
-    page.goto("/rollouts?run=long")
-    page.wait_for_timeout(300)
+    rollouts(page, run="long")
     for key in ("j", "j", "ArrowDown", "k"):
         page.keyboard.press(key)
     at = "[...document.querySelectorAll('#groups > .group')].indexOf(document.activeElement)"
@@ -254,6 +259,7 @@ def test_keys_go_from_card_to_card_and_from_page_to_page(page):
 
 def test_runs_are_sorted_found_chosen_and_kept_up_to_date(page, runs):
     page.goto("/")
+    page.locator("#overlay:disabled").wait_for()
     names = lambda: page.locator("#runs tbody tr:visible").evaluate_all("rows => rows.map((row) => row.dataset.run)")  # noqa: E731
     page.locator("th[data-sort=name] button").click()
     assert names() == sorted(names())
@@ -287,3 +293,20 @@ def test_a_board_that_ends_is_said_and_its_return_is_noticed(chromium, runs, tmp
         page.get_by_text("not live: reconnecting").wait_for(state="hidden", timeout=15000)
         page.get_by_text("0.123", exact=True).wait_for(timeout=10000)
     page.close()
+
+
+def test_colours_are_chosen_and_kept_and_there_before_anything_is_drawn(page):
+    ground = "getComputedStyle(document.body).backgroundColor"
+    page.add_init_script(f"addEventListener('DOMContentLoaded', () => (window.first = {ground}))")
+    curves(page, run="short")
+    light, button = page.evaluate(ground), page.locator("#theme")
+    for name in ("light", "dark"):
+        button.click()
+        assert button.inner_text() == name
+        assert button.get_attribute("aria-label").startswith(f"colours: {name}")
+    dark = page.evaluate(ground)
+    assert dark != light
+    page.reload()
+    assert (page.evaluate("window.first"), button.inner_text()) == (dark, "dark")
+    button.click()
+    assert (page.evaluate(ground), button.inner_text()) == (light, "auto")
