@@ -49,7 +49,7 @@ class Guard:
                 for name, value in HEADERS.items():
                     headers[name] = value
                 if "cache-control" not in headers:
-                    headers["cache-control"] = "no-store"
+                    headers["cache-control"] = "no-cache" if scope["path"].startswith("/static/") else "no-store"
             await send(message)
 
         answer: ASGIApp | None = self._refusal(scope)

@@ -26,7 +26,7 @@ KINDS = {"running": "live", "finished": "good", "failed": "bad", "stopped": "war
 
 def page(kind: str, title: str, body: str, *, state: State | None = None, run: str = "") -> str:
     """A whole page. kind: one of the tabs, `runs` or `rollout`; body: HTML."""
-    tabs = "" if not run else _tabs(kind, run)
+    tabs = _tabs(kind, run, state.alarms if state else 0) if run else ""
     badge = f" {status(state)}" if state else ""
     name = f'<h1 id="title">{esc(title)}{badge}</h1>'
     return f"""<!doctype html>
@@ -58,12 +58,13 @@ def page(kind: str, title: str, body: str, *, state: State | None = None, run: s
 """
 
 
-def _tabs(kind: str, run: str) -> str:
+def _tabs(kind: str, run: str, alarms: int) -> str:
     shown = {"rollout": "rollouts"}.get(kind, kind)
     links = []
     for tab, name in TABS:
         current = ' aria-current="page"' if tab == shown else ""
-        links.append(f'<a href="{link("/" + tab, run=run)}"{current} data-tab="{tab}">{name}</a>')
+        told = f" <b>{alarms:,}</b>" if tab == "alarms" and alarms else ""
+        links.append(f'<a href="{link("/" + tab, run=run)}"{current} data-tab="{tab}">{name}{told}</a>')
     return f'<span class="tabs-of-run">{"".join(links)}</span>'
 
 
@@ -194,11 +195,12 @@ def filters(run: str, wanted: Wanted, tasks: Sequence[str], statuses: Sequence[s
         shown = "" if value is None else f"{value:g}"
         return f'<input type="number" step="any" name="{name}" value="{shown}" aria-label="{label}" placeholder="{name}">'
 
+    prompt = f'<input type="hidden" name="prompt" value="{esc(wanted.prompt)}">' if wanted.prompt else ""
     known = [*STATUSES, *(one for one in statuses if one not in STATUSES)]
     step = "" if wanted.step is None else str(wanted.step)
     return (
         f'<form id="filters" class="bar-of-tools" action="/rollouts" method="get">'
-        f'<input type="hidden" name="run" value="{esc(run)}"><label class="grow">Search <input type="search" name="q" '
+        f'<input type="hidden" name="run" value="{esc(run)}">{prompt}<label class="grow">Search <input type="search" name="q" '
         f'value="{esc(wanted.q)}" placeholder="words said, asked or answered"></label>'
         f'<label>Step <input type="number" min="0" name="step" value="{step}" placeholder="any"></label>'
         f"{choice('task', 'Task', tasks, wanted.task, 'all')}{choice('status', 'Status', known, wanted.status, 'any')}"

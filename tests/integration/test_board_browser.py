@@ -15,7 +15,7 @@ from long_runs import evaluation, figures, write_run
 
 from mmrl.view.svg import number
 
-pytestmark = pytest.mark.skipif(no_browser() is not None, reason=str(no_browser()))
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(no_browser() is not None, reason=str(no_browser()))]
 
 HOSTILE = "<img src=x onerror='window.hacked=1'>"
 SOON = 1.0
