@@ -37,11 +37,11 @@ def version(name: str) -> str:
 
 def test_make_setup_installs_every_extra_that_the_pins_are_for():
     installed = re.search(r"-e \"\.\[(.+)\]\"", (ROOT / "Makefile").read_text())[1].split(",")
-    assert installed == ["train", "tasks", "ray", "test", "dev"]
+    assert installed == ["train", "tasks", "board", "ray", "test", "dev"]
     assert set(installed) <= set(EXTRAS)
 
 
-@pytest.mark.parametrize("extra", ["core", "train", "pictures", *(p for p in PLUGINS if p != "maniskill"), "ray", "test", "dev"])
+@pytest.mark.parametrize("extra", ["core", "train", "pictures", *(p for p in PLUGINS if p != "maniskill"), "board", "ray", "test", "dev"])
 def test_what_is_asked_for_is_pinned_within_its_range(extra):
     wanted = [Requirement(r) for r in (PROJECT["dependencies"] if extra == "core" else EXTRAS.get(extra, []))]
     for r in wanted:

@@ -358,7 +358,7 @@ FOUR = ("evaluate.samples=4", "evaluate.temperature=0.8")
 def test_several_answers_to_a_prompt(tmp_path):
     texts = ("x", "y", "<answer> Y </answer>", "z", "q", "r", "r", "q", "", " ", "n", "")
     values = (1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0)
-    found, scores = figure(tmp_path, Judged(*values), 3, Sampled(*texts), FOUR)
+    found, scores = figure(tmp_path, Judged(*values), 3, Sampled(*texts), (*FOUR, "record.items=1"))
     # means 1/4, 3/4, 1/4, whose standard deviation is sqrt(1/12)
     assert (found.metric, found.n, len(scores)) == ("accuracy", 3, 12) and found.value == pytest.approx(5 / 12)
     half = 1.959964 * math.sqrt(1 / 12) / math.sqrt(3)
@@ -370,14 +370,19 @@ def test_several_answers_to_a_prompt(tmp_path):
     assert several == pytest.approx({"pass@1": 5 / 12, "pass@2": 2 / 3, "pass@4": 1.0, "majority@4": 2 / 3})
     assert found.extra["results"] == 3.0, "the task summarises prompts, not answers"
     assert [i.id for i in found.items] == ["test-0-3", "test-0-4", "test-0-6"]
-    assert found.items[0] == Item(id="test-0-3", value=0.25, values=values[:4], answers=("x", "y", "y", "z"))
-    assert found.rows()[1] == {
+    (first, *others), (row, *rows) = found.items, found.rows()
+    known = {"id": "test-0-3", "value": 0.25, "values": values[:4], "answers": ("x", "y", "y", "z"), "completion": "x"}
+    assert first == Item(**known, prompt=first.prompt)
+    assert first.prompt.id == "test-0-3" and row["messages"] == first.prompt.messages and row["answer"] == first.prompt.answer
+    assert row["completion"] == "x" and not any(item.prompt for item in others), "what was asked is kept of the first alone"
+    assert rows[0] == {
         "task": "toy/colour",
         "split": "test",
         "verifier": "toy/exact",
         "id": "test-0-4",
         "value": 0.75,
         "values": [1.0, 1.0, 0.0, 1.0],
+        "completion": "q",
     }
     assert not {"items", "verifier"} & found.as_json().keys() and json.dumps(found.as_json())
 
