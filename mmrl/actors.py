@@ -44,7 +44,9 @@ def start_here(what: str, cpus: int, gpus: Sequence[str] | None = None) -> Any:
     """
     check_crowd(what, cpus)
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # or Ray makes one and keeps it in the home folder
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # by this it stays on loopback, on every system
     ray = imported(what)
+    ray._private.ray_constants.ENABLE_RAY_CLUSTER = False  # the same, where it was imported before
     more = {} if gpus is None else {"num_gpus": len(gpus)}
     try:
         with visible(gpus):

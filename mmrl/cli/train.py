@@ -54,6 +54,8 @@ def command(
 
     if resume and overwrite:
         raise UserError("--resume and --overwrite contradict each other: give one of them")
+    if cluster == "":  # of a variable of the shell that is unset
+        raise UserError("--cluster is empty: give ray://HOST:PORT, auto or local, or leave it out")
     config = configs.load_config(run_file, overrides)
     config = configs.smoke(config) if smoke else config
     if dry_run:

@@ -441,3 +441,25 @@ def test_what_others_are_about_to_leave_is_waited_for(monkeypatch):
     with pytest.raises(UserError, match=r"^it wants 3 CPUs, of 4 in the cluster 1 are free"):
         monkeypatch.setattr("mmrl.actors.PATIENCE_S", 0.0)
         wait_for_room(There(4.0, [1.0, 1.0]), "it", 3)
+
+
+def test_a_ray_of_this_machine_listens_on_loopback(ray):
+    """Every one of its processes: their token would keep others out, too."""
+
+    @ray.remote
+    class Anyone:
+        def pid(self):
+            return os.getpid()
+
+    anyone = Anyone.remote()
+    ray.get(anyone.pid.remote())
+    session = ray._private.worker._global_node.get_session_dir_path()
+    own = {child.pid for child in psutil.Process().children(recursive=True)}
+    for process in psutil.process_iter(["cmdline"]):
+        if session in " ".join(process.info["cmdline"] or ()):
+            own.add(process.pid)
+    listening = [
+        c.laddr.ip.removeprefix("::ffff:") for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.pid in own
+    ]
+    ray.kill(anyone)
+    assert len(listening) > 3 and set(listening) == {"127.0.0.1"}
