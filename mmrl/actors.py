@@ -44,12 +44,10 @@ def start_here(what: str, cpus: int, gpus: Sequence[str] | None = None) -> Any:
     """
     check_crowd(what, cpus)
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # or Ray makes one and keeps it in the home folder
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # by this it stays on loopback, on every system
     ray = imported(what)
-    ray._private.ray_constants.ENABLE_RAY_CLUSTER = False  # the same, where it was imported before
     more = {} if gpus is None else {"num_gpus": len(gpus)}
     try:
-        with visible(gpus):
+        with visible(gpus), on_loopback(ray):
             ray.init(
                 address="local",
                 num_cpus=max(os.cpu_count() or 1, cpus),
@@ -64,6 +62,20 @@ def start_here(what: str, cpus: int, gpus: Sequence[str] | None = None) -> Any:
             f"{what}: Ray can't start here: {one_line(error)[:300]}: see /tmp/ray/session_latest/logs, or free what it needs"
         ) from error
     return ray
+
+
+@contextlib.contextmanager
+def on_loopback(ray: Any) -> Iterator[None]:
+    """A Ray that starts within this listens on loopback, which it does by itself only on systems that it builds no clusters of.
+    What is started later, of this process too, may be part of a cluster again."""
+    constants = ray._private.ray_constants
+    allowed = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False  # of this process, which has read the variable
+    try:
+        with variable(constants.ENABLE_RAY_CLUSTERS_ENV_VAR, "0"):
+            yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = allowed
 
 
 def ray_for(config: RunConfig, what: str, on_gpu: bool) -> bool:
@@ -127,21 +139,23 @@ def spare_gpus(there: Sequence[str], learners: int, rank: int, wanted: int) -> l
     return own
 
 
-@contextlib.contextmanager
-def visible(gpus: Sequence[str] | None) -> Iterator[None]:
+def visible(gpus: Sequence[str] | None) -> contextlib.AbstractContextManager[None]:
     """Processes that are started meanwhile see these GPUs; None leaves all as it is."""
-    if gpus is None:
-        yield
-        return
-    before = os.environ.get("CUDA_VISIBLE_DEVICES")
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    return contextlib.nullcontext() if gpus is None else variable("CUDA_VISIBLE_DEVICES", ",".join(gpus))
+
+
+@contextlib.contextmanager
+def variable(name: str, value: str) -> Iterator[None]:
+    """A variable of the environment, which is afterwards as it was."""
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
         if before is None:
-            del os.environ["CUDA_VISIBLE_DEVICES"]
+            del os.environ[name]
         else:
-            os.environ["CUDA_VISIBLE_DEVICES"] = before
+            os.environ[name] = before
 
 
 def switches() -> dict[str, str]:

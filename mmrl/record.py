@@ -26,6 +26,8 @@ from mmrl.kept import DRAWN_PIXELS, VIEW_PIXELS, placed, view_png, view_webp
 from mmrl.targets import is_finite
 from mmrl.video import of_clip
 
+ENDED = "the end of the run"
+"""Where a fault that ended a run says in `errors.jsonl` that it is from."""
 MAY_CHANGE = ("runs", "judge", "train", "compute", "checkpoint", "record", "limits")
 """Sections of the run file that a resumed run may have otherwise: they don't change what is learned."""
 FIXED = ("compute.sampler", "compute.staleness")

@@ -31,7 +31,7 @@ from mmrl.policies.acting import ActingPolicy
 from mmrl.policies.policy import Policy
 from mmrl.policies.saved import refuse_teacher, same_kind
 from mmrl.policies.vlm import VLM
-from mmrl.record import RunFolder, is_run, read_rows, refuse_used, step_of
+from mmrl.record import ENDED, RunFolder, is_run, read_rows, refuse_used, step_of
 from mmrl.refuse import check_config, check_model, device_of, of_teacher, remarks, resolved, verifier_ids
 from mmrl.run import Position, Progress, Run, lend_eyes, opening, shown_in
 from mmrl.schema import EXPERT, DistillStage, PolicyConfig, RunConfig
@@ -207,7 +207,7 @@ def finish(run: Run) -> None:
         raise
     except UserError as error:
         with contextlib.suppress(UserError):  # a full disk, most likely, which is what the person is told
-            run.folder.error(run.at.step, "the end of the run", str(error))
+            run.folder.error(run.at.step, ENDED, str(error))
         raise
     finally:
         if hasattr(run, "steps"):

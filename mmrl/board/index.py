@@ -10,6 +10,7 @@ import json
 import os
 import sqlite3
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 from mmrl.board.columns import Columns, number
 from mmrl.record import is_row, step_entries
 
-VERSION = 2
+VERSION = 3
 """Of the tables below: an index of another version is made again."""
 READ = 4 << 20
 """Bytes of a file that are read at once."""
@@ -35,7 +36,7 @@ CREATE TABLE kinds (name TEXT, value TEXT, PRIMARY KEY (name, value)) WITHOUT RO
 CREATE TABLE files (step INTEGER PRIMARY KEY, size INTEGER, changed INTEGER, rows INTEGER, broken INTEGER);
 CREATE TABLE rollouts (
     id INTEGER PRIMARY KEY, step INTEGER, line INTEGER, offset INTEGER, length INTEGER, task TEXT, prompt TEXT, grp INTEGER,
-    status TEXT, source TEXT, reward REAL, advantage REAL, tokens INTEGER, failed INTEGER
+    status TEXT, source TEXT, reward REAL, advantage REAL, tokens INTEGER, failed INTEGER, said INTEGER
 );
 CREATE UNIQUE INDEX by_place ON rollouts (step, line);
 CREATE INDEX by_reward ON rollouts (reward, step, grp);
@@ -224,20 +225,22 @@ class Index:
         self._set(self.db, next=first + len(places))
         kinds = {(name, place[n]) for place in places for name, n in (("task", 5), ("status", 8), ("source", 9))}
         self.db.executemany("INSERT OR IGNORE INTO kinds VALUES (?, ?)", kinds)
-        self.db.executemany(f"INSERT INTO rollouts VALUES ({', '.join('?' * 14)})", places)
+        self.db.executemany(f"INSERT INTO rollouts VALUES ({', '.join('?' * 15)})", places)
         self.db.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", words)
         self.db.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", (step, size, changed, len(places), broken))
 
 
 def _summary(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What rollouts are chosen by: task, prompt, group, status, source, reward, advantage, tokens, failed."""
+    """What rollouts are chosen by: task, prompt, group, status, source, reward, advantage, tokens, failed; and what
+    tells completions apart."""
     score = row.get("score") or {}
     reward = row["reward"] if "reward" in row else score.get("value")
     group, tokens = (row.get(key) if isinstance(row.get(key), int) else None for key in ("group", "tokens"))
     texts = [str(row.get(key) or "") for key in ("task", "prompt_id")]
     kinds = [str(row.get(key) or "") for key in ("status", "source")]
+    said = zlib.crc32(str(row.get("completion") or "").encode(errors="replace"))
     values = [None if (v := number(value)) != v else v for value in (reward, row.get("advantage"))]
-    return (*texts, group, *kinds, *values, tokens, int(score.get("status") == "failed" or reward is None))
+    return (*texts, group, *kinds, *values, tokens, int(score.get("status") == "failed" or reward is None), said)
 
 
 def _words(row: Mapping[str, Any]) -> str:

@@ -42,10 +42,10 @@ def listed(name: str, run: Path, wanted: Wanted) -> str:
     return pages.groups(cards, name, wanted, after, said, overlay.legend("".join(cards)))
 
 
-def card(name: str, run: Path, members: Sequence[Member]) -> str:
-    """A group, each of its rollouts with a link to it alone."""
+def card(name: str, run: Path, members: Sequence[Member], place: str = "") -> str:
+    """A group, each of its rollouts with a link to it alone. place: where on the page, if it is there more than once."""
     links = [pages.address("/rollout", run=name, id=f"{row['step']}.{line}") for line, row in members]
-    return gallery.group_card([row for _, row in members], linked(name, run, "rollouts"), links)
+    return gallery.group_card([row for _, row in members], linked(name, run, "rollouts"), links, place)
 
 
 def linked(name: str, run: Path, folder: str) -> Linked:
@@ -90,7 +90,7 @@ def alone(name: str, run: Path, place: str) -> tuple[str, str]:
     return (
         f"Step {step:,}, rollout {line}",
         f'<p class="bar-of-tools">{links}{others}{same if row.get("prompt_id") else ""}{whole}</p>{body}'
-        f'<h2>Its group</h2><div class="groups">{card(name, run, members)}</div>',
+        f'<h2>Its group</h2><div class="groups">{card(name, run, members, "group")}</div>',
     )
 
 

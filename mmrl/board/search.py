@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from mmrl.board.index import parsed
+from mmrl.view import alarms
+from mmrl.view.alarms import Alarm
 
 SORTS = ("newest", "oldest", "best", "worst")
 STATUSES = ("finished", "truncated", "failed")
@@ -153,6 +155,24 @@ def members(db: sqlite3.Connection, run: Path, group: tuple[int, int | None, str
         "SELECT line, offset, length FROM rollouts WHERE step = ? AND grp IS ? AND task = ? ORDER BY line", (step, number, task)
     ).fetchall()
     return rows_at(run, step, places)
+
+
+def witnesses(db: sqlite3.Connection, run: Path, alarm: Alarm) -> list[list[tuple[int, dict[str, Any]]]]:
+    """The groups that show an alarm, as `members` gives them."""
+    step = 0
+
+    def rows_of(of: int) -> list[dict[str, Any]]:
+        nonlocal step
+        step = of
+        text = "SELECT task, grp, tokens, reward, advantage, said, failed FROM rollouts WHERE step = ? ORDER BY line LIMIT ?"
+        names = ("task", "group", "tokens", "reward", "advantage", "completion")
+        return [
+            {**dict(zip(names, row, strict=True)), "score": {"status": "failed" if failed else "ok"}}
+            for *row, failed in db.execute(text, (of, SCANNED))
+        ]
+
+    chosen = alarms.witnesses(alarm, steps(db), rows_of)
+    return [found for task, group in chosen if (found := members(db, run, (step, group, task)))]
 
 
 def rows_at(run: Path, step: int, places: Sequence[tuple[int, int, int]]) -> list[tuple[int, dict[str, Any]]]:

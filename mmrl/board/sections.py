@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mmrl import episodes as recorded
 from mmrl import files
-from mmrl.board import alarms as alarming
 from mmrl.board import compare as comparing
-from mmrl.board import facts, rollouts
-from mmrl.board.pages import link, other_run, table
+from mmrl.board import facts, rollouts, search
+from mmrl.board.pages import address, other_run, table
 from mmrl.board.state import State, tail
 from mmrl.errors import UserError
 from mmrl.record import item_files, read_rows, step_entries
+from mmrl.view import alarms as alarming
 from mmrl.view import episodes as watched
 from mmrl.view.svg import number
 from mmrl.view.text import count, esc
@@ -47,27 +48,14 @@ def alarms(name: str, run: Path) -> str:
     if not found:
         return '<p class="hint" id="none">Nothing went wrong or looked wrong so far.</p>'
     with facts.reading(run) as db:
-        cards = []
-        for alarm in found:
-            groups = alarming.shown(db, run, alarm) if db is not None else []
-            cards.append(_alarm(name, run, alarm, groups))
-    return "".join(cards)
+        return "".join(_alarm(name, run, alarm, n, db) for n, alarm in enumerate(found))
 
 
-def _alarm(name: str, run: Path, alarm: alarming.Alarm, groups: Sequence[Sequence[rollouts.Member]]) -> str:
-    first = f"step {alarm.steps[0]:,}" if alarm.steps else "before the first step"
-    when = f'<a href="{link("/curves", run=name, step=alarm.steps[0])}">{first}</a>' if alarm.steps else first
-    if len(alarm.steps) > 1:
-        when = f"{len(alarm.steps):,} times, first at {when}, last at step {alarm.steps[-1]:,}"
-    shown = "".join(rollouts.card(name, run, members) for members in groups)
-    at = f" of step {groups[0][0][1]['step']:,}" if groups else ""
-    witness = f'<h3>Rollouts{at} that show it</h3><div class="groups">{shown}</div>' if shown else ""
-    limit = f" (limits.{esc(alarm.name)})" if alarm.name and alarm.name != "failure_limit" else ""
-    return (
-        f'<section class="alarm {alarm.kind}"><h2>{esc(alarm.title, 200)}</h2>'
-        f'<p class="hint">{when}, {esc(alarm.place, 200)}{limit}</p>'
-        f'<p class="card what">{esc(alarm.what, 2000)}</p>{witness}</section>'
-    )
+def _alarm(name: str, run: Path, alarm: alarming.Alarm, number: int, db: sqlite3.Connection | None) -> str:
+    groups = [] if db is None else search.witnesses(db, run, alarm)
+    cards = [rollouts.card(name, run, members, place=f"a{number}") for members in groups]
+    step = groups[0][0][1]["step"] if groups else None
+    return alarming.card(alarm, cards, step, address("/curves", run=name, step=alarm.steps[0]) if alarm.steps else "")
 
 
 def episodes(name: str, run: Path) -> str:

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from mmrl.board.index import parsed
+from mmrl.record import ENDED
 
 TAIL = 1 << 18
 """Bytes at the end of `metrics.jsonl` that are read: hundreds of steps."""
 PACE = 30
 """Steps whose seconds say how long the rest will take."""
-ENDED = "the end of the run"
-"""Where a fault that ended a run says that it is from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

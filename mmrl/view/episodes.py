@@ -15,7 +15,7 @@ from mmrl.view.svg import number
 from mmrl.view.tabs import tabs
 from mmrl.view.text import count, esc
 
-BUDGET = 4_000_000
+BUDGET = 3_000_000
 """Characters of HTML, the videos included, for all evaluations together."""
 OPEN = 4
 """Tasks whose episodes are unfolded."""

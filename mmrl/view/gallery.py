@@ -30,8 +30,8 @@ ROWS = 8
 """Different completions shown per prompt, the best and the worst among them."""
 ASKED, LONG, LONGEST = 1500, 300, 6000
 """Characters of a question, of a completion at once, and of one that is opened; the middle of longer ones is left out."""
-BUDGET = 7_000_000
-"""Characters of HTML, the pictures included, for all steps together."""
+BUDGET = 5_000_000
+"""Bytes of HTML, the pictures included, for all steps together."""
 SMALL, WIDE, MARKED = 224, 448, 180
 """Pixels of width in which a picture is shown before it is enlarged, one that a completion draws, and one with marks."""
 COPY, LARGER = 150, 320
@@ -81,13 +81,26 @@ def _panel(rows: Sequence[Mapping[str, Any]], folder: Path, budget: int) -> str:
     for row in rows:
         groups.setdefault((row.get("task"), row.get("group")), []).append(row)
     cards: list[str] = []
-    for members in list(groups.values())[:GROUPS]:
-        card = group_card(members, Embedded(folder, budget))
-        cards.append(card)
-        budget -= len(card)
+    shown = list(groups.values())[:GROUPS]
+    for n, members in enumerate(shown):
+        if card := fitting(members, folder, budget, budget // (len(shown) - n)):
+            cards.append(card)
+            budget -= len(card.encode())
     hidden = len(groups) - len(cards)
     more = f'<p class="hint">{count(hidden, "more prompt")} of this step in {esc(folder.name)}/.</p>' if hidden else ""
     return f'<div class="groups">{"".join(cards)}</div>{more}' if cards else ""
+
+
+def fitting(members: Sequence[Mapping[str, Any]], folder: Path, budget: int, share: int, place: str = "") -> str:
+    """The card of a group in at most so many bytes, or nothing; without texts in full where these alone are more than its share.
+    folder: of the rollouts. place: as `group_card` has it."""
+    for longest in (LONGEST, LONG):
+        pictures = Embedded(folder, budget)
+        card = group_card(members, pictures, place=place, longest=longest)
+        size = len(card.encode())
+        if size <= budget and (size - (budget - pictures.left) <= share or longest == LONG):
+            return card
+    return ""
 
 
 def _watched(members: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -135,39 +148,42 @@ class _Group:
     placed: Mapping[int, _Placed]
     """Number of a picture that somebody marks -> where it is on the page."""
     pictures: Pictures
+    longest: int
+    """Characters of a completion that is opened, 0 for all; also of what was asked."""
 
     @classmethod
-    def of(cls, members: Sequence[Mapping[str, Any]], pictures: Pictures, whole: bool = False) -> _Group:
-        """whole: with all of the prompt's text."""
+    def of(cls, members: Sequence[Mapping[str, Any]], pictures: Pictures, place: str = "", longest: int = LONGEST) -> _Group:
+        """place: where on the page, if it is there more than once."""
         first, asked = members[0], _asked(members)
         messages = (first.get("messages") or [])[:asked]
         known = [mark for row in members for mark in marks.read(row.get("marks"))]
         true = [mark for mark in marks.read(first.get("marks")) if mark.of == "true"]
-        shown, placed = _shown(messages, pictures, true, {m.image for m in known if m.kind != "interval"}, _key(first))
+        marked = {mark.image for mark in known if mark.kind != "interval"}
+        shown, placed = _shown(messages, pictures, true, marked, f"{place}_{first.get('step')}_{first.get('group')}")
         return cls(
             asked=asked,
             scale=max((abs(a) for a in map(_advantage, members) if a is not None), default=0.0),
             top=max([1.0, *(abs(v) for v in map(_value, members) if v is not None)]),
             true=true,
             prompt=(
-                f"{shown}{_asking(messages, 0 if whole else ASKED)}{_answer(first.get('answer'))}"
+                f"{shown}{_asking(messages, min(longest, ASKED))}{_answer(first.get('answer'))}"
                 f'<p class="id">{esc(first.get("task", ""), 80)} {esc(first.get("prompt_id", ""), 80)}</p>'
             ),
             placed=placed,
             pictures=pictures,
+            longest=longest,
         )
 
 
-def _key(row: Mapping[str, Any]) -> str:
-    return f"{row.get('step')}_{row.get('group')}"
-
-
-def group_card(members: Sequence[Mapping[str, Any]], pictures: Pictures, links: Sequence[str] = ()) -> str:
+def group_card(
+    members: Sequence[Mapping[str, Any]], pictures: Pictures, links: Sequence[str] = (), place: str = "", longest: int = LONGEST
+) -> str:
     """A prompt with its completions, the best and the worst of them. members: the rows of one group. links: the address of each
-    alone, where there are such."""
+    alone, where there are such. place: a word that tells it from the same group elsewhere on the page. longest: characters of a
+    text that is opened."""
     members = _watched(members)
     link = dict(zip(map(id, members), links, strict=bool(links)))
-    group = _Group.of(members, pictures)
+    group = _Group.of(members, pictures, place=place, longest=longest)
     kinds = _kinds(members)
     shown = kinds if len(kinds) <= ROWS else [*kinds[: ROWS // 2], *kinds[-(ROWS // 2) :]]
     lines = [_line(row, times, group, len(shown), link=link.get(id(row), "")) for row, times in shown]
@@ -181,8 +197,8 @@ def rollout_card(row: Mapping[str, Any], members: Sequence[Mapping[str, Any]], p
     """One rollout with everything that was kept of it: all turns, and texts in full. members: the rows of its group, which its
     reward and its advantage are compared with."""
     own, *others = _watched([row, *members])
-    group = _Group.of(others or [own], pictures, whole=True)
-    return _card(group, [_line(own, 1, group, 1, whole=True)], _lesson(others), wide=True)
+    group = _Group.of(others or [own], pictures, longest=0)
+    return _card(group, [_line(own, 1, group, 1)], _lesson(others), wide=True)
 
 
 def prompt_card(row: Mapping[str, Any], pictures: Pictures) -> str:
@@ -240,7 +256,7 @@ def _asked(members: Sequence[Mapping[str, Any]]) -> int:
     return next((i for i, message in enumerate(lists[0][:common]) if message.get("role") == "assistant"), common)
 
 
-def _turns(row: Mapping[str, Any], group: _Group, among: int, whole: bool) -> str:
+def _turns(row: Mapping[str, Any], group: _Group, among: int) -> str:
     """The turns of an episode before its last, and what was answered to each, folded unless all is shown; nothing where an answer
     was all."""
     later = (row.get("messages") or [])[group.asked :]
@@ -255,10 +271,10 @@ def _turns(row: Mapping[str, Any], group: _Group, among: int, whole: bool) -> st
         paths = [str(part.get("path", "")) for part in _parts(message) if part.get("type") == "image"]
         shown = [_picture(group.pictures.still(path, among * len(later) * len(paths)), name) for path in paths]
         said = _said(message)
-        text = _text(said, 0 if whole else LONGEST // 2) if said.strip() else ""
+        text = _text(said, group.longest // 2) if said.strip() else ""
         told.append(f'<div class="turn"><b>{esc(name)}</b>{text}{_row_of(shown)}</div>')
     summary = f"{count(turns, 'turn')} before this one" if turns else "what was said to it"
-    opened = " open" if whole else ""
+    opened = "" if group.longest else " open"
     return f'<details class="turns"{opened}><summary>{summary}</summary>{"".join(told)}</details>' if told else ""
 
 
@@ -294,7 +310,7 @@ def _copy(placed: _Placed, true: Sequence[Mark], said: Sequence[Mark], area: int
     return _marked(inside, placed.still, shown, f"with what is said{overlay.told(said)}", "copy", note)
 
 
-def _line(row: Mapping[str, Any], times: int, group: _Group, among: int, whole: bool = False, link: str = "") -> str:
+def _line(row: Mapping[str, Any], times: int, group: _Group, among: int, link: str = "") -> str:
     """One completion: its reward as a bar, the turns before, what it draws, the text, then parts, length, status, advantage.
     among: so many share the room for pictures."""
     value, advantage, score = _value(row), _advantage(row), row.get("score") or {}
@@ -315,26 +331,26 @@ def _line(row: Mapping[str, Any], times: int, group: _Group, among: int, whole: 
     if link:
         facts.append(f'<a href="{esc(link)}">open</a>')
     many = f'<span class="times" title="{times} times the same">&times;{times}</span>' if times > 1 else ""
-    said = _completion(str(row.get("completion") or ""), whole)
-    if beside := _beside(row, group, LARGER if whole else COPY):
+    said = _completion(str(row.get("completion") or ""), group.longest)
+    if beside := _beside(row, group, COPY if group.longest else LARGER):
         said = f'<div class="beside"><div class="says">{beside}</div><div class="text">{said}</div></div>'
-    before = f"{_turns(row, group, 2 * among, whole)}{_drawn(row, group.pictures, among)}"
+    before = f"{_turns(row, group, 2 * among)}{_drawn(row, group.pictures, among)}"
     return (
         f'<li>{reward}<div class="wrote">{before}{said}<p class="facts">{"".join(facts)}</p></div>'
         f'<div class="side">{many}{_arrow(advantage, group.scale)}</div></li>'
     )
 
 
-def _completion(text: str, whole: bool) -> str:
-    """What was written: the thinking folded, and unless all is shown the rest cut and once more in full."""
-    if whole:
+def _completion(text: str, longest: int) -> str:
+    """What was written: the thinking folded, and unless all is shown the rest cut and once more in full, or nearly."""
+    if not longest:
         return _text(text)
     thinking, said = thought(text)
     body = esc(said, LONG) if said.strip() else "<em>nothing</em>"
     full = ""
-    if len(said) > LONG:
-        full = f'<details><summary>all {len(said):,} characters</summary><pre tabindex="0">{esc(said, LONGEST)}</pre></details>'
-    return f"{_thinking(thinking, LONGEST)}<pre>{body}</pre>{full}"
+    if len(said) > LONG and longest > LONG:
+        full = f'<details><summary>all {len(said):,} characters</summary><pre tabindex="0">{esc(said, longest)}</pre></details>'
+    return f"{_thinking(thinking, longest)}<pre>{body}</pre>{full}"
 
 
 def _text(text: str, limit: int = 0) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from mmrl.errors import UserError
 from mmrl.record import RunData, RunFolder, read_run
-from mmrl.view import episodes, evaluations
+from mmrl.view import alarms, episodes, evaluations
 from mmrl.view.catalogue import PARTS
 from mmrl.view.charts import boundaries, curves, evaluation_card, stages
 from mmrl.view.document import document
@@ -38,9 +38,9 @@ def page(run: RunData) -> str:
         _headline(run),
         evaluations.section(run),
         episodes.section(run),
+        alarms.section(run),
         curves(run.steps),
         gallery(run),
-        _errors(run.errors),
         _details(run),
     )
     written = f"Written by mmrl {esc(run.manifest.get('mmrl', ''))}. All numbers are in <code>metrics.jsonl</code>."
@@ -201,28 +201,6 @@ def _seconds(steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
             if key.startswith("time/") and key != "time/step" and isinstance(value, int | float):
                 sums[key.removeprefix("time/")] = sums.get(key.removeprefix("time/"), 0.0) + value
     return sums
-
-
-def _errors(errors: Sequence[Mapping[str, Any]]) -> str:
-    if not errors:
-        return ""
-    alike: dict[tuple[str, str], list[Any]] = {}
-    for row in errors:
-        alike.setdefault((str(row.get("where")), str(row.get("what"))), []).append(row.get("step"))
-    common = sorted(alike.items(), key=lambda item: -len(item[1]))
-    rows = []
-    for (where, what), steps in common[:50]:
-        span = esc(steps[0]) + (f" to {esc(steps[-1])}" if len(steps) > 1 else "")
-        cells = (f"{len(steps):,}", span, esc(where, 200), f"<code>{esc(what, 1000)}</code>")
-        rows.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
-    more = f'<p class="hint">{count(len(common) - 50, "more kind")} in errors.jsonl.</p>' if len(common) > 50 else ""
-    whole = ' style="white-space:nowrap"'  # a cell may break within a word
-    heads = "".join(f"<th{whole}>{name}</th>" for name in ("Times", "Steps", "Where", "What"))
-    return (
-        '<section id="errors"><h2>Errors and warnings</h2><p class="hint">From errors.jsonl; equal ones are counted together.</p>'
-        f'<div class="card scroll"><table><thead><tr>{heads}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>{more}</section>"
-    )
 
 
 def _details(run: RunData) -> str:

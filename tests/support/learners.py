@@ -26,6 +26,7 @@ from torch.distributed.tensor import DTensor
 import runs
 from mmrl import ranks
 from mmrl.errors import UserError
+from mmrl.record import read_rows
 
 MODEL = "tiny:qwen2_5_vl:hidden=32,layers=2"
 SHARES = str(Path(__file__).with_name("shares.py"))
@@ -199,7 +200,7 @@ def play(
     state = run.steps.learner.optimizer.state()
     seen |= {
         "trajectory": runs.trajectory(made.path),
-        "items": [(p.name, p.read_text()) for p in sorted((made.path / "evaluations").glob("*.jsonl"))],
+        "items": {p.name: list(read_rows(p)) for p in sorted((made.path / "evaluations").glob("*.jsonl"))},
         "notes": progress.notes,
         "errors": (made.path / "errors.jsonl").read_text() if (made.path / "errors.jsonl").exists() else "",
         "weights": {k: whole(v) for k, v in weights.items()},
@@ -317,7 +318,8 @@ def ended(processes: Sequence[subprocess.Popen[str]], folder: Path, timeout: flo
 
 def differences(one: dict[str, Any], *shares: dict[str, Any], bound: float = 1e-5, sampled: bool = True) -> list[str]:
     """What of a run alone and of one of several ranks is not the same: ids and texts that are unequal, numbers further apart than
-    the bound. sampled: all of the ids are there, which a run that was resumed has not seen."""
+    the bound. Of a wider bound the texts of evaluations are left out, which may part at any token. sampled: all of the ids are
+    there, which a run that was resumed has not seen."""
     found: list[str] = []
     ids = [one["ids"], *(share["ids"] for share in shares)] if sampled else []
     for step, (alone, *parts) in enumerate(zip(*ids, strict=True)):
@@ -331,13 +333,18 @@ def differences(one: dict[str, Any], *shares: dict[str, Any], bound: float = 1e-
 
 def _compare(one: dict[str, Any], two: dict[str, Any], bound: float, found: list[str]) -> None:
     compare(one["trajectory"], two["trajectory"], "", bound, found)
-    compare(one["items"], two["items"], "items", bound, found)
+    items = [kept["items"] if bound <= 1e-5 else _untold(kept["items"]) for kept in (one, two)]
+    compare(*items, "items", bound, found)
     for kind in ("weights", "state"):
         found += [f"{kind}: {k}" for k in one[kind].keys() ^ two[kind].keys()]
         for k in one[kind].keys() & two[kind].keys():
             apart = (one[kind][k].double() - two[kind][k].double()).abs().max().item() if one[kind][k].numel() else 0.0
             if not apart <= 10 * bound:
                 found.append(f"{kind}: {k} by {apart:.1e}")
+
+
+def _untold(items: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    return {file: [{k: v for k, v in row.items() if k != "completion"} for row in rows] for file, rows in items.items()}
 
 
 def compare(one: Any, two: Any, where: str, bound: float, found: list[str]) -> None:

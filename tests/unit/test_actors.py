@@ -463,3 +463,5 @@ def test_a_ray_of_this_machine_listens_on_loopback(ray):
     ]
     ray.kill(anyone)
     assert len(listening) > 3 and set(listening) == {"127.0.0.1"}
+    constants = ray._private.ray_constants  # and what is started later may be part of a cluster
+    assert constants.ENABLE_RAY_CLUSTER and constants.ENABLE_RAY_CLUSTERS_ENV_VAR not in os.environ

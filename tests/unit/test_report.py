@@ -513,7 +513,7 @@ def test_huge_completions_are_cut_and_the_page_stays_within_its_budget(run: RunF
         run.rollouts(
             step,
             [
-                rollout(f"{i}" * 200_000, group=g, messages=[user("which?", picture, picture, picture)])
+                rollout(f"{i}" * 200_000, group=g, messages=[user("which?", picture, picture)])
                 for g, picture in enumerate(pictures)
                 for i in range(2)
             ],
@@ -526,6 +526,24 @@ def test_huge_completions_are_cut_and_the_page_stays_within_its_budget(run: RunF
     assert "all 200,000 characters" in page.texts("summary")
     sizes = {len(a["src"] or "") for tag, a in page.elements if tag == "img"}
     assert page.count("img") > 15 and max(sizes) > 3 * min(sizes), "where there is little room they are small"
+
+
+def test_a_report_of_the_longest_texts_can_be_mailed(run: RunFolder) -> None:
+    """Texts that are six times as long in HTML, in every place that keeps one, and noise as pictures."""
+    from PIL import Image
+
+    draw, noise = random.Random(0), Image.frombytes("RGB", (256, 256), random.Random(0).randbytes(256 * 256 * 3))
+    for step in range(1, 8):
+        said = ["<think>" + '"&' * 4000 + "</think>" + "".join(draw.choices("\"'<\u4e00", k=8000)) for _ in range(64)]
+        asked = [user('"' * 9000, noise.rotate(90 * step), noise)]
+        run.rollouts(step, [rollout(text, group=i // 8, messages=asked) for i, text in enumerate(said)])
+    for step in range(1, 60):
+        run.error(step, f"stage {step}", '"' * 4000 + " (limits.blind.warn = 0.9)")
+        run.error(step, f"p{step}", "<" * step + '"' * 4000)
+    path = write_report(run.path)
+    assert path.stat().st_size < 10_000_000
+    page = page_of(run)
+    assert page.count("article", "group") > 7 * 4 and page.count("img") > 7 * 4
 
 
 def test_a_group_shows_its_best_and_worst_and_counts_equals(run: RunFolder) -> None:

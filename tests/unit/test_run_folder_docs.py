@@ -8,12 +8,13 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from safetensors.torch import load_file
 
 from mmrl.config import load_config
+from mmrl.marks import Kind, Mark, as_json
 from mmrl.record import read_rows, read_run
 
 pytestmark = pytest.mark.slow
@@ -203,6 +204,14 @@ def test_rollouts(run: Path) -> None:
         assert (run / "rollouts" / picture["path"]).is_file()
     assert [row["score"]["value"] is None for row in rows] == [row["advantage"] is None for row in rows]
     assert {row["score"]["status"] for row in rows} == {"ok", "failed"}
+
+
+def test_marks() -> None:
+    at = {"box": [0, 0, 1, 1], "point": [0, 0], "path": [0, 0, 1, 1], "grid": [1, 1], "interval": [0, 1, 2]}
+    full = as_json(Mark(kind=kind, at=at[kind], of="true", label="a", image=1, labels=["b"]) for kind in get_args(Kind))
+    assert len(full) == len(at) and {key for mark in full for key in mark} == documented("marks")
+    told = re.split("^### marks$", PAGE, flags=re.MULTILINE)[1].partition("##")[0]
+    assert all(f"`{kind}`" in told for kind in get_args(Kind))
 
 
 def test_items_of_evaluations(run: Path) -> None:
