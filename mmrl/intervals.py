@@ -15,7 +15,7 @@ def wilson(successes: float, n: int, z: float = Z) -> tuple[float, float]:
     p, zz = successes / n, z * z / n
     middle = (p + zz / 2) / (1 + zz)
     half = z * math.sqrt(p * (1 - p) / n + zz / (4 * n)) / (1 + zz)
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return 0.0 if p <= 0 else max(0.0, middle - half), 1.0 if p >= 1 else min(1.0, middle + half)  # exact at the ends
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:

@@ -1,12 +1,15 @@
-"""The figures of a step: of what was sampled and how it was scored, and how long its parts took."""
+"""The figures of a step: of what was sampled and how it was scored, how long its parts took and how much memory it had."""
 
 from __future__ import annotations
 
 import contextlib
+import resource
 import statistics
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import torch
 
@@ -27,6 +30,26 @@ class Clock:
         started = time.perf_counter()
         yield
         self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - started
+
+
+def memory(device: torch.device) -> dict[str, float]:
+    """MB that this process has: `memory/process` is resident now, `memory/gpu` the most so far that torch held on its GPU."""
+    try:
+        found = {"memory/process": int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20}
+    except FileNotFoundError:  # only Linux says what is resident now
+        found = {"memory/process": _most_resident()}
+    return found if device.type != "cuda" else {**found, "memory/gpu": torch.cuda.max_memory_allocated(device) / 2**20}
+
+
+def peak_memory(device: torch.device) -> dict[str, int]:
+    """The most so far, as the summary has it."""
+    found = {"peak_memory_mb": round(_most_resident())}
+    return found if device.type != "cuda" else {**found, "peak_gpu_memory_mb": round(memory(device)["memory/gpu"])}
+
+
+def _most_resident() -> float:
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / (2**20 if sys.platform == "darwin" else 2**10)  # bytes there, kilobytes elsewhere
 
 
 def rl_metrics(rollouts: Sequence[Rollout], scores: Sequence[Score], advantages: torch.Tensor) -> dict[str, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import resource
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from mmrl.generate.sampling import Sampling
 from mmrl.groups import Group
 from mmrl.interfaces import Task
 from mmrl.judge import Judge, lost
-from mmrl.metrics import Clock
+from mmrl.metrics import Clock, memory, peak_memory
 from mmrl.packer import packer_of
 from mmrl.policies.policy import Policy
 from mmrl.record import RunFolder
@@ -220,6 +219,7 @@ class Run:
         total = time.perf_counter() - started
         self.clock.seconds["other"] = total - sum(v for k, v in self.clock.seconds.items() if k != "other")
         metrics |= {f"time/{k}": v for k, v in self.clock.seconds.items()} | {"time/step": total} | ranks.waiting()
+        metrics |= memory(self.policy.device)
         for part, seconds in self.clock.seconds.items():
             self.at.seconds[part] = self.at.seconds.get(part, 0.0) + seconds
         self.folder.metrics(self.at.step, stage.kind, metrics)
@@ -321,13 +321,10 @@ class Run:
             }
             for name in ("before", "best", "last")
         }
-        memory = {"peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)}
-        if self.policy.device.type == "cuda":
-            memory["peak_gpu_memory_mb"] = round(torch.cuda.max_memory_allocated(self.policy.device) / 2**20)
         return (
             figures
             | {"steps": self.at.step, "best_step": self.at.best_step, "seconds": {k: round(v, 3) for k, v in seconds.items()}}
-            | memory
+            | peak_memory(self.policy.device)
         )
 
 

@@ -18,11 +18,15 @@ from mmrl.errors import UserError
 from mmrl.record import item_files, read_rows, step_entries
 from mmrl.view import alarms as alarming
 from mmrl.view import episodes as watched
+from mmrl.view import gallery
+from mmrl.view.sources import Pictures
 from mmrl.view.svg import number
 from mmrl.view.text import count, esc
 
 ITEMS = 200
 """Prompts of a comparison that are listed."""
+LONGEST = 1500
+"""Characters of what a run said to one of them."""
 ERRORS = 4 << 20
 """Bytes of `errors.jsonl` that are looked at, from its end."""
 
@@ -97,7 +101,8 @@ def compare(name: str, run: Path, other: str, folder: Path | None, steps: tuple[
         [_task(one) for one in pair.tasks],
         "Held-out figures of both runs",
     )
-    items = "".join(map(_item, pair.items[:ITEMS]))
+    pictures = rollouts.linked(name, run, "rollouts")
+    items = "".join(_item(item, pictures, n) for n, item in enumerate(pair.items[:ITEMS]))
     more = (
         f'<p class="hint">{count(len(pair.items) - ITEMS, "more prompt")}, on which they differ less.</p>'
         if len(pair.items) > ITEMS
@@ -106,7 +111,8 @@ def compare(name: str, run: Path, other: str, folder: Path | None, steps: tuple[
     differ = sum(abs(item.difference) > 1e-9 for item in pair.items)
     return (
         f"{form}{ask}{figures}<h2>Prompt by prompt</h2>"
-        f'<p class="hint">{count(len(pair.items), "prompt")} in common; the runs differ on {differ:,}, which come first.</p>'
+        f'<p class="hint">{count(len(pair.items), "prompt")} in common; the runs differ on {differ:,}, which come first. '
+        "What was asked was kept of the first record.items of each task.</p>"
         f'<ol class="pairs">{items}</ol>{more}'
     )
 
@@ -133,26 +139,21 @@ def _task(one: comparing.Comparison) -> list[str]:
     ]
 
 
-def _item(item: comparing.Item) -> str:
+def _item(item: comparing.Item, pictures: Pictures, number: int) -> str:
+    """A prompt with what both said. pictures: of the first run, which kept the prompt or didn't."""
     css = "up" if item.difference > 0 else "down" if item.difference < 0 else ""
     sides = "".join(_side(letter, row) for letter, row in (("A", item.first), ("B", item.second)))
-    answer = item.first.get("answer")
-    truth = f'<p class="answer"><span>Answer</span> <b>{esc(answer, 400)}</b></p>' if answer is not None else ""
-    return (
-        f'<li class="card pair"><p class="id">{esc(item.task, 80)} {esc(item.id, 120)}</p>'
-        f'<b class="{css}">{item.difference:+.2f}</b>{truth}'
-        f'<div class="halves">{sides}</div></li>'
-    )
+    said = f'<b class="{css}">{item.difference:+.2f}</b><div class="halves">{sides}</div>'
+    row = {**item.first, "prompt_id": item.id}
+    if not item.first.get("messages"):
+        return f'<li class="card pair">{gallery.prompt(row, pictures)}{said}</li>'
+    return f'<li class="card group wide pair">{gallery.prompt(row, pictures, f"c{number}")}<div>{said}</div></li>'
 
 
 def _side(letter: str, row: Mapping[str, Any]) -> str:
     said = row.get("completion")
-    text = (
-        f'<pre tabindex="0">{esc(said, 1500)}</pre>'
-        if isinstance(said, str)
-        else '<p class="hint">What it said was not kept.</p>'
-    )
-    return f"<div><h3>{letter}: {number(float(row['value']))}</h3>{text}</div>"
+    kept = gallery.written(said, LONGEST) if isinstance(said, str) else '<p class="hint">What it said was not kept.</p>'
+    return f"<div><h3>{letter}: {number(float(row['value']))}</h3>{kept}</div>"
 
 
 def settings(name: str, run: Path, other: str, folder: Path | None, names: Sequence[str]) -> str:

@@ -302,6 +302,13 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
             ),
             Chart(title="Seconds per step", keys=("time/*",), unit="s", stacked=True, hint="By part of the step."),
             Chart(
+                title="Memory",
+                keys=("memory/process", "memory/gpu"),
+                unit="MB",
+                zero=True,
+                hint="Of the learner's process, and the most so far that torch held on its GPU. What grows all along is a leak.",
+            ),
+            Chart(
                 title="Seconds beside the learner",
                 keys=("ahead/*",),
                 unit="s",

@@ -203,7 +203,12 @@ def rollout_card(row: Mapping[str, Any], members: Sequence[Mapping[str, Any]], p
 
 def prompt_card(row: Mapping[str, Any], pictures: Pictures) -> str:
     """A prompt alone, with its answer where it has one."""
-    return f'<article class="card"><div class="prompt">{_Group.of([row], pictures).prompt}</div></article>'
+    return f'<article class="card">{prompt(row, pictures)}</article>'
+
+
+def prompt(row: Mapping[str, Any], pictures: Pictures, place: str = "") -> str:
+    """What was asked, and its answer where it has one. place: as `group_card` has it."""
+    return f'<div class="prompt">{_Group.of([row], pictures, place).prompt}</div>'
 
 
 def _card(group: _Group, lines: Sequence[str], lesson: str, wide: bool) -> str:
@@ -271,7 +276,7 @@ def _turns(row: Mapping[str, Any], group: _Group, among: int) -> str:
         paths = [str(part.get("path", "")) for part in _parts(message) if part.get("type") == "image"]
         shown = [_picture(group.pictures.still(path, among * len(later) * len(paths)), name) for path in paths]
         said = _said(message)
-        text = _text(said, group.longest // 2) if said.strip() else ""
+        text = written(said, group.longest // 2) if said.strip() else ""
         told.append(f'<div class="turn"><b>{esc(name)}</b>{text}{_row_of(shown)}</div>')
     summary = f"{count(turns, 'turn')} before this one" if turns else "what was said to it"
     opened = "" if group.longest else " open"
@@ -344,7 +349,7 @@ def _line(row: Mapping[str, Any], times: int, group: _Group, among: int, link: s
 def _completion(text: str, longest: int) -> str:
     """What was written: the thinking folded, and unless all is shown the rest cut and once more in full, or nearly."""
     if not longest:
-        return _text(text)
+        return written(text)
     thinking, said = thought(text)
     body = esc(said, LONG) if said.strip() else "<em>nothing</em>"
     full = ""
@@ -353,7 +358,7 @@ def _completion(text: str, longest: int) -> str:
     return f"{_thinking(thinking, longest)}<pre>{body}</pre>{full}"
 
 
-def _text(text: str, limit: int = 0) -> str:
+def written(text: str, limit: int = 0) -> str:
     """What somebody said, the thinking folded. limit: characters of each, 0 for all."""
     thinking, said = thought(text)
     return f'{_thinking(thinking, limit)}<pre tabindex="0">{esc(said, limit) if said.strip() else "<em>nothing</em>"}</pre>'

@@ -208,7 +208,7 @@ class Ran:
     @property
     def steps(self):
         rows = [r for r in self.read("metrics.jsonl") if "metrics" in r]
-        return [{k: v for k, v in r["metrics"].items() if not k.startswith("time/")} for r in rows]
+        return [{k: v for k, v in r["metrics"].items() if not k.startswith(("time/", "memory/"))} for r in rows]
 
     @property
     def kinds(self):

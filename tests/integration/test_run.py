@@ -70,12 +70,14 @@ def test_a_run_leaves_everything_that_the_run_folder_promises(tmp_path):
         "time/update",
         "time/other",
         "time/step",
+        "memory/process",
     } == set(first)
     assert first["logprob_gap"] < 1e-5 and first["zero_spread_share"] == 0.0 and 0 < first["entropy"] < 6.3
     parts = sum(v for k, v in first.items() if k.startswith("time/") and k != "time/step")
     assert parts == pytest.approx(first["time/step"], rel=1e-6)
     summary = json.loads((folder.path / "summary.json").read_text())
     assert {"before", "best", "last", "seconds", "peak_memory_mb"} <= set(summary)
+    assert 50 < first["memory/process"] < 1.05 * summary["peak_memory_mb"]
     assert (
         set(summary["before"]["toy/colour"]) >= {"metric", "value", "low", "high", "n"}
         and summary["before"]["toy/colour"]["n"] == 4

@@ -51,6 +51,7 @@ def figures(step: int, steps: int, chance: random.Random) -> dict[str, float]:
     }
     times = {"process": 0.1, "generate": 2.0 + far, "judge": 0.2, "update": 1.5, "other": 0.1}
     found |= {f"time/{name}": seconds * (1 + noise) for name, seconds in times.items()}
+    found["memory/process"] = 900 + 200 * far + 20 * noise
     found["time/step"] = sum(found[f"time/{name}"] for name in times)
     for task in ("grounding", "jigsaw", "digits"):
         own = chance.gauss(0, 0.05)
@@ -124,7 +125,8 @@ def write_items(run: Path, step: int, right: float, n: int = 40) -> None:
     for i in range(n):
         value = float((i * 7 % n) < right * n)
         about = {"step": step, "task": "grounding", "split": "test", "verifier": "grounding/iou", "id": f"held-{i}"}
-        asked = [{"role": "user", "content": [{"type": "text", "text": f"Where is cup {i}?"}]}]
+        seen = {"type": "image", "path": f"media/{i % 8:064x}.png"}
+        asked = [{"role": "user", "content": [seen, {"type": "text", "text": f"Where is cup {i}?"}]}]
         row = {
             **about,
             "value": value,

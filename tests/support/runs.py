@@ -73,10 +73,11 @@ def rows(folder: RunFolder | Path) -> list[dict[str, Any]]:
 
 
 def trajectory(folder: RunFolder | Path) -> list[Any]:
-    """Everything of a run that must be reproduced bit for bit: metrics and evaluations without times, rollouts with prompts."""
+    """What of a run must be reproduced bit for bit: metrics but for times and memory, evaluations, rollouts with prompts."""
     path = folder.path if isinstance(folder, RunFolder) else folder
     steps = [
-        (r["step"], r.get("eval") or {k: v for k, v in r["metrics"].items() if not k.startswith("time/")}) for r in rows(path)
+        (r["step"], r.get("eval") or {k: v for k, v in r["metrics"].items() if not k.startswith(("time/", "memory/"))})
+        for r in rows(path)
     ]
     sampled = [json.loads(line) for f in sorted((path / "rollouts").glob("step-*.jsonl")) for line in f.read_text().splitlines()]
     return [steps, sampled]

@@ -142,7 +142,7 @@ def toy(monkeypatch):
 
 def metrics(folder):
     rows = [json.loads(line) for line in (folder.path / "metrics.jsonl").read_text().splitlines()]
-    timed = ("time/", "ahead/", "simulator/")
+    timed = ("time/", "memory/", "ahead/", "simulator/")
     return [{k: v for k, v in row["metrics"].items() if not k.startswith(timed)} for row in rows if "metrics" in row]
 
 

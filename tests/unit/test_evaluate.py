@@ -61,6 +61,7 @@ def test_the_interval_equals_scipys_and_stays_within_zero_and_one():
             assert (low, high) == pytest.approx((expected.low, expected.high), abs=1e-12)
             assert 0.0 <= low <= k / n + 1e-12 and k / n - 1e-12 <= high <= 1.0
     assert wilson(0, 0) == (0.0, 1.0)
+    assert all(wilson(0, n)[0] == 0.0 and wilson(n, n)[1] == 1.0 for n in range(1, 300)), "no rounding at the ends"
 
 
 def test_the_bounds_are_the_proportions_that_lie_z_standard_errors_away():

@@ -185,10 +185,10 @@ def test_metrics(run: Path, full: Path, acted: Path, ahead: Path) -> None:
     always, _, asked_for = re.split(r"^### Metrics$", PAGE, flags=re.MULTILINE)[1].partition("\nAn `sft` stage has ")
     assert rl == set(re.findall(r"^\| `([^`]+)` \|", always, re.MULTILINE)), "what every such step has"
     assert rl - {"answers/top_share"} < more, "its groups with spread have one answer"
-    several = {"turns/mean", "reward/world", "world/lost", "ranks/waiting"}  # nothing here has several turns, or learners
+    several = {"turns/mean", "reward/world", "world/lost", "ranks/waiting", "memory/gpu"}  # nothing here has these
     assert several | rl | beside | played | more | conditioned | distill == documented("Metrics")
-    times = {key for key in rl if key.startswith("time/")}
-    told, _, more_told = asked_for.partition(" and the times, a `distill` stage also ")
+    times = {key for key in rl if key.startswith(("time/", "memory/"))}
+    told, _, more_told = asked_for.partition(", the memory and the times, a `distill` stage also ")
     assert sft == {*re.findall("`(.+?)`", told), *times}
     assert distill == sft | set(re.findall("`(.+?)`", more_told.partition(";")[0]))
 
