@@ -169,6 +169,17 @@ def test_an_empty_list_has_no_items_to_set():
         configs.parse_config({**GOOD, "tasks": []}, ["tasks.0.weight=1"])
 
 
+@pytest.mark.parametrize(("size", "kept"), [(1, True), (configs.TINY - 1, True), (configs.TINY, False), (None, False)])
+def test_a_smoke_run_keeps_a_model_in_a_folder_that_is_small_itself(tmp_path, size, kept):
+    model = tmp_path / "model"
+    model.mkdir()
+    if size is not None:
+        with open(model / "model.safetensors", "wb") as file:
+            file.truncate(size)  # it takes no room
+    small = configs.smoke(configs.parse_config({**GOOD, "policy": {"model": str(model)}}))
+    assert (small.policy.model == str(model)) == kept
+
+
 def test_smoke_makes_any_run_small_and_local():
     config = configs.parse_config(
         {
