@@ -6,7 +6,6 @@ import json
 import os
 import random
 import re
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -315,31 +314,6 @@ def test_20_by_the_keyboard_alone(visitor: Visitor) -> None:
     page.wait_for_url(re.compile(r"/rollout\?"))
     page.keyboard.press("Tab")
     assert page.evaluate("() => document.activeElement.className") == "skip"
-
-
-def test_21_colours_are_chosen_and_kept(visitor: Visitor) -> None:
-    page = visitor.open("/")
-    ground = "() => getComputedStyle(document.body).backgroundColor"
-    light = page.evaluate(ground)
-    for _ in range(2):  # auto, light, dark
-        page.click("#theme")
-    assert page.inner_text("#theme") == "dark"
-    dark = page.evaluate(ground)
-    page = visitor.open("/alarms?run=first")
-    assert page.evaluate(ground) == dark != light
-
-
-def test_22_a_board_that_ends_and_comes_back(chromium: Any, runs: Path, tmp_path: Path) -> None:
-    with board(runs, tmp_path / "caches") as served:
-        visitor = Visitor(chromium, served.address)
-        page = visitor.open("/curves?run=first", CHARTS)
-        served.process.send_signal(signal.SIGINT)
-        page.wait_for_function("() => document.querySelector('#live').textContent.includes('not live')")
-        assert page.locator("#curves canvas").count() >= 3, "what was read stays"
-        port = served.port
-    with board(runs, tmp_path / "caches", "--port", str(port)):
-        page.wait_for_function("() => !document.querySelector('#live').textContent.includes('not live')", timeout=20_000)
-    visitor.context.close()
 
 
 PAGES = (

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import pytest
 from boards import board
 from browsers import no_browser
-from long_runs import evaluation, figures, write_run
+from long_runs import evaluation, figures, write_items, write_run
 
 from mmrl.view.svg import number
 
@@ -34,6 +34,12 @@ def runs(tmp_path_factory):
             row["metrics"][HOSTILE] = 1.0
         else:
             row["eval"]["task"] = HOSTILE
+    for run in (folder / "short", hostile):
+        write_items(run, 20, 0.5)
+    items = hostile / "evaluations" / "step-000020.jsonl"
+    items.write_text(
+        items.read_text().replace("answer 1", HOSTILE.replace("'", "")).replace("Where is", HOSTILE.replace("'", ""))
+    )
     (hostile / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for file in (hostile / "rollouts").glob("*.jsonl"):
         file.write_text(re.sub(r"<think>", HOSTILE.replace("'", ""), file.read_text()))
@@ -102,14 +108,11 @@ NAMELESS = """() => [...document.querySelectorAll("a[href], button, input:not([t
 
 ADDRESSES = [
     "/",
-    "/curves?run=long&run=short",
-    "/rollouts?run=long",
-    "/rollout?run=long&id=400.3",
-    "/episodes?run=long",
-    "/alarms?run=hostile",
-    "/compare?run=long",
-    "/settings?run=long&with=short",
     "/rollouts?run=hostile",
+    "/rollout?run=hostile&id=10.3",
+    "/alarms?run=hostile",
+    "/compare?run=hostile&with=short",
+    "/settings?run=hostile&with=short",
     "/curves?run=hostile&x=time&y=log&step=3",
 ]
 
