@@ -14,7 +14,7 @@ from mmrl.board.index import located
 from mmrl.board.places import NotThere
 from mmrl.board.search import Wanted
 from mmrl.record import step_entries
-from mmrl.view import gallery, overlay
+from mmrl.view import cards, overlay
 from mmrl.view.sources import Linked
 from mmrl.view.text import count
 
@@ -38,14 +38,14 @@ def listed(name: str, run: Path, wanted: Wanted) -> str:
             found = search.search(db, wanted, PAGE)
             groups, after = [search.members(db, run, group) for group in found.groups], found.after
             said = "" if wanted.after else _said(db, wanted)
-    cards = [card(name, run, members) for members in groups if members]
-    return pages.groups(cards, name, wanted, after, said, overlay.legend("".join(cards)))
+    shown = [card(name, run, members) for members in groups if members]
+    return pages.groups(shown, name, wanted, after, said, overlay.legend("".join(shown)))
 
 
 def card(name: str, run: Path, members: Sequence[Member], place: str = "") -> str:
     """A group, each of its rollouts with a link to it alone. place: where on the page, if it is there more than once."""
     links = [pages.address("/rollout", run=name, id=f"{row['step']}.{line}") for line, row in members]
-    return gallery.group_card([row for _, row in members], linked(name, run, "rollouts"), links, place)
+    return cards.group_card([row for _, row in members], linked(name, run, "rollouts"), links, place)
 
 
 def linked(name: str, run: Path, folder: str) -> Linked:
@@ -72,7 +72,7 @@ def alone(name: str, run: Path, place: str) -> tuple[str, str]:
     if row is None:
         raise NotThere(f"step {step} of {name} has no rollout {line}")
     members = [(n, other) for n, other in rows if (other.get("task"), other.get("group")) == (row.get("task"), row.get("group"))]
-    body = gallery.rollout_card(row, [other for _, other in members], linked(name, run, "rollouts"))
+    body = cards.rollout_card(row, [other for _, other in members], linked(name, run, "rollouts"))
     numbers = [number for number, _ in rows]
     at = numbers.index(line)
     around = [

@@ -17,8 +17,8 @@ from mmrl.board.state import State, tail
 from mmrl.errors import UserError
 from mmrl.record import item_files, read_rows, step_entries
 from mmrl.view import alarms as alarming
+from mmrl.view import cards
 from mmrl.view import episodes as watched
-from mmrl.view import gallery
 from mmrl.view.sources import Pictures
 from mmrl.view.svg import number
 from mmrl.view.text import count, esc
@@ -57,9 +57,9 @@ def alarms(name: str, run: Path) -> str:
 
 def _alarm(name: str, run: Path, alarm: alarming.Alarm, number: int, db: sqlite3.Connection | None) -> str:
     groups = [] if db is None else search.witnesses(db, run, alarm)
-    cards = [rollouts.card(name, run, members, place=f"a{number}") for members in groups]
+    shown = [rollouts.card(name, run, members, place=f"a{number}") for members in groups]
     step = groups[0][0][1]["step"] if groups else None
-    return alarming.card(alarm, cards, step, address("/curves", run=name, step=alarm.steps[0]) if alarm.steps else "")
+    return alarming.card(alarm, shown, step, address("/curves", run=name, step=alarm.steps[0]) if alarm.steps else "")
 
 
 def episodes(name: str, run: Path) -> str:
@@ -146,13 +146,13 @@ def _item(item: comparing.Item, pictures: Pictures, number: int) -> str:
     said = f'<b class="{css}">{item.difference:+.2f}</b><div class="halves">{sides}</div>'
     row = {**item.first, "prompt_id": item.id}
     if not item.first.get("messages"):
-        return f'<li class="card pair">{gallery.prompt(row, pictures)}{said}</li>'
-    return f'<li class="card group wide pair">{gallery.prompt(row, pictures, f"c{number}")}<div>{said}</div></li>'
+        return f'<li class="card pair">{cards.prompt(row, pictures)}{said}</li>'
+    return f'<li class="card group wide pair">{cards.prompt(row, pictures, f"c{number}")}<div>{said}</div></li>'
 
 
 def _side(letter: str, row: Mapping[str, Any]) -> str:
     said = row.get("completion")
-    kept = gallery.written(said, LONGEST) if isinstance(said, str) else '<p class="hint">What it said was not kept.</p>'
+    kept = cards.written(said, LONGEST) if isinstance(said, str) else '<p class="hint">What it said was not kept.</p>'
     return f"<div><h3>{letter}: {number(float(row['value']))}</h3>{kept}</div>"
 
 

@@ -14,9 +14,10 @@ from mmrl.media import load_image
 from mmrl.survey import Looked, Tried
 from mmrl.video import of_clip
 from mmrl.view import films, overlay
+from mmrl.view.cards import group_card, prompt_card
 from mmrl.view.document import document
 from mmrl.view.figures import Figure, cards
-from mmrl.view.gallery import BUDGET, group_card, prompt_card
+from mmrl.view.gallery import BUDGET
 from mmrl.view.sources import Embedded
 from mmrl.view.text import esc
 

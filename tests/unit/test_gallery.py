@@ -13,7 +13,7 @@ from mmrl import Mark, files, user
 from mmrl.clips import Footage
 from mmrl.marks import as_json
 from mmrl.record import RunFolder, read_rows
-from mmrl.view import gallery, overlay
+from mmrl.view import cards, gallery, overlay
 from mmrl.view.report import write_report
 from mmrl.view.sources import Embedded, Linked, Still
 from pages import Page, assert_self_contained, page_of
@@ -54,7 +54,7 @@ def kept(run, *rows, step=1):
 
 def card(run, *rows, pictures=None):
     found, folder = kept(run, *rows)
-    return gallery.group_card(found, pictures or Embedded(folder, 1_000_000))
+    return cards.group_card(found, pictures or Embedded(folder, 1_000_000))
 
 
 def groups(html):
@@ -169,7 +169,7 @@ def test_hostile_labels_are_text(run):
 @pytest.mark.parametrize("damaged", ["x", 3, {"kind": "box"}, [1, None, {"kind": "box", "of": "said", "at": ["a"] * 4}]])
 def test_damaged_marks_leave_the_rest_of_a_card(run, damaged):
     found, folder = kept(run, row("a", [TRUE, SAID]), row("b", [TRUE]))
-    whole, without = (gallery.group_card([found[0], {**found[1], "marks": m}], Embedded(folder, 10**6)) for m in (damaged, []))
+    whole, without = (cards.group_card([found[0], {**found[1], "marks": m}], Embedded(folder, 10**6)) for m in (damaged, []))
     assert whole == without
 
 
@@ -228,7 +228,7 @@ def test_a_report_of_many_marks_keeps_its_budget(run):
 def test_cards_need_no_style_of_their_own(run):
     found, folder = kept(run, row("a" * 500, [TRUE, SAID]), row("<think>hm</think>b", [TRUE, SAID], advantage=-1))
     pictures = Embedded(folder, 10**6)
-    for html in (gallery.group_card(found, pictures), gallery.rollout_card(found[0], found, pictures)):
+    for html in (cards.group_card(found, pictures), cards.rollout_card(found[0], found, pictures)):
         assert " style=" not in html and "<style" not in html and "<script" not in html
 
 
@@ -261,36 +261,36 @@ def test_one_rollout_has_all_of_its_text_and_turns(run):
     long, question = "word " * 5000, "Which? " * 1000
     found, folder = kept(run, turns("<think>one</think>t1", "t2", f"<think>deep</think>{long}"), turns("x1", "the end"))
     found = [{**one, "messages": [user(question), *one["messages"][1:]]} for one in found]
-    html = gallery.rollout_card(found[0], found, Embedded(folder, 10**6))
+    html = cards.rollout_card(found[0], found, Embedded(folder, 10**6))
     page = Page(html)
     assert page.texts("pre") == ["one", "t1", "That was t1.", "t2", "That was t2.", "deep", long]
     assert "left out" not in html and question.strip() in html
     opened = [a["class"] for tag, a in page.elements if tag == "details" and "open" in a]
     assert opened == ["turns"], "the turns are open, the thinking is folded"
     assert "the end" not in html and html.count("<li>") == 1
-    few = gallery.group_card(found, Embedded(folder, 10**6))
+    few = cards.group_card(found, Embedded(folder, 10**6))
     assert "all 25,000 characters" in few and "characters left out" in few
 
 
 def test_one_rollout_is_compared_with_its_group(run):
     found, folder = kept(run, row("a", [TRUE, SAID], advantage=1.0, reward=2.0), row("b", [TRUE], advantage=4.0, reward=4.0))
-    html = gallery.rollout_card(found[0], found, Embedded(folder, 10**6))
+    html = cards.rollout_card(found[0], found, Embedded(folder, 10**6))
     assert re.findall(r'<rect class="(\w*)" x="(\d+)" width="(\d+)"', html) == [("", "0", "50"), ("up", "50", "12")]
-    alone = gallery.rollout_card(found[0], [], Embedded(folder, 10**6))
+    alone = cards.rollout_card(found[0], [], Embedded(folder, 10**6))
     assert re.findall(r'<rect class="(\w*)" x="(\d+)" width="(\d+)"', alone) == [("", "0", "100"), ("up", "50", "50")]
-    group = gallery.group_card(found, Embedded(folder, 10**6))
+    group = cards.group_card(found, Embedded(folder, 10**6))
     widths, in_group = ([int(w) for w in re.findall(r'viewBox="0 0 200 100" width="(\d+)"', one)] for one in (html, group))
     assert widths[0] == in_group[0] and widths[1] > 2 * in_group[1] - 5, "what is said is larger where it is alone"
 
 
 def test_each_rollout_has_a_link_where_there_are_such(run):
     found, folder = kept(run, row("a", advantage=1.0), row("b", advantage=2.0), row("b", advantage=2.0))
-    html = gallery.group_card(found, Embedded(folder, 10**6), links=["/r?a=1&b=2", "/r?b", "/r?c"])
+    html = cards.group_card(found, Embedded(folder, 10**6), links=["/r?a=1&b=2", "/r?b", "/r?c"])
     assert [a["href"] for tag, a in Page(html).elements if tag == "a"] == ["/r?b", "/r?a=1&b=2"], "of equal ones the first"
     with pytest.raises(ValueError):
-        gallery.group_card(found, Embedded(folder, 10**6), links=["/r?a"])
+        cards.group_card(found, Embedded(folder, 10**6), links=["/r?a"])
     hostile = [{**one, "link": "javascript:alert(1)"} for one in found]
-    assert "javascript" not in gallery.group_card(hostile, Embedded(folder, 10**6))
+    assert "javascript" not in cards.group_card(hostile, Embedded(folder, 10**6))
 
 
 # -- where pictures come from -------------------------------------------------------------------------------------------
@@ -299,11 +299,11 @@ def test_each_rollout_has_a_link_where_there_are_such(run):
 def test_linked_pictures_are_the_same_cards_without_the_data(run):
     found, folder = kept(run, row("a", [TRUE, SAID]), row("b", [TRUE], messages=[user("?", Image.new("RGB", (9, 9)))]))
     linked = Linked(folder, lambda path: f"/media?path={path}&run=x", str)
-    html = gallery.group_card(found[:1], linked)
+    html = cards.group_card(found[:1], linked)
     (src,) = [a["href"] for tag, a in Page(html).elements if tag == "image"]
     path = found[0]["messages"][0]["content"][0]["path"]
     assert src == f"/media?path={path}&run=x" and "data:" not in html
-    embedded = gallery.group_card(found[:1], Embedded(folder, 10**6))
+    embedded = cards.group_card(found[:1], Embedded(folder, 10**6))
     assert re.sub(r'href="data:[^"]*"', "", embedded) == re.sub(r'href="/media[^"]*"', "", html)
     assert linked.still(path) == Still(f"/media?path={path}&run=x", 200, 100)
 
@@ -356,4 +356,4 @@ def test_rows_are_json_like_those_that_a_run_keeps(run):
     """A card is made of what is read, and of nothing else."""
     found, folder = kept(run, row("a", [TRUE, SAID]))
     again = [json.loads(files.line(one)) for one in found]
-    assert gallery.group_card(again, Embedded(folder, 10**6)) == gallery.group_card(found, Embedded(folder, 10**6))
+    assert cards.group_card(again, Embedded(folder, 10**6)) == cards.group_card(found, Embedded(folder, 10**6))

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from mmrl import UserError, files, user
 from mmrl.cli import main
 from mmrl.record import RunFolder
-from mmrl.view import catalogue, charts, gallery, svg, text
+from mmrl.view import cards, catalogue, charts, gallery, svg, text
 from mmrl.view.report import write_report
 from mmrl.view.sources import Embedded
 from pages import Page, assert_self_contained, page_of
@@ -521,7 +521,7 @@ def test_huge_completions_are_cut_and_the_page_stays_within_its_budget(run: RunF
     path = write_report(run.path)
     assert 2_000_000 < path.stat().st_size < gallery.BUDGET + 1_000_000
     page = Page(path.read_text())
-    assert max(map(len, page.texts("pre"))) == gallery.LONGEST // 2
+    assert max(map(len, page.texts("pre"))) == cards.LONGEST // 2
     assert any("194,000 characters left out" in words for words in page.texts("em"))
     assert "all 200,000 characters" in page.texts("summary")
     sizes = {len(a["src"] or "") for tag, a in page.elements if tag == "img"}
@@ -628,7 +628,7 @@ def test_examples_in_a_prompt_are_no_turns(run: RunFolder) -> None:
     ],
 )
 def test_what_verifiers_say_alike_is_told_once(detail: str, names: list[str], said: str) -> None:
-    assert gallery._merged(detail, names) == said
+    assert cards._merged(detail, names) == said
 
 
 @pytest.mark.parametrize(
@@ -655,7 +655,7 @@ def test_what_a_group_taught_is_told_by_its_advantages(
 
 def test_rows_without_advantages_teach_what_nobody_knows() -> None:
     rows = [{key: value for key, value in rollout().items() if key != "advantage"}] * 2
-    assert gallery._lesson(rows) == ""
+    assert cards._lesson(rows) == ""
 
 
 def test_completions_that_the_policy_did_not_write_alone_say_so(run: RunFolder) -> None:
@@ -711,14 +711,14 @@ def test_a_drawn_picture_is_as_large_as_there_is_room_for(tmp_path: Path) -> Non
     noise.save(tmp_path / "media" / "a.png")
 
     def shown(room: int) -> tuple[int, int]:
-        html = gallery._drawn({"shows": "media/a.png"}, Embedded(tmp_path, 8 * room), 4)
+        html = cards._drawn({"shows": "media/a.png"}, Embedded(tmp_path, 8 * room), 4)
         (data,) = re.findall('base64,([^"]+)', html)
         assert len(data) <= room and 'width="448"' in html
         with Image.open(io.BytesIO(base64.b64decode(data))) as image:
             return image.size
 
     assert [shown(room)[0] for room in (2_000_000, 200_000, 100_000, 30_000)] == [1600, 1120, 448, 224]
-    assert gallery._drawn({"shows": "media/a.png"}, Embedded(tmp_path, 1000), 1).count("left out for size: media/a.png") == 1
+    assert cards._drawn({"shows": "media/a.png"}, Embedded(tmp_path, 1000), 1).count("left out for size: media/a.png") == 1
 
 
 def test_what_came_of_episodes_has_charts_of_its_own() -> None:
