@@ -166,7 +166,7 @@ TINY = 64 << 20
 """Bytes of weights up to which a smoke run keeps a model."""
 
 
-def _is_tiny(model: str) -> bool:
+def is_tiny(model: str) -> bool:
     """Whether a smoke run can take this model: one that is made on the spot, or a folder with small weights."""
     return model.startswith("tiny:") or 0 < sum(file.stat().st_size for file in Path(model).glob("*.safetensors")) < TINY
 
@@ -174,7 +174,7 @@ def _is_tiny(model: str) -> bool:
 def smoke(config: RunConfig) -> RunConfig:
     """The same run in seconds: a tiny model, two steps a stage, few prompts. It shows that it works, not that it learns."""
     data = config.model_dump(mode="json", exclude_unset=True)  # an algorithm's own defaults may still fill in
-    if config.policy.kind not in ("small", "residual") and not _is_tiny(config.policy.model):
+    if config.policy.kind not in ("small", "residual") and not is_tiny(config.policy.model):
         tiny = "tiny:pi0" if config.policy.kind == "pi0" else "tiny:qwen2_5_vl"
         data["policy"] |= {"model": tiny, "dtype": "float32", "trust_remote_code": False}
         for stage in data["stages"]:  # patterns of names are about layers that the tiny model hasn't

@@ -7,9 +7,10 @@ import errno
 import json
 import math
 import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from mmrl.errors import UserError
 
@@ -56,6 +57,22 @@ def line(row: Mapping[str, Any]) -> bytes:
 def pretty(values: Mapping[str, Any]) -> bytes:
     """A whole JSON file, for people too."""
     return json.dumps(plain(values), allow_nan=False, indent=2).encode() + b"\n"
+
+
+def opened(path: Path) -> BinaryIO:
+    """A file of a run folder, to be read. OSError for what is none: a pipe, which would be waited for, a device, or a link, which
+    may lead anywhere."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no plain file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def contents(path: Path) -> bytes:
+    """All of such a file."""
+    with opened(path) as file:
+        return file.read()
 
 
 def append(path: Path, data: bytes) -> None:

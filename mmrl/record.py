@@ -21,7 +21,7 @@ from typing import Any
 
 from mmrl import episodes, files
 from mmrl.errors import UserError
-from mmrl.files import plain
+from mmrl.files import contents, plain
 from mmrl.kept import DRAWN_PIXELS, VIEW_PIXELS, placed, view_png, view_webp
 from mmrl.targets import is_finite
 from mmrl.video import of_clip
@@ -32,7 +32,7 @@ MAY_CHANGE = ("runs", "judge", "train", "compute", "checkpoint", "record", "limi
 """Sections of the run file that a resumed run may have otherwise: they don't change what is learned."""
 FIXED = ("compute.sampler", "compute.staleness")
 """Keys of them that do: samplers draw otherwise, and what is stale is other prompts' answers."""
-_STEP = re.compile(r"step-(\d{6,})(?:\.jsonl)?")
+_STEP = re.compile(r"step-(\d{6,12})(?:\.jsonl)?")
 
 
 class RunFolder:
@@ -264,9 +264,12 @@ def read_run(path: str | os.PathLike[str]) -> RunData:
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a JSONL file; none when there is no file. A last line that was cut off by a kill is left out."""
-    if not path.exists():
+    try:
+        lines = contents(path).split(b"\n")
+    except FileNotFoundError:
         return []
-    lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
     while lines and not lines[-1].strip():
         lines.pop()
     rows = []
@@ -311,8 +314,10 @@ def is_row(row: Any) -> bool:
     if not isinstance(row.get("messages", []), list):
         return False
     timed = "metrics" in row or "eval" in row
-    whole = "eval" not in row or {"task", "split", "metric", "value", "low", "high", "n"} <= row["eval"].keys()
-    return whole and (not timed or isinstance(row.get("time"), int | float))
+    figure = row.get("eval", {})
+    whole = "eval" not in row or {"value", "low", "high", "n"} <= figure.keys()
+    named = "eval" not in row or all(isinstance(figure.get(key), str) for key in ("task", "split", "metric"))
+    return whole and named and (not timed or (isinstance(time := row.get("time"), int | float) and abs(time) < 1e15))
 
 
 def step_of(path: Path) -> int:
@@ -344,8 +349,11 @@ def _check_run(path: Path) -> None:
 
 
 def is_run(path: Path) -> bool:
-    """Whether the folder is a run's."""
-    return all((path / name).is_file() for name in ("config.toml", "manifest.json")) and not path.is_symlink()
+    """Whether the folder is a run's, and may be looked into."""
+    try:
+        return all((path / name).is_file() for name in ("config.toml", "manifest.json")) and not path.is_symlink()
+    except PermissionError:
+        return False
 
 
 def refuse_used(path: Path, asked: str = "") -> None:
@@ -368,7 +376,7 @@ def refuse_used(path: Path, asked: str = "") -> None:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(contents(path))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
     if not isinstance(found, dict):
@@ -378,8 +386,8 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return tomllib.loads(contents(path).decode())
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
 
 

@@ -47,7 +47,7 @@ class Board:
         path = self.places.run(name)
         try:
             found = state(name, path)
-        except OSError:
+        except FileNotFoundError:
             raise NotThere(f"the folder of {name} has vanished") from None
         self.hub.ask(name, seconds)
         return name, path, found
@@ -120,7 +120,7 @@ def answered(answer: Callable[[Board, Request], Response], board: Board, request
 def _states(board: Board) -> list[State]:
     found = []
     for name in board.places.names():
-        with contextlib.suppress(OSError, NotThere):  # it vanished in this moment
+        with contextlib.suppress(FileNotFoundError, NotThere):  # it vanished in this moment
             found.append(state(name, board.places.run(name)))
     return found
 
@@ -146,9 +146,11 @@ def _curves(board: Board, request: Request) -> Response:
 def _rollouts(board: Board, request: Request) -> Response:
     run, path, found = board.run(request)
     wanted = Wanted.of(request.query_params)
-    return _shown(
-        "rollouts", run, found, pages.filters(run, wanted, *rollouts.choices(path)) + rollouts.listed(run, path, wanted)
-    )
+    return _shown("rollouts", run, found, pages.filters(run, wanted, *rollouts.choices(path)) + _listed(board, run, path, wanted))
+
+
+def _listed(board: Board, run: str, path: Path, wanted: Wanted) -> str:
+    return rollouts.listed(run, path, wanted, board.hub.gone.get(run, ""))
 
 
 def _rollout(board: Board, request: Request) -> Response:
@@ -189,7 +191,7 @@ def _part_row(board: Board, request: Request) -> Response:
 
 def _part_groups(board: Board, request: Request) -> Response:
     run, path, _ = board.run(request)
-    return HTMLResponse(rollouts.listed(run, path, Wanted.of(request.query_params)))
+    return HTMLResponse(_listed(board, run, path, Wanted.of(request.query_params)))
 
 
 # -- figures ------------------------------------------------------------------------------------------------------------
@@ -243,6 +245,8 @@ def _live(board: Board, request: Request) -> Response:
             board.places.run(name)
     except NotThere as error:
         return JSONResponse({"error": str(error)}, 404)
+    if board.hub.is_full:
+        return JSONResponse({"error": "too many pages are open: close some"}, 503)
 
     async def events() -> AsyncIterator[str]:
         yield "retry: 2000\n\n"

@@ -9,6 +9,7 @@ from typing import Any
 
 from mmrl import comparison
 from mmrl.comparison import Comparison, Measured
+from mmrl.view import sound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +43,11 @@ def pair(first: Path, second: Path, steps: tuple[str, str] = ("last", "last")) -
     runs = comparison.measured(first, steps[0], None), comparison.measured(second, steps[1], None)
     tasks, _ = comparison.compared(runs)
     known = {task.task for task in tasks}
-    other = {(row["task"], row["id"]): row for row in runs[1].rows}
+    first_rows, second_rows = ([sound.row(sound.plain(row)) or row for row in one.rows] for one in runs)
+    other = {(row["task"], row["id"]): row for row in second_rows}
     items = [
         Item(task=row["task"], id=row["id"], first=row, second=other[row["task"], row["id"]])
-        for row in runs[0].rows
+        for row in first_rows
         if row["task"] in known and (row["task"], row["id"]) in other
     ]
     return Pair(runs=runs, tasks=tasks, items=sorted(items, key=lambda one: -abs(one.difference)))

@@ -15,6 +15,8 @@ from mmrl.board.columns import Columns
 from mmrl.board.places import index_file
 from mmrl.board.sketch import drawn, sketch
 from mmrl.board.state import State
+from mmrl.files import contents
+from mmrl.view import sound
 from mmrl.view.charts import arranged, name_of
 
 POINTS = 800
@@ -109,6 +111,6 @@ def stages(run: Path) -> list[dict[str, Any]]:
 def config(run: Path) -> Mapping[str, Any]:
     """The resolved run file; empty where it can't be read."""
     try:
-        return tomllib.loads((run / "config.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return sound.config(tomllib.loads(contents(run / "config.toml").decode()))
+    except (OSError, ValueError, RecursionError):
         return {}

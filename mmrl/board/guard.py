@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from collections.abc import Mapping
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -26,7 +26,7 @@ HEADERS: Mapping[str, str] = {
 def is_loopback(host: str) -> bool:
     """Whether an address is of this machine alone."""
     try:
-        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 
@@ -69,24 +69,22 @@ class Guard:
         if not any(name == "token" and _same(value, self.token) for name, value in fields):
             return PlainTextResponse("the board needs its token: open the address that `mmrl board` printed\n", 403)
         rest = urlencode([(name, value) for name, value in fields if name != "token"])
-        answer = RedirectResponse(scope["path"] + (f"?{rest}" if rest else ""), 303)
+        path = "/" + scope["path"].lstrip("/\\")  # with two of them it would be an address elsewhere
+        answer = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
         answer.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
         return answer
 
 
 def _host(header: str) -> str:
-    """`localhost:8420` -> `localhost`."""
-    if header.startswith("["):
-        return header.partition("]")[0] + "]"
-    return header.partition(":")[0]
+    """`localhost:8420` -> `localhost`, `[::1]:8420` -> `::1`; empty for what is no such header."""
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9A-Za-z.-]+))(?::\d{1,5})?", header)
+    return (match[1] or match[2]) if match else ""
 
 
 def _cookie(header: str) -> str:
-    try:
-        found = SimpleCookie(header).get(COOKIE)
-    except CookieError:
-        return ""
-    return found.value if found else ""
+    """Ours, whatever others of this machine have set."""
+    pairs = (one.strip().partition("=") for one in header.split(";"))
+    return next((value for name, _, value in pairs if name == COOKIE), "")
 
 
 def _same(given: str, token: str) -> bool:

@@ -18,6 +18,10 @@ KEPT = 120.0
 """Seconds that a run is watched on after somebody asked for it."""
 ALIVE = 15.0
 """Seconds between two signs of life to a page."""
+PAGES = 200
+"""Open pages that are told what is new; each costs a little of every message."""
+AGAIN = 0.5
+"""Seconds until a watcher that ended by itself is followed by another."""
 MOST = 1000
 """Messages that wait for a slow page; it is told to read again when there are more."""
 
@@ -38,13 +42,18 @@ class Hub:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self.ordered = b""
+        self.ending = False
 
     def start(self) -> None:
         """Begin to watch; in the event loop."""
         self.loop = asyncio.get_running_loop()
+        self._watch()
+
+    def _watch(self) -> None:
         command = [sys.executable, "-m", "mmrl.board.watching", str(self.places.folder)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
+        self.ordered = b""
         self._order()
 
     def end(self) -> None:
@@ -57,6 +66,7 @@ class Hub:
             queue.put_nowait(END)
 
     def stop(self) -> None:
+        self.ending = True
         if self.process:
             assert self.process.stdin
             with contextlib.suppress(BrokenPipeError):
@@ -74,6 +84,11 @@ class Hub:
             event = self.ready.setdefault(run, threading.Event())
         self._order()
         event.wait(seconds)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many pages are open that no other can be told what is new."""
+        return len(self.pages) >= PAGES
 
     async def news(self, runs: Iterable[str]) -> AsyncIterator[dict[str, Any] | None]:
         """What is new of these runs, or of the list of runs; None now and then, as a sign of life."""
@@ -128,6 +143,10 @@ class Hub:
                     self.ordered = b""
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self.loop.call_soon_threadsafe(self._tell, message)
+        process.wait()
+        time.sleep(AGAIN)
+        if not self.ending:  # it was killed: nobody would be told anything any more
+            self._watch()
 
     def _tell(self, message: dict[str, Any]) -> None:
         with self.lock:

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from mmrl.board.columns import Columns, number
-from mmrl.record import is_row, step_entries
+from mmrl.files import contents, opened
+from mmrl.record import step_entries
+from mmrl.view.sound import parsed
 
 VERSION = 3
 """Of the tables below: an index of another version is made again."""
@@ -94,7 +96,7 @@ class Index:
 
     def _identity(self) -> str:
         """What tells a run from another one of the same name."""
-        return (self.run / "manifest.json").read_text(encoding="utf-8", errors="replace")
+        return contents(self.run / "manifest.json").decode(errors="backslashreplace")
 
     @staticmethod
     def _set(db: sqlite3.Connection, **facts: Any) -> None:
@@ -256,7 +258,7 @@ def _words(row: Mapping[str, Any]) -> str:
 
 def read_lines(path: Path, at: int) -> tuple[list[dict[str, Any]], int, int]:
     """The whole rows of a JSONL file from a byte on, some of many; how many lines were none; and where to go on."""
-    with open(path, "rb") as file:
+    with opened(path) as file:
         file.seek(at)
         data = file.read(READ)
         while data and b"\n" not in data and (more := file.read(READ)) and len(data) < LONGEST:
@@ -274,18 +276,9 @@ def read_lines(path: Path, at: int) -> tuple[list[dict[str, Any]], int, int]:
     return rows, broken, at + end
 
 
-def parsed(line: bytes) -> dict[str, Any] | None:
-    """A line as a row; None for one that is torn or is none."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row if is_row(row) else None
-
-
 def located(path: Path) -> Iterator[tuple[int, int, dict[str, Any] | None]]:
     """(byte, length, row) of each line of a file of rollouts; None for a row that can't be read."""
-    with open(path, "rb") as file:
+    with opened(path) as file:
         at = 0
         for line in file:
             if line.strip():

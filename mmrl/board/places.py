@@ -20,6 +20,10 @@ MEDIA = re.compile(
 """Files of a run folder that are pictures or videos, by the names that `record` makes."""
 
 
+PARTS = ("rollouts", "rollouts/media", "evaluations", "episodes")
+"""Folders of a run whose files are shown."""
+
+
 class NotThere(Exception):
     """What was asked for is not among what may be shown. Says so in one line."""
 
@@ -43,7 +47,7 @@ class Places:
 
     def names(self) -> list[str]:
         """The runs, by their path below the folder; `.` where the folder itself is one's."""
-        return sorted(self._found(self.folder, DEPTH))
+        return sorted(name for name in self._found(self.folder, DEPTH) if _has_address(name))
 
     def _found(self, folder: Path, depth: int) -> Iterator[str]:
         if is_run(folder):
@@ -67,10 +71,13 @@ class Places:
         path = self.folder / name
         try:
             inside = path.resolve(strict=True) == path and is_run(path)
-        except OSError:
+        except (OSError, ValueError):
             inside = False
         if not inside:
             raise NotThere(f"there is no run {name!r:.200} here; it may have been moved or removed")
+        for part in PARTS:
+            if (path / part).is_symlink():
+                raise NotThere(f"{part}/ of {name} is a link, which is not followed: it may lead out of the runs")
         return path
 
     def media(self, name: str, path: str) -> Path:
@@ -84,6 +91,14 @@ class Places:
         except OSError:
             pass
         raise NotThere(f"{path} is missing from {name}")
+
+
+def _has_address(name: str) -> bool:
+    """Whether a name can be told to a browser: not one whose bytes are no text."""
+    try:
+        return bool(name.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def index_file(run: Path) -> Path:

@@ -26,14 +26,16 @@ Member = tuple[int, dict[str, Any]]
 """(line, row) of a step's file."""
 
 
-def listed(name: str, run: Path, wanted: Wanted) -> str:
-    """A page of groups as HTML."""
+def listed(name: str, run: Path, wanted: Wanted, why: str = "") -> str:
+    """A page of groups as HTML. why: there is no index, where that is known."""
     with reading(run) as db:
         newest = not wanted.narrow and not wanted.after and wanted.sort == "newest"
         if db is None or (newest and not _has_newest(db)):
-            steps = recorded(run)
-            groups, after = _unindexed(run, steps), ""  # the newest are at hand before the index is
-            said = f"The newest of {count(len(steps), 'recorded step')}; they are still being indexed." if steps else ""
+            steps, after = recorded(run), ""
+            groups = [] if wanted.narrow else _unindexed(run, steps)  # the newest are at hand before the index is
+            what = f"Of {count(len(steps), 'recorded step')} " + ("none can be searched" if wanted.narrow else "the newest")
+            until = f"they can't be indexed: {why}" if why else "they are still being indexed"
+            said = f"{what}; {until}." if steps else ""
         else:
             found = search.search(db, wanted, PAGE)
             groups, after = [search.members(db, run, group) for group in found.groups], found.after

@@ -10,9 +10,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from mmrl.board.index import parsed
+from mmrl.files import opened
 from mmrl.view import alarms
 from mmrl.view.alarms import Alarm
+from mmrl.view.sound import parsed
 
 SORTS = ("newest", "oldest", "best", "worst")
 STATUSES = ("finished", "truncated", "failed")
@@ -144,7 +145,7 @@ def _cursor(text: str) -> list[float] | None:
         found = json.loads(text) if text else None
     except ValueError:
         return None
-    fine = isinstance(found, list) and len(found) == 3 and all(isinstance(v, int | float) for v in found)
+    fine = isinstance(found, list) and len(found) == 3 and all(isinstance(v, int | float) and abs(v) < 1 << 53 for v in found)
     return found if fine else None
 
 
@@ -179,7 +180,7 @@ def rows_at(run: Path, step: int, places: Sequence[tuple[int, int, int]]) -> lis
     """(line, row) of these (line, byte, length) of a step's file."""
     found = []
     try:
-        with open(run / "rollouts" / f"step-{step:06d}.jsonl", "rb") as file:
+        with opened(run / "rollouts" / f"step-{step:06d}.jsonl") as file:
             for line, offset, length in places:
                 file.seek(offset)
                 if (row := parsed(file.read(length))) is not None and row.get("step") == step:

@@ -15,9 +15,10 @@ from mmrl.board import facts, rollouts, search
 from mmrl.board.pages import address, other_run, table
 from mmrl.board.state import State, tail
 from mmrl.errors import UserError
-from mmrl.record import item_files, read_rows, step_entries
+from mmrl.files import contents
+from mmrl.record import item_files, step_entries
 from mmrl.view import alarms as alarming
-from mmrl.view import cards
+from mmrl.view import cards, sound
 from mmrl.view import episodes as watched
 from mmrl.view.sources import Pictures
 from mmrl.view.svg import number
@@ -67,7 +68,7 @@ def episodes(name: str, run: Path) -> str:
     panels = []
     for step, entry in sorted(step_entries(run / "episodes"), key=lambda one: -one[0]):
         folder = Path(entry.path)
-        rows = [row for row in read_rows(folder / recorded.ROWS) if isinstance(row.get("outcome"), dict)]
+        rows = [row for row in sound.rows(folder / recorded.ROWS) if isinstance(row.get("outcome"), dict)]
         if rows:
             html = watched.panel(rows, rollouts.linked(name, run, f"episodes/{entry.name}"))
             title = f"Evaluation after step {step:,}" if step else "Evaluation before any training"
@@ -160,7 +161,7 @@ def settings(name: str, run: Path, other: str, folder: Path | None, names: Seque
     """The resolved run file, and in what another run's differs."""
     form = other_run("/settings", name, other, names)
     try:
-        text = (run / "config.toml").read_text(encoding="utf-8", errors="replace")
+        text = contents(run / "config.toml").decode(errors="replace")
     except FileNotFoundError:
         text = ""
     difference = ""

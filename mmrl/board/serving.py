@@ -54,6 +54,8 @@ def _listening(host: str, port: int) -> socket.socket:
         found = socket.socket(family, socket.SOCK_STREAM)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((host, port))
+    except UnicodeError:
+        raise UserError(f"--host {host:.80} is no name of a machine: choose another") from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise UserError(f"port {port} is in use, maybe by another board: choose another --port; 0 takes a free one") from None

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from mmrl.board.columns import Series, number
-from mmrl.board.index import READ, parsed, read_lines
+from mmrl.board.index import READ, read_lines
 from mmrl.board.state import tail
+from mmrl.files import opened
+from mmrl.view.sound import parsed
 
 LINES = 400
 """Places of a long file that are looked at."""
@@ -26,12 +28,12 @@ def sketch(file: Path) -> list[dict[str, Any]]:
         if size <= READ:
             return read_lines(file, 0)[0]
         found = {}
-        with open(file, "rb") as opened:
+        with opened(file) as read:
             for i in range(LINES):
-                opened.seek(i * size // LINES)
+                read.seek(i * size // LINES)
                 if i:
-                    opened.readline(LONGEST)  # the rest of the line that the place is in
-                at, line = opened.tell(), opened.readline(LONGEST)
+                    read.readline(LONGEST)  # the rest of the line that the place is in
+                at, line = read.tell(), read.readline(LONGEST)
                 if line.endswith(b"\n") and (row := parsed(line)) is not None:
                     found[at] = row
     except FileNotFoundError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -13,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mmrl.board.index import parsed
+from mmrl.files import contents, opened
 from mmrl.record import ENDED
+from mmrl.view import sound
+from mmrl.view.sound import parsed
 
 TAIL = 1 << 18
 """Bytes at the end of `metrics.jsonl` that are read: hundreds of steps."""
@@ -59,20 +60,22 @@ class Ends:
 
 
 def state(name: str, path: Path) -> State:
-    """Of a run folder, of any version and in any condition. Raises OSError when it is gone."""
+    """Of a run folder, of any version and in any condition. Raises FileNotFoundError when it is gone."""
     try:
-        config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
-        manifest = json.loads((path / "manifest.json").read_bytes())
+        config = sound.config(tomllib.loads(contents(path / "config.toml").decode()))
+        manifest = json.loads(contents(path / "manifest.json"))
         summary = _summary(path)
         if not isinstance(manifest, dict):
             raise ValueError("manifest.json holds no object")
-    except (ValueError, RecursionError) as error:
+        manifest, ends = sound.manifest(manifest), _ends(path)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
         return State(name=name, state="unreadable", why=" ".join(str(error).split())[:300])
-    ends = _ends(path)
     going = is_held(path / ".lock")
     ended = next((row for row in reversed(ends.errors) if row.get("where") == ENDED), None)
     how = "running" if going else "finished" if summary is not None else "failed" if ended else "stopped"
-    plan = [stage for stage in _list(config.get("stages")) if isinstance(stage, dict)]
+    plan = config["stages"]
     last = ends.steps[-1] if ends.steps else {}
     done = last.get("step") or 0
     wanted = sum(n for stage in plan if isinstance(n := stage.get("steps"), int))
@@ -85,10 +88,10 @@ def state(name: str, path: Path) -> State:
         step=done,
         steps=wanted,
         stage=stage_at(plan, done),
-        tasks=tuple(str(task.get("name") or task.get("id")) for task in _list(config.get("tasks")) if isinstance(task, dict)),
-        seconds=_float(last.get("time")) or 0.0,
+        tasks=tuple(str(task.get("name") or task.get("id")) for task in config["tasks"]),
+        seconds=last.get("time") or 0.0,
         left=_left(ends.steps, wanted - done) if going else None,
-        reward=next((v for row in reversed(ends.steps) if (v := _float(row["metrics"].get("reward/mean"))) is not None), None),
+        reward=next((v for row in reversed(ends.steps) if (v := row["metrics"].get("reward/mean")) is not None), None),
         evals=tuple({"step": row["step"], **row["eval"]} for row in ends.evals.values()) or _last(summary),
         alarms=len(ends.errors),
     )
@@ -130,10 +133,10 @@ def _written(file: Path) -> bool:
 def tail(file: Path, size: int = TAIL) -> list[dict[str, Any]]:
     """The rows at the end of a JSONL file; those that can't be read are left out."""
     try:
-        with open(file, "rb") as opened:
-            end = opened.seek(0, os.SEEK_END)
-            opened.seek(max(0, end - size))
-            data = opened.read(size)
+        with opened(file) as read:
+            end = read.seek(0, os.SEEK_END)
+            read.seek(max(0, end - size))
+            data = read.read(size)
     except FileNotFoundError:
         return []
     lines = data[: data.rfind(b"\n") + 1].split(b"\n")[end > size :]
@@ -152,30 +155,20 @@ def _ends(path: Path) -> Ends:
 
 def _summary(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads((path / "summary.json").read_bytes())
+        found = json.loads(contents(path / "summary.json"))
     except FileNotFoundError:
         return None
-    return found if isinstance(found, dict) else {}
+    return sound.summary(found if isinstance(found, dict) else {})
 
 
 def _last(summary: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], ...]:
     """Of a run whose last steps are so many that the evaluation lies before them."""
-    last = (summary or {}).get("last")
-    if not isinstance(last, dict):
-        return ()
-    return tuple({"task": task, "step": None, **row} for task, row in last.items() if isinstance(row, dict))
+    last = (summary or {}).get("last") or {}
+    return tuple({**row, "task": task, "step": None} for task, row in last.items())
 
 
 def _left(steps: Sequence[Mapping[str, Any]], left: int) -> float | None:
-    some = [row for row in steps[-PACE - 1 :] if _float(row.get("time")) is not None]
+    some = steps[-PACE - 1 :]
     if len(some) < 2 or some[-1]["step"] <= some[0]["step"]:
         return None
     return max(0, left) * max(0.0, some[-1]["time"] - some[0]["time"]) / (some[-1]["step"] - some[0]["step"])
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _float(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

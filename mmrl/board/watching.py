@@ -12,6 +12,7 @@ import select
 import sqlite3
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -64,7 +65,9 @@ class Watching:
                 index = self.indexes[name] = Index(run, index_file(run))
                 self.tell({"kind": "ready", "run": name})
             news = index.grow(SLICE)
-        except (OSError, NotThere, sqlite3.Error) as error:
+        except Exception as error:  # noqa: BLE001  whatever is wrong with a run, the others are watched on, and its pages say it
+            if not isinstance(error, OSError | NotThere | sqlite3.Error):
+                traceback.print_exc()
             if name in self.indexes:
                 self.indexes.pop(name).close()
             self.tell({"kind": "gone", "run": name, "why": f"{type(error).__name__}: {error}"[:300]})
@@ -79,7 +82,7 @@ class Watching:
         for name in names:
             try:
                 found = state(name, self.places.run(name))
-            except (OSError, NotThere):  # it vanished in this moment
+            except (FileNotFoundError, NotThere):  # it vanished in this moment
                 continue
             if self.states.get(name) != found:
                 self.states[name] = found
@@ -109,7 +112,7 @@ def told(news: News) -> Iterator[dict[str, Any]]:
 
 
 def main(folder: str) -> None:
-    watching = Watching(Places.of(folder), lambda message: print(json.dumps(message), flush=True))
+    watching = Watching(Places.of(folder), lambda message: print(json.dumps(message, allow_nan=False), flush=True))
     orders, pending, busy = sys.stdin.buffer.fileno(), b"", False
     while True:
         ready, _, _ = select.select([orders], [], [], 0 if busy else PAUSE)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mmrl.record import ENDED, RunData, read_rows, step_of
-from mmrl.view import films, overlay
+from mmrl.record import ENDED, RunData, step_of
+from mmrl.view import films, overlay, sound
 from mmrl.view.gallery import fitting
 from mmrl.view.text import count, esc
 
@@ -24,7 +25,7 @@ LISTED = 50
 """Kinds of warnings of a report that are listed."""
 BUDGET = 1_500_000
 """Bytes of HTML, the pictures included, for the rollouts of all alarms of a report together."""
-_LIMIT = re.compile(r"\((?:limits\.(\w+)\.\w+|judge\.(failure_limit)) = ")
+_LIMIT = re.compile(r"(?:limits\.(\w+)\.\w+|judge\.(failure_limit)) = ")
 
 Row = Mapping[str, Any]
 
@@ -38,6 +39,8 @@ class Way:
     """What an alarm means, and which rollouts show it."""
 
     title: str
+    shown: str
+    """What is seen in these rollouts."""
     rank: Rank = lambda rows: lambda row: 0
     fits: Callable[[Row], bool] = lambda row: True
 
@@ -75,6 +78,14 @@ def _most_said(rows: Sequence[Row]) -> Callable[[Row], Any]:
     return lambda row: places[row.get("completion")]
 
 
+def _longest(rows: Sequence[Row]) -> Callable[[Row], Any]:
+    """Groups with the longest completions on average first."""
+    lengths: dict[Any, list[float]] = {}
+    for row in rows:
+        lengths.setdefault(_group(row), []).append(_tokens(row))
+    return lambda row: -statistics.fmean(lengths[_group(row)])
+
+
 def _most_alike(rows: Sequence[Row]) -> Callable[[Row], Any]:
     """Groups whose completions differ least first."""
     kinds: dict[Any, set[Any]] = {}
@@ -85,19 +96,30 @@ def _most_alike(rows: Sequence[Row]) -> Callable[[Row], Any]:
 
 
 WAYS: Mapping[str, Way] = {
-    "answer_collapse": Way("Different prompts are answered alike", _most_said),
-    "length_growth": Way("Completions have grown", lambda rows: lambda row: -_tokens(row)),
-    "entropy_fall": Way("The policy tries nothing else any more", _most_alike),
-    "clip_share": Way("Most of the update is clipped away", lambda rows: lambda row: -_advantage(row)),
+    "answer_collapse": Way("Different prompts are answered alike", "what most prompts get as an answer", _most_said),
+    "length_growth": Way("Completions have grown", "the longest groups", _longest),
+    "entropy_fall": Way("The policy tries nothing else any more", "the least varied groups", _most_alike),
+    "clip_share": Way("Most of the update is clipped away", "the largest advantages", lambda rows: lambda row: -_advantage(row)),
     "zero_spread": Way(
         "Groups teach nothing: all their completions earn the same",
+        "groups without an advantage",
         lambda rows: lambda row: -_reward(row),
         lambda row: not _advantage(row),
     ),
-    "blind": Way("It answers as well without the picture", lambda rows: lambda row: -_reward(row), _paid),
-    "reward_hacking": Way("The reward rises while the held-out figure falls", lambda rows: lambda row: -_reward(row), _paid),
-    "logprob_gap": Way("Sampler and learner disagree", lambda rows: lambda row: -_advantage(row)),
-    "failure_limit": Way("Scores failed", fits=_unscored),
+    "blind": Way(
+        "It answers as well without the picture",
+        "what earned most: can it be said without the picture?",
+        lambda rows: lambda row: -_reward(row),
+        _paid,
+    ),
+    "reward_hacking": Way(
+        "The reward rises while the held-out figure falls",
+        "what earned most: is it what was asked for?",
+        lambda rows: lambda row: -_reward(row),
+        _paid,
+    ),
+    "logprob_gap": Way("Sampler and learner disagree", "the largest advantages", lambda rows: lambda row: -_advantage(row)),
+    "failure_limit": Way("Scores failed", "what could not be scored", fits=_unscored),
 }
 """By the name of the limit."""
 
@@ -114,6 +136,8 @@ class Alarm:
     place: str
     what: str
     """As it was told first."""
+    task: str = ""
+    """That it is about; empty for all."""
     times: int = 0
     steps: list[int] = field(default_factory=list)
     """Of those times that were in a step."""
@@ -128,8 +152,9 @@ def alarms(rows: Iterable[Row]) -> list[Alarm]:
         name = (match[1] or match[2]) if match else ""
         kind = "fault" if place == ENDED else "alarm" if name else "warning"
         title = "What ended the run" if kind == "fault" else WAYS[name].title if name in WAYS else place
-        key = (name, place) if name else (re.sub(r"\d+", "0", what), "" if kind == "warning" else place)
-        alarm = found.setdefault(key, Alarm(name, title, kind, place, what))
+        task = what.partition(": ")[0] if name and place == "evaluation" else ""
+        key = (name, f"{place} {task}") if name else (re.sub(r"\d+", "0", what), "" if kind == "warning" else place)
+        alarm = found.setdefault(key, Alarm(name, title, kind, place, what, task))
         alarm.times += 1
         if isinstance(row.get("step"), int):
             alarm.steps.append(row["step"])
@@ -146,7 +171,7 @@ def witnesses(alarm: Alarm, steps: Iterable[int], rows_of: Callable[[int], Seque
         return []
     way, at = WAYS[alarm.name], alarm.steps[0]
     for step in sorted(steps, key=lambda step: (step > at, abs(step - at)))[:NEAR]:
-        if fitting := [row for row in rows_of(step) if way.fits(row)]:
+        if fitting := [row for row in rows_of(step) if way.fits(row) and alarm.task in ("", row.get("task"))]:
             return list(dict.fromkeys(map(_group, sorted(fitting, key=way.rank(fitting)))))[:SHOWN]
     return []
 
@@ -163,11 +188,12 @@ def card(alarm: Alarm, groups: Sequence[str], step: int | None, address: str = "
         last = f", last at step {alarm.steps[-1]:,}" if alarm.steps[1:] else ""
         when = f"{alarm.times:,} times, first at {when}{last}"
     sub = f"h{level + 1}"
-    shown = f'<{sub}>Rollouts of step {step:,} that show it</{sub}><div class="groups">{"".join(groups)}</div>' if groups else ""
+    seen = f"Step {step:,}: {WAYS[alarm.name].shown}" if groups else ""
+    shown = f'<{sub}>{seen}</{sub}><div class="groups">{"".join(groups)}</div>' if groups else ""
     limit = f" (limits.{esc(alarm.name)})" if alarm.name and alarm.name != "failure_limit" else ""
     return (
         f'<section class="alarm {alarm.kind}"><h{level}>{esc(alarm.title, 200)}</h{level}>'
-        f'<p class="hint">{when}, {esc(alarm.place, 200)}{limit}</p>'
+        f'<p class="hint">{when}, {esc(alarm.task or alarm.place, 200)}{limit}</p>'
         f'<p class="card what">{esc(alarm.what, 2000)}</p>{shown}</section>'
     )
 
@@ -190,7 +216,7 @@ def _card(alarm: Alarm, number: int, files: Mapping[int, Path], budget: int) -> 
 
     def rows_of(of: int) -> Sequence[Row]:
         nonlocal step, rows
-        step, rows = of, read_rows(files[of])
+        step, rows = of, sound.rows(files[of])
         return rows
 
     groups = []

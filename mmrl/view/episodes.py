@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from mmrl import episodes
-from mmrl.record import RunData, read_rows, step_of
-from mmrl.view import films
+from mmrl.record import RunData, step_of
+from mmrl.view import films, sound
 from mmrl.view.sources import Embedded, Pictures
 from mmrl.view.svg import number
 from mmrl.view.tabs import tabs
@@ -29,7 +29,7 @@ def section(run: RunData) -> str:
     named = _names(run)
     panels = []
     for folder, (tab, title) in named.items():
-        if rows := [row for row in read_rows(folder / episodes.ROWS) if isinstance(row.get("outcome"), dict)]:
+        if rows := [row for row in sound.rows(folder / episodes.ROWS) if isinstance(row.get("outcome"), dict)]:
             panels.append((tab, title, panel(rows, Embedded(folder, BUDGET // len(named)))))
     if not panels:
         return ""

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmrl.record import RunData, read_rows, step_of
-from mmrl.view import films, overlay
+from mmrl.record import RunData, step_of
+from mmrl.view import films, overlay, sound
 from mmrl.view.cards import LONG, LONGEST, group_card
 from mmrl.view.sources import Embedded
 from mmrl.view.tabs import tabs
@@ -24,7 +24,7 @@ BUDGET = 5_000_000
 def gallery(run: RunData) -> str:
     """The section of rollouts; nothing when none were kept."""
     files = [path for path in _spread(run.rollout_files, STEPS)]
-    panels = [(step_of(path), panel) for path in files if (panel := _panel(read_rows(path), path.parent, BUDGET // len(files)))]
+    panels = [(step_of(path), panel) for path in files if (panel := _panel(sound.rows(path), path.parent, BUDGET // len(files)))]
     if not panels:
         return ""
     shown = [(str(step), f"Step {step}", panel) for step, panel in panels]  # at first the last: what the policy can do now

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from mmrl.errors import UserError
-from mmrl.record import RunData, RunFolder, read_run
-from mmrl.view import alarms, episodes, evaluations
+from mmrl.files import contents
+from mmrl.record import ENDED, RunData, RunFolder, read_run
+from mmrl.view import alarms, episodes, evaluations, sound
 from mmrl.view.catalogue import PARTS
 from mmrl.view.charts import boundaries, curves, evaluation_card, stages
 from mmrl.view.document import document
@@ -26,7 +27,7 @@ PACKAGES = ("torch", "transformers", "torchvision", "peft", "vllm", "numpy", "pi
 
 def write_report(run_dir: str | os.PathLike[str]) -> Path:
     """Write `report.html` into a run folder, finished or not, and return its path. Raises UserError when there is no run."""
-    run = read_run(run_dir)
+    run = sound.run(read_run(run_dir))
     return RunFolder.open(run_dir).report(page(run))
 
 
@@ -48,7 +49,8 @@ def page(run: RunData) -> str:
 
 
 def _header(run: RunData, name: str) -> str:
-    status = str(run.summary.get("status", "finished")) if run.summary else "not finished"
+    ended = any(row["where"] == ENDED for row in run.errors)
+    status = str(run.summary.get("status", "finished")) if run.summary else "failed" if ended else "not finished"
     kind = {"finished": "good", "failed": "bad"}.get(status, "warn")
     ran = stages(run.steps, run.config.get("stages") or ())
     chain = "".join(
@@ -163,6 +165,8 @@ def _tiles(run: RunData) -> str:
     seconds = summary.get("seconds") or _seconds(run.steps)
     seconds = {key: value for key, value in seconds.items() if isinstance(value, int | float)}
     total = seconds.pop("total", None) or (run.steps[-1]["time"] if run.steps else 0.0)
+    if seconds and not run.summary and total > sum(seconds.values()):
+        seconds["between steps"] = total - sum(seconds.values())  # evaluations and checkpoints
     rewards = [y for row in run.steps if isinstance(y := row["metrics"].get("reward/mean"), int | float)]
     tiles = [("Wall time", duration(total)), ("Steps", f"{len(run.steps):,}")]
     if rewards:
@@ -221,7 +225,7 @@ def _details(run: RunData) -> str:
         "system": machine.get("system", "unknown"),
     }
     rows = "".join(f"<div><dt>{esc(name)}</dt><dd>{esc(str(value), 400)}</dd></div>" for name, value in facts.items())
-    config = esc((run.path / "config.toml").read_text(encoding="utf-8", errors="replace"), 50_000)
+    config = esc(contents(run.path / "config.toml").decode(errors="replace"), 50_000)
     return (
         '<section class="details"><h2>To make it again</h2>'
         f'<details class="card"><summary>Machine and versions</summary><dl class="facts-table">{rows}</dl></details>'

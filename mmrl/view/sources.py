@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from mmrl import video
 from mmrl.errors import UserError
+from mmrl.files import opened
 from mmrl.media import load_image
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def _read(folder: Path, path: str, suffix: str, most: int = -1) -> bytes | None:
     if name is None or name[1] != suffix:
         return None
     try:
-        with open(folder / path, "rb") as file:
+        with opened(folder / path) as file:
             return file.read(most)
     except OSError:
         return None

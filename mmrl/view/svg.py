@@ -163,6 +163,8 @@ def thin(xs: Sequence[float], ys: Sequence[Number], limit: int = MAX_POINTS) -> 
 
 def nice_ticks(low: float, high: float, whole: bool = False) -> tuple[float, ...]:
     """Two to six round numbers within `low`..`high`; `whole` keeps them integers."""
+    if not low < high:  # of seconds below zero, say, which only a damaged file has
+        return (low,)
     rough = (high - low) / 5
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999)

@@ -286,7 +286,7 @@ def test_18_alarms_and_the_rollouts_that_show_why(visitor: Visitor) -> None:
     page = visitor.open("/alarms?run=sweep/second")
     text = page.inner_text("main")
     assert text.index("What ended the run") < text.index("Different prompts are answered alike")
-    assert "out of memory" in text and "Rollouts of step 150 that show it" in text
+    assert "out of memory" in text and "Step 150: what most prompts get" in text
     assert page.locator(".alarm .group").count() == 2
 
 

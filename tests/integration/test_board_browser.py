@@ -191,6 +191,16 @@ def test_controls_are_in_the_address_so_that_a_link_shows_the_same(page):
     assert "step 400" in page.inner_text(".links")
 
 
+def test_evaluations_stay_when_the_axis_is_time(page):
+    curves(page, run="short")
+    evaluation = chart(page, "Evaluation")
+    shown = evaluation.inner_text()
+    page.get_by_role("radio", name="wall time").check(force=True)
+    page.wait_for_function("() => location.search.includes('x=time')")
+    page.wait_for_timeout(300)
+    assert "no number yet" not in shown and "no number yet" not in evaluation.inner_text()
+
+
 def test_dragging_reads_the_part_in_detail_and_escape_shows_the_whole(page):
     curves(page, run="long")
     page.wait_for_timeout(500)

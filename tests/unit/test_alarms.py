@@ -74,7 +74,7 @@ def test_every_limit_that_can_alarm_has_a_title_and_a_way_to_show_it() -> None:
 CASES: dict[str, tuple[list[dict[str, Any]], list[int]]] = {
     "answer_collapse": ([row(0, "own"), row(1, "same"), row(2, "other"), row(3, "same"), row(3, "same"), row(4, "same")], [1, 3]),
     "entropy_fall": ([row(0, "a"), row(0, "b"), row(1, "a"), row(1, "a"), row(1, "a"), row(2, "a"), row(2, "a")], [1, 2]),
-    "length_growth": ([row(0, tokens=2), row(1, tokens=9), row(2, tokens=5)], [1, 2]),
+    "length_growth": ([row(0, tokens=2), row(0, tokens=30), row(1, tokens=17), row(2, tokens=20)], [2, 1]),
     "clip_share": ([row(0, advantage=0.1), row(1, advantage=None), row(2, advantage=-2.0)], [2, 0]),
     "logprob_gap": ([row(0, advantage=0.1), row(1, advantage=-2.0)], [1, 0]),
     "zero_spread": ([row(0), row(1, reward=0.0, advantage=0.0), row(2, reward=1.0, advantage=None)], [2, 1]),
@@ -88,7 +88,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[int]]] = {
 def test_the_rollouts_that_show_an_alarm(name: str) -> None:
     rows, groups = CASES[name]
     if name == "failure_limit":
-        alarm = Alarm(name, "", "alarm", "t", "", 1, [5])
+        alarm = Alarm(name, "", "alarm", "t", "", "", 1, [5])
         assert [group for _, group in witnesses(alarm, [5], lambda step: rows)] == groups
     else:
         assert shown(name, *rows) == groups
@@ -115,10 +115,28 @@ def test_of_the_steps_the_nearest_before_it_that_has_such_rollouts() -> None:
     assert witnesses(nowhere, [1], rows_of({1})) == []
 
 
+def test_what_a_task_does_is_an_alarm_of_its_own_and_shown_by_its_rollouts() -> None:
+    told = [
+        {"step": 5, "where": "evaluation", "what": f"{task}: with blank pictures the figure is 1 (limits.blind.warn = 0.9)"}
+        for task in ("t", "u", "t")
+    ]
+    found = alarms.alarms(told)
+    assert [(one.task, one.times) for one in found] == [("t", 2), ("u", 1)]
+    rows = [row(0, reward=1.0), row(1, reward=0.5, task="u")]
+    assert [witnesses(one, [5], lambda step: rows) for one in found] == [[("t", 0)], [("u", 1)]]
+
+
+def test_what_stopped_a_run_is_shown_too() -> None:
+    what = "10 steps in a row taught nothing; or raise limits.zero_spread.stop = 0.1, and go on with --resume"
+    (fault,) = alarms.alarms([{"step": 5, "where": ENDED, "what": what}])
+    assert (fault.kind, fault.name) == ("fault", "zero_spread")
+    assert witnesses(fault, [5], lambda step: [row(0, advantage=0.0), row(1)]) == [("t", 0)]
+
+
 def test_rows_of_any_kind_are_ranked() -> None:
     odd = [{"completion": None}, {"tokens": "many", "reward": [], "advantage": {}, "score": None, "group": None}]
     for name in WAYS:
-        witnesses(Alarm(name, "", "alarm", "rl", "", 1, [1]), [1], lambda step: odd)
+        witnesses(Alarm(name, "", "alarm", "rl", "", "", 1, [1]), [1], lambda step: odd)
 
 
 # -- in a report --------------------------------------------------------------------------------------------------------
@@ -146,7 +164,7 @@ def test_a_report_shows_an_alarm_with_its_rollouts_and_lists_the_rest(run: RunFo
     page = page_of(run)
     text = " ".join(words for _, words in page.words)
     first, table = text.index(WAYS["blind"].title), text.index("Warnings")
-    assert "Rollouts of step 5 that show it" in text[first:table]
+    assert "Step 5: what earned most" in text[first:table]
     assert "zebra" in text[first:table] and "okapi" in text[first:table] and "giraffe" not in text[first:table]
     assert "<script>alert(1)</script>" in text[table:] and WAYS["blind"].title not in text[table:]
     html = (run.path / "report.html").read_text()

@@ -164,6 +164,7 @@ class Curves {
   setAxis(axis) {
     this.axis = axis;
     address.put("x", axis === "step" ? null : axis);
+    if (axis === "time") evaluations(this.evals, this.store); // only the steps say when they were
     this.zoom(null);
   }
 
