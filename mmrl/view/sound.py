@@ -173,7 +173,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int):
-        return value if abs(value) < WHOLE else None
+        return value if abs(value) < WHOLE else float(value) if abs(value) < 10**300 else None
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
