@@ -18,6 +18,8 @@ from mmrl.record import MAY_CHANGE, RunFolder, item_files, read_items, read_run
 
 NAMES = ("name", "seed")
 """Keys of a run file in which the runs of one group differ, beside those that don't change what is learned."""
+SHOWN = 3
+"""Keys that are named of those in which runs differ."""
 KINDS = ("kind", "id")
 """Keys that say what an entry of a list is."""
 
@@ -233,3 +235,47 @@ def _group(measured: Sequence[Measured], runs: tuple[int, ...], means: Sequence[
         low=low,
         high=high,
     )
+
+
+def notes(measured: Sequence[Measured], found: Sequence[Comparison], missing: Sequence[str], step: str) -> list[str]:
+    """What a reader of the figures must know. missing: tasks that not all have. step: which evaluation was asked for."""
+    notes: list[str] = []
+    differences = [differing(measured[0], run) for run in measured[1:]]
+    values: dict[str, list[str]] = {}  # key -> the first run's value, then the others' where they have another
+    for key, (old, new) in (item for found_of_one in differences for item in found_of_one.items()):
+        known = values.setdefault(key, [_short(old)])
+        if len(measured) == 2 or _short(new) not in known:
+            known.append(_short(new))
+    if values:
+        told = [f"{key} ({', '.join(known[:4])}{', ...' * (len(known) > 4)})" for key, known in list(values.items())[:SHOWN]]
+        more = f" and {len(values) - SHOWN} more" if len(values) > SHOWN else ""
+        notes.append(f"the runs differ in {', '.join(told)}{more}")
+    if len(measured) == 2 and measured[0].seed != measured[1].seed:
+        notes.append("the seeds differ: a task that draws its held-out prompts from the seed posed others under the same ids")
+    if step == "best":
+        notes.append("the best evaluation was chosen by these very prompts, so that its value is too high on average")
+    elif len({run.step for run in measured}) > 1:
+        notes.append(f"the runs are at different steps: {', '.join(f'{run.name} at {run.step}' for run in measured)}")
+    if missing:
+        notes.append(f"left out, because not every run has it: {', '.join(missing)}")
+    for one in found:
+        most = max(sum(row["task"] == one.task for row in run.rows) for run in measured)
+        if one.n < most:
+            notes.append(f"{one.task}: {one.n} of up to {most} scored prompts are common to all runs; the others don't count")
+    if len(measured) == 2 and len(found) > 1:
+        notes.append("each p is of one task alone: of twenty tasks without a difference, one shows p < 0.05")
+    return notes
+
+
+def _short(value: Any) -> str:
+    """A value as in a run file; of an entry or a table, what it is."""
+    if isinstance(value, dict):
+        named = next((value[name] for name in KINDS if isinstance(value.get(name), str)), None)
+        text = named or ("a table" if value else "an empty table")
+    elif isinstance(value, list):
+        text = f"[{', '.join(map(_short, value))}]"
+    elif isinstance(value, bool):
+        text = str(value).lower()
+    else:
+        text = "unset" if value is None else str(value)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -127,7 +127,7 @@ def _states(board: Board) -> list[State]:
 
 def _runs(board: Board, request: Request) -> Response:
     folder = board.places.folder
-    return HTMLResponse(pages.page("runs", f"Runs in {folder.name or folder}", pages.runs(_states(board), str(folder))))
+    return HTMLResponse(pages.page("runs", f"Runs in {folder.name or folder}/", pages.runs(_states(board), str(folder))))
 
 
 def _shown(kind: str, run: str, found: State, body: str, title: str = "") -> Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +34,18 @@ class Pair:
 
     runs: tuple[Measured, Measured]
     tasks: Sequence[Comparison]
+    notes: Sequence[str]
+    """What a reader of these figures must know."""
     items: Sequence[Item]
     """Where the two differ most first; of equals in the order of the first's file."""
 
 
-def pair(first: Path, second: Path, steps: tuple[str, str] = ("last", "last")) -> Pair:
-    """Raises UserError where nothing can be compared. steps: `last`, `best` or a step of each."""
-    runs = comparison.measured(first, steps[0], None), comparison.measured(second, steps[1], None)
-    tasks, _ = comparison.compared(runs)
+def pair(first: Path, second: Path, steps: tuple[str, str], names: tuple[str, str]) -> Pair:
+    """Raises UserError where nothing can be compared. steps: `last`, `best` or a step of each. names: as they are called."""
+    one, two = comparison.measured(first, steps[0], None), comparison.measured(second, steps[1], None)
+    runs = replace(one, path=Path(names[0])), replace(two, path=Path(names[1]))
+    tasks, missing = comparison.compared(runs)
+    notes = comparison.notes(runs, tasks, missing, steps[0] if steps[0] == steps[1] else "")
     known = {task.task for task in tasks}
     first_rows, second_rows = ([sound.row(sound.plain(row)) or row for row in one.rows] for one in runs)
     other = {(row["task"], row["id"]): row for row in second_rows}
@@ -50,4 +54,4 @@ def pair(first: Path, second: Path, steps: tuple[str, str] = ("last", "last")) -
         for row in first_rows
         if row["task"] in known and (row["task"], row["id"]) in other
     ]
-    return Pair(runs=runs, tasks=tasks, items=sorted(items, key=lambda one: -abs(one.difference)))
+    return Pair(runs=runs, tasks=tasks, notes=notes, items=sorted(items, key=lambda one: -abs(one.difference)))

@@ -189,6 +189,8 @@ class Index:
                 self._take_rollouts(step, size, changed)
             except FileNotFoundError:  # rewound meanwhile
                 self._forget(step)
+            except OSError:  # no file, or not ours to read: counted like a line that can't be read
+                self.db.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, 0, 1)", (step, size, changed))
             news.steps.append(step)
 
     def _look(self) -> None:

@@ -126,7 +126,7 @@ def row(state: State) -> str:
         if state.steps
         else ""
     )
-    why = f'<small class="why">{esc(state.why, 300)}</small>' if state.why else ""
+    why = f'<small class="why">{esc(_cut(state.why))}</small>' if state.why else ""
     tasks = ", ".join(state.tasks[:4]) + (" ..." if len(state.tasks) > 4 else "")
     alarms = f'<a href="{link("/alarms", run=state.name)}">{count(state.alarms, "warning")}</a>' if state.alarms else ""
     left = duration(state.left) if state.left is not None else ""
@@ -160,6 +160,10 @@ def row(state: State) -> str:
     )
     box = f'<td><input type="checkbox" name="run" value="{esc(state.name)}" aria-label="choose {name}"></td>'
     return f'<tr data-run="{esc(state.name)}">{box}{body}</tr>'
+
+
+def _cut(text: str, most: int = 160) -> str:
+    return text if len(text) <= most else text[:most].rsplit(" ", 1)[0] + " ..."
 
 
 def _evaluation(one: Mapping[str, Any]) -> str:
@@ -196,7 +200,9 @@ def filters(run: str, wanted: Wanted, tasks: Sequence[str], statuses: Sequence[s
         return f'<input type="number" step="any" name="{name}" value="{shown}" aria-label="{label}" placeholder="{name}">'
 
     prompt = f'<input type="hidden" name="prompt" value="{esc(wanted.prompt)}">' if wanted.prompt else ""
-    known = [*STATUSES, *(one for one in statuses if one not in STATUSES)]
+    several = sum(one.startswith("truncated-") for one in statuses) > 1 or wanted.status == "truncated"
+    known = [one for one in STATUSES if one != "truncated" or several]
+    known += [one for one in statuses if one not in STATUSES]
     step = "" if wanted.step is None else str(wanted.step)
     return (
         f'<form id="filters" class="bar-of-tools" action="/rollouts" method="get">'

@@ -86,7 +86,7 @@ def compare(name: str, run: Path, other: str, folder: Path | None, steps: tuple[
         said = "Choose the run to put beside this one: both are compared on the held-out prompts that both answered."
         return f'{form}<p class="hint">{said}</p>'
     try:
-        pair = comparing.pair(run, folder, steps)
+        pair = comparing.pair(run, folder, steps, (name, other))
     except UserError as error:
         return f'{form}<p class="card failure" role="alert">{esc(str(error), 1000)}</p>'
     choose = "".join(
@@ -98,10 +98,11 @@ def compare(name: str, run: Path, other: str, folder: Path | None, steps: tuple[
         f'<input type="hidden" name="with" value="{esc(other)}">{choose}<button type="submit">Show</button></form>'
     )
     figures = table(
-        ("Task", f"A: {esc(name, 80)}", f"B: {esc(other, 80)}", "B - A", "p", "Better, worse, alike"),
+        ("Task", f"A: {esc(name, 80)}", f"B: {esc(other, 80)}", "B - A", "p", "B better, worse, alike"),
         [_task(one) for one in pair.tasks],
         "Held-out figures of both runs",
     )
+    notes = f'<ul class="notes">{"".join(f"<li>{esc(note, 600)}</li>" for note in pair.notes)}</ul>' if pair.notes else ""
     pictures = rollouts.linked(name, run, "rollouts")
     items = "".join(_item(item, pictures, n) for n, item in enumerate(pair.items[:ITEMS]))
     more = (
@@ -111,7 +112,7 @@ def compare(name: str, run: Path, other: str, folder: Path | None, steps: tuple[
     )
     differ = sum(abs(item.difference) > 1e-9 for item in pair.items)
     return (
-        f"{form}{ask}{figures}<h2>Prompt by prompt</h2>"
+        f"{form}{ask}{figures}{notes}<h2>Prompt by prompt</h2>"
         f'<p class="hint">{count(len(pair.items), "prompt")} in common; the runs differ on {differ:,}, which come first. '
         "What was asked was kept of the first record.items of each task.</p>"
         f'<ol class="pairs">{items}</ol>{more}'

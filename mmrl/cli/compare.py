@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from mmrl.comparison import Comparison, Measured
     from mmrl.paired import Paired
 
-SHOWN = 3
-"""Keys that are named of those in which runs differ."""
 LIKELY = 0.05
 """A difference with a smaller p is shown as one."""
 
@@ -48,7 +46,7 @@ def command(runs: tuple[Path, ...], split: str | None, step: str, as_json: bool)
         _print_pair(measured, found)
     else:
         _print_table(measured, found)
-    for note in _notes(measured, found, missing, step):
+    for note in comparison.notes(measured, found, missing, step):
         click.echo(f"note: {note}")
 
 
@@ -113,54 +111,6 @@ def _interval(low: float, high: float, sign: str = "", brackets: bool = True) ->
 
 def _p(p: float) -> str:
     return f"= {p:.3f}" if p >= 0.001 else "< 0.001"
-
-
-def _notes(measured: Sequence[Measured], found: Sequence[Comparison], missing: Sequence[str], step: str) -> list[str]:
-    """What a reader of the figures must know."""
-    from mmrl.comparison import differing
-
-    notes = []
-    differences = [differing(measured[0], run) for run in measured[1:]]
-    values: dict[str, list[str]] = {}  # key -> the first run's value, then the others' where they have another
-    for key, (old, new) in (item for found_of_one in differences for item in found_of_one.items()):
-        known = values.setdefault(key, [_short(old)])
-        if len(measured) == 2 or _short(new) not in known:
-            known.append(_short(new))
-    if values:
-        told = [f"{key} ({', '.join(known[:4])}{', ...' * (len(known) > 4)})" for key, known in list(values.items())[:SHOWN]]
-        more = f" and {len(values) - SHOWN} more" if len(values) > SHOWN else ""
-        notes.append(f"the runs differ in {', '.join(told)}{more}")
-    if len(measured) == 2 and measured[0].seed != measured[1].seed:
-        notes.append("the seeds differ: a task that draws its held-out prompts from the seed posed others under the same ids")
-    if step == "best":
-        notes.append("the best evaluation was chosen by these very prompts, so that its value is too high on average")
-    elif len({run.step for run in measured}) > 1:
-        notes.append(f"the runs are at different steps: {', '.join(f'{run.name} at {run.step}' for run in measured)}")
-    if missing:
-        notes.append(f"left out, because not every run has it: {', '.join(missing)}")
-    for one in found:
-        most = max(sum(row["task"] == one.task for row in run.rows) for run in measured)
-        if one.n < most:
-            notes.append(f"{one.task}: {one.n} of up to {most} scored prompts are common to all runs; the others don't count")
-    if len(measured) == 2 and len(found) > 1:
-        notes.append("each p is of one task alone: of twenty tasks without a difference, one shows p < 0.05")
-    return notes
-
-
-def _short(value: Any) -> str:
-    """A value as in a run file; of an entry or a table, what it is."""
-    from mmrl.comparison import KINDS
-
-    if isinstance(value, dict):
-        named = next((value[name] for name in KINDS if isinstance(value.get(name), str)), None)
-        text = named or ("a table" if value else "an empty table")
-    elif isinstance(value, list):
-        text = f"[{', '.join(map(_short, value))}]"
-    elif isinstance(value, bool):
-        text = str(value).lower()
-    else:
-        text = "unset" if value is None else str(value)
-    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def _run_json(run: Measured) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from mmrl.marks import Mark
 from mmrl.view import films, overlay
 from mmrl.view.sources import Pictures, Still
-from mmrl.view.text import esc
+from mmrl.view.text import esc, rounded
 
 SMALL, MARKED = 224, 180
 """Pixels of width in which a picture is shown before it is enlarged, and one with marks."""
@@ -64,7 +64,7 @@ def asking(messages: Sequence[Mapping[str, Any]], limit: int) -> str:
 
 def answer(answer: Any) -> str:
     """The truth, where there is one in words."""
-    return "" if answer is None else f'<p class="answer"><span>Answer</span> <b>{esc(answer, 400)}</b></p>'
+    return "" if answer is None else f'<p class="answer"><span>Answer</span> <b>{esc(rounded(answer), 400)}</b></p>'
 
 
 def parts_of(message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

@@ -49,8 +49,8 @@ def page(run: RunData) -> str:
 
 
 def _header(run: RunData, name: str) -> str:
-    ended = any(row["where"] == ENDED for row in run.errors)
-    status = str(run.summary.get("status", "finished")) if run.summary else "failed" if ended else "not finished"
+    ended = any(row.get("where") == ENDED for row in run.errors)
+    status = str(run.summary.get("status", "finished")) if run.summary is not None else "failed" if ended else "not finished"
     kind = {"finished": "good", "failed": "bad"}.get(status, "warn")
     ran = stages(run.steps, run.config.get("stages") or ())
     chain = "".join(

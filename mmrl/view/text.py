@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
@@ -18,6 +20,15 @@ def esc(value: Any, limit: int = 0) -> str:
         head, tail = text[: limit // 2], text[-limit // 2 :]
         return f"{esc(head)}<em>&nbsp;... {len(text) - len(head) - len(tail):,} characters left out ...&nbsp;</em>{esc(tail)}"
     return html.escape(visible(text.replace("\r\n", "\n")))
+
+
+def rounded(value: Any) -> Any:
+    """Plain data whose numbers have four digits, or as many as they have before the point: enough to see a place by."""
+    if isinstance(value, float) and math.isfinite(value):
+        return float(f"{value:.4g}") if abs(value) < 1000 else round(value)
+    if isinstance(value, Mapping):
+        return {key: rounded(one) for key, one in value.items()}
+    return [rounded(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def visible(text: str) -> str:

@@ -147,6 +147,7 @@ def test_5_two_runs_are_compared(visitor: Visitor) -> None:
     assert "40 prompts in common" in text and "the runs differ on 8" in text
     differences = [abs(float(found)) for found in re.findall(r"^([+-]\d\.\d\d)$", text, re.MULTILINE)]
     assert len(differences) == 40 and differences == sorted(differences, reverse=True)
+    assert "the runs differ in seed" in text or "the seeds differ" in text
     assert page.locator(".pair .prompt img").count() == 16, "of those prompts the pictures were kept"
     page.wait_for_function("() => [...document.querySelectorAll('.pair img')].every(one => one.naturalWidth)")
 

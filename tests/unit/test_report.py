@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from mmrl import UserError, files, user
 from mmrl.cli import main
-from mmrl.record import RunFolder
+from mmrl.record import ENDED, RunFolder
 from mmrl.view import cards, catalogue, charts, gallery, svg, text
 from mmrl.view.report import write_report
 from mmrl.view.sources import Embedded
@@ -220,6 +220,22 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert page.count("button", "picture") == 7 * 8
     assert page.texts("td") == ["1", "63", "classification/answer"]  # of 33, 90, 91 after the warm start, only one was reached
     assert "finished" in page.texts("span")
+
+
+def test_a_run_that_failed_or_goes_says_so_and_what_lay_between_its_steps(run: RunFolder) -> None:
+    row = {"step": 1, "stage": "rl", "time": 100.0, "metrics": {"time/generate": 30.0, "time/update": 20.0}}
+    (run.path / "metrics.jsonl").write_bytes(files.line(row))
+    page = page_of(run)
+    assert "not finished" in page.texts("span") and "50 s" in page.texts("b") and "between steps" in page.texts("span")
+    run.error(1, ENDED, "out of memory")
+    assert "failed" in page_of(run).texts("span")
+    run.summary({})
+    assert "finished" in page_of(run).texts("span")
+
+
+def test_answers_have_no_more_digits_than_one_sees() -> None:
+    answer = {"box": [278.203125, 1313.109375, 380, -0.00012345, True, "1.23456"], "x": (math.inf, None)}
+    assert text.rounded(answer) == {"box": [278.2, 1313, 380, -0.0001234, True, "1.23456"], "x": [math.inf, None]}
 
 
 def test_before_best_and_last_are_drawn_where_they_belong(run: RunFolder) -> None:

@@ -110,7 +110,11 @@ def numbers(case: Case, count: int) -> tuple[list[int] | None, str]:
     if not plain.isascii() or not _NUMBERS.fullmatch(plain):
         return None, f"{text.strip()!r:.60} is no list of numbers"
     found = [int(piece) for piece in plain.split(" ")]
-    return (found, "") if len(found) == count else (None, f"{len(found)} numbers and not {count}")
+    return (
+        (found, "")
+        if len(found) == count
+        else (None, f"{len(found)} of {count} numbers" if len(found) < count else f"{len(found)} numbers, not {count}")
+    )
 
 
 def _choice(case: Case) -> tuple[str | None, str]:
