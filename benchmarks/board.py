@@ -1,6 +1,6 @@
 """How quickly the board opens a long run, how quickly it shows what is new, what it takes, and what it costs the run.
 
-    python benchmarks/board.py [--steps 100000 --rollouts 1000000 --folder DIR] [--no-training]
+    python benchmarks/board.py [--steps 100000 --rollouts 1000000 --folder DIR] [--no-training | --only-training]
 
 Prints one JSON object. Needs Chromium (`make system`). The folder is kept where one is named, so that a second call needn't make
 it. Seconds to open are from the request of a page to the first curve, or the first group of rollouts, on the screen.
@@ -26,6 +26,8 @@ sys.path[:0] = [str(ROOT / "tests" / "support")]
 
 from boards import Running, board  # noqa: E402
 from long_runs import figures, write_run  # noqa: E402
+
+from mmrl.intervals import mean_interval  # noqa: E402
 
 DRAWN = "() => [...document.querySelectorAll('#curves canvas')].some((c) => c.width > 0)"
 GROUPS = "() => document.querySelectorAll('#groups .group').length > 0"
@@ -81,34 +83,53 @@ def shown_after(page: Any, run: Path, steps: int, times: int = 7) -> list[float]
     return found
 
 
-def slowdown(folder: Path) -> dict[str, float]:
-    """Seconds of a step while a board follows the run, over those while none does; in turns, by medians."""
+def slowdown(folder: Path, turns: int = 120, seconds: float = 1.0) -> dict[str, float]:
+    """Seconds of a run's step while a board follows it, over those while none does: one run, that is followed every other few
+    seconds. The mean over turns of their median step against the two turns beside them, with its 95% interval, the wildest tenth
+    left out; and the share of one core that the board takes meanwhile."""
     code = (
-        "import sys; sys.path[:0] = [sys.argv[1]]; import runs; from pathlib import Path; import json\n"
-        "stages = [{'kind': 'rl', 'steps': 60, 'prompts_per_step': 4, 'group_size': 4, 'learning_rate': 1e-3}]\n"
-        "runs.run(runs.toy_config(Path(sys.argv[2]), name=sys.argv[3], stages=stages, evaluate={'n': 0}))"
+        "import sys; sys.path[:0] = [sys.argv[1]]; import runs; from pathlib import Path\n"
+        "stages = [{'kind': 'rl', 'steps': 100_000, 'prompts_per_step': 4, 'group_size': 4, 'learning_rate': 1e-3}]\n"
+        "runs.run(runs.toy_config(Path(sys.argv[2]), name='followed', stages=stages, evaluate={'n': 0}))"
     )
     env = {**os.environ, "OMP_NUM_THREADS": "1", "MMRL_PLUGIN_FILES": str(ROOT / "tests" / "support" / "toy.py")}
-    found: dict[bool, list[float]] = {False: [], True: []}
-    with board(folder, folder.parent / "caches") as running:
-        for turn in range(8):
-            watched = turn % 2 == 1
-            name = f"turn-{turn}"
-            process = subprocess.Popen([sys.executable, "-c", code, str(ROOT / "tests" / "support"), str(folder), name], env=env)
-            follower = None
-            while process.poll() is None:
-                if watched and follower is None and (folder / name / "metrics.jsonl").exists():
-                    query = f"http://127.0.0.1:{running.port}/api/live?run={name}"
-                    follower = subprocess.Popen(["curl", "-sN", query], stdout=subprocess.DEVNULL)
-                time.sleep(0.05)
-            if follower:
-                follower.kill()
-                follower.wait()
-            lines = (folder / name / "metrics.jsonl").read_text().splitlines()
-            found[watched] += [json.loads(line)["metrics"]["time/step"] for line in lines][20:]
-            time.sleep(1)
-    alone, both = (statistics.median(found[watched]) for watched in (False, True))
-    return {"step_s": round(alone, 4), "step_watched_s": round(both, 4), "slowdown": round(both / alone - 1, 4)}
+    folder.mkdir()
+    metrics, medians, used = folder / "followed" / "metrics.jsonl", [], 0.0
+    process = subprocess.Popen([sys.executable, "-c", code, str(ROOT / "tests" / "support"), str(folder)], env=env)
+    try:
+        with board(folder, folder.parent / "caches") as running:
+            while not metrics.exists() or metrics.read_bytes().count(b"\n") < 50:
+                time.sleep(0.2)
+            query = f"http://127.0.0.1:{running.port}/api/live?run=followed"
+            for turn in range(turns):
+                follower = subprocess.Popen(["curl", "-sN", query], stdout=subprocess.DEVNULL) if turn % 2 else None
+                time.sleep(0.5)  # what begins or ends is not measured
+                first, before = metrics.read_bytes().count(b"\n"), cpu_seconds(running)
+                time.sleep(seconds)
+                used += cpu_seconds(running) - before if follower else 0.0
+                lines = metrics.read_text().splitlines()[first:]
+                medians.append(statistics.median(json.loads(line)["metrics"]["time/step"] for line in lines))
+                if follower:
+                    follower.kill()
+                    follower.wait()
+    finally:
+        process.kill()
+        process.wait()
+    ratios = sorted(medians[i] / statistics.fmean((medians[i - 1], medians[i + 1])) - 1 for i in range(1, turns - 1, 2))
+    kept = ratios[len(ratios) // 20 : len(ratios) - len(ratios) // 20]
+    low, high = mean_interval(kept)
+    middle = {"step_s": medians[::2], "step_watched_s": medians[1::2]}
+    return {name: round(statistics.median(some), 4) for name, some in middle.items()} | {
+        "slowdown": round(statistics.fmean(kept), 4),
+        "interval": [round(low, 4), round(high, 4)],
+        "board_cpu_share": round(used / (seconds * (turns // 2)), 4),
+    }
+
+
+def cpu_seconds(running: Running) -> float:
+    """Of the board's processes so far."""
+    process = psutil.Process(running.process.pid)
+    return sum(sum(one.cpu_times()[:2]) for one in (process, *process.children(recursive=True)))
 
 
 def main() -> None:
@@ -117,9 +138,14 @@ def main() -> None:
     parser.add_argument("--rollouts", type=int, default=1_000_000)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--no-training", action="store_true")
+    parser.add_argument("--only-training", action="store_true")
     asked = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
+    if asked.only_training:
+        with tempfile.TemporaryDirectory() as temporary:
+            print(json.dumps({"training": slowdown(Path(temporary) / "training")}))
+        return
     found: dict[str, Any] = {"steps": asked.steps, "rollouts": asked.rollouts}
     with tempfile.TemporaryDirectory() as temporary:
         folder = (asked.folder or Path(temporary)) / "runs"
