@@ -24,6 +24,7 @@ from mmrl.board.search import Wanted
 from mmrl.board.state import State, state
 from mmrl.errors import UserError
 from mmrl.targets import one_line
+from mmrl.view.sound import plain
 
 STATIC = Path(__file__).with_name("static")
 SHARED = Path(__file__).parent.parent / "view"
@@ -200,7 +201,7 @@ def _part_groups(board: Board, request: Request) -> Response:
 def _api_runs(board: Board, request: Request) -> Response:
     from dataclasses import asdict
 
-    return JSONResponse({"runs": [asdict(one) for one in _states(board)]})
+    return JSONResponse({"runs": plain([asdict(one) for one in _states(board)])})
 
 
 def _api_curves(board: Board, request: Request) -> Response:

@@ -65,7 +65,7 @@ def curves(run: Path, state: State) -> dict[str, Any]:
             keys = sorted({key for row in rows for key in row.get("metrics", ())})
             evals = [row for row in rows if "eval" in row]
     about = {"name": state.name, "state": state.state, "steps": state.step, "planned": state.steps, "stages": stages(run)}
-    return {"run": about, "keys": keys, "evals": [{"step": row["step"], **row["eval"]} for row in evals]}
+    return {"run": about, "keys": keys, "evals": sound.plain([{"step": row["step"], **row["eval"]} for row in evals])}
 
 
 def sections(keys: Sequence[str]) -> list[dict[str, Any]]:

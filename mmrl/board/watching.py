@@ -20,6 +20,7 @@ from typing import Any
 from mmrl.board.index import Index, News
 from mmrl.board.places import NotThere, Places, index_file
 from mmrl.board.state import State, state
+from mmrl.view.sound import plain
 
 PAUSE = 0.2
 """Seconds between two looks at the runs that are looked at."""
@@ -112,7 +113,7 @@ def told(news: News) -> Iterator[dict[str, Any]]:
 
 
 def main(folder: str) -> None:
-    watching = Watching(Places.of(folder), lambda message: print(json.dumps(message, allow_nan=False), flush=True))
+    watching = Watching(Places.of(folder), lambda message: print(json.dumps(plain(message), allow_nan=False), flush=True))
     orders, pending, busy = sys.stdin.buffer.fileno(), b"", False
     while True:
         ready, _, _ = select.select([orders], [], [], 0 if busy else PAUSE)

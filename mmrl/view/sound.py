@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +16,8 @@ from mmrl.record import RunData, is_row, read_rows
 
 WHOLE = 1 << 53
 """Whole numbers are smaller than this: all readers have the same."""
-_ODD = re.compile(rb"NaN|Infinity|\\u[dD][89a-fA-F]|(?<![\d.])\d{16}|[eE]\+?\d{3}")
-"""What a line has in it that holds a number or a text which JSON, SQLite or UTF-8 can't."""
+_ODD = (b"\\ud", b"\\uD", b"NaN", b"Infinity")
+"""What a line has in it that may hold half a character or no number, somewhere."""
 _TEXTS = (
     "stage",
     "where",
@@ -41,7 +40,7 @@ def parsed(line: bytes) -> dict[str, Any] | None:
     """A line of a JSONL file as a row; None for one that is torn or is none."""
     try:
         found = json.loads(line)
-        return row(plain(found) if _ODD.search(line) else found)
+        return row(plain(found) if any(mark in line for mark in _ODD) else found)
     except (ValueError, RecursionError):
         return None
 
@@ -178,7 +177,7 @@ def plain(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
         return {plain(str(key)): plain(one) for key, one in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [plain(one) for one in value]
     return str(value)  # a date of a run file
 
