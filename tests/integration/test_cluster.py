@@ -44,15 +44,21 @@ def mmrl(*arguments, **environment):
     return process.returncode, out, err
 
 
-def own_of_ray():
-    """Processes of Ray's that this one's children left behind or still have."""
-    return [p.pid for p in psutil.process_iter(["name", "cmdline"]) if "/tmp/ray/" in " ".join(p.info["cmdline"] or ())]
+def own_of_ray(driver):
+    """Processes of the Ray that a process started: other tests have their own beside it."""
+    session = re.compile(rf"/tmp/ray/session_[0-9_-]+_{driver}\b")
+    return [p.pid for p in psutil.process_iter(["cmdline"]) if session.search(" ".join(p.info["cmdline"] or ()))]
 
 
 def test_two_learners_on_ray_do_what_one_process_does(tmp_path):
-    before = set(own_of_ray())
     assert mmrl("--set", "runs=alone")[0] == 0
-    code, out, err = mmrl("--cluster", "local", "--set", "compute.learners=2")
+    process, seen = start("--cluster", "local", "--set", "compute.learners=2"), set()
+    while process.poll() is None:
+        seen |= set(own_of_ray(process.pid))
+        time.sleep(0.5)
+    out, err = process.communicate(timeout=60)
+    code = process.returncode
+    assert len(seen) > 2, "so its processes are found by their session"
     assert code == 0, err
     assert re.search(r"step 10/10  reward", out) and "report    runs/toy/report.html" in out, out
     one, two = (figures(tmp_path / folder / "toy") for folder in ("alone", "runs"))
@@ -62,7 +68,7 @@ def test_two_learners_on_ray_do_what_one_process_does(tmp_path):
     assert json.loads((tmp_path / "runs/toy/summary.json").read_text())["steps"] == 10
     assert not (tmp_path / ".ray").exists(), "Ray's token is of this cluster alone"
     deadline = time.monotonic() + 20
-    while set(own_of_ray()) - before:
+    while own_of_ray(process.pid):
         assert time.monotonic() < deadline
         time.sleep(0.5)
 
