@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 CURE = 'pip install "mmrl[ray]"'
 PATIENCE_S = 15.0
 """Seconds that what another run has just left may take to be free."""
+NICENESS = "RAY_worker_niceness"
+"""By default 15: Ray's processes give way to all others, which on a busy machine leaves them 3% of a core."""
 Answer = tuple[Any, str, str]
 """What an actor answers: (value, "", ""), or (None, the line of a UserError, the traceback of what a plugin raised or empty)."""
 
@@ -47,7 +49,7 @@ def start_here(what: str, cpus: int, gpus: Sequence[str] | None = None) -> Any:
     ray = imported(what)
     more = {} if gpus is None else {"num_gpus": len(gpus)}
     try:
-        with visible(gpus), on_loopback(ray):
+        with visible(gpus), on_loopback(ray), variable(NICENESS, os.environ.get(NICENESS, "0")):
             ray.init(
                 address="local",
                 num_cpus=max(os.cpu_count() or 1, cpus),

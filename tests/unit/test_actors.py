@@ -443,6 +443,16 @@ def test_what_others_are_about_to_leave_is_waited_for(monkeypatch):
         wait_for_room(There(4.0, [1.0, 1.0]), "it", 3)
 
 
+def test_actors_are_no_nicer_than_other_processes(ray):
+    """Ray's own 15 would leave them a thirtieth of a core where others are busy."""
+
+    @ray.remote
+    def niceness():
+        return os.nice(0)
+
+    assert ray.get(niceness.remote()) == 0 and "RAY_worker_niceness" not in os.environ
+
+
 def test_a_ray_of_this_machine_listens_on_loopback(ray):
     """Every one of its processes: their token would keep others out, too."""
 
