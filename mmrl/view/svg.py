@@ -12,6 +12,8 @@ from mmrl.view.text import esc
 
 WIDTH, HEIGHT = 360, 176
 LEFT, RIGHT, TOP, BOTTOM = 42, 8, 10, 22
+LETTER = 6.2
+"""Pixels of a letter's width, about."""
 MAX_POINTS = 400
 """Points drawn per line; longer series are thinned, keeping the extremes."""
 SMOOTH_FROM = 20
@@ -264,14 +266,20 @@ def _axes(x_scale: Scale, y_scale: Scale, unit: str) -> str:
 
 
 def _boundaries(x_scale: Scale, y_scale: Scale, boundaries: Sequence[tuple[float, str]]) -> str:
+    """Where stages begin; labels that would touch stand in rows."""
     parts = []
+    ends: list[float] = []
     for x, label in boundaries:
         if x_scale.low < x < x_scale.high:
-            at = x_scale(x)
-            end = ' text-anchor="end"' if at > WIDTH - 70 else ""
+            at, wide = x_scale(x), LETTER * len(label)
+            left = at + 4 + wide > WIDTH - RIGHT
+            start = at - 4 - wide if left else at + 4
+            row = next((n for n, end in enumerate(ends) if end <= start), len(ends))
+            ends[row : row + 1] = [start + wide + LETTER]
+            end = ' text-anchor="end"' if left else ""
             parts.append(
                 f'<line class="stage" x1="{at}" x2="{at}" y1="{TOP}" y2="{y_scale.start}"/>'
-                f'<text class="stage" x="{at - 4 if end else at + 4}" y="{TOP + 8}"{end}>{esc(label)}</text>'
+                f'<text class="stage" x="{at - 4 if left else at + 4}" y="{TOP + 8 + 12 * row}"{end}>{esc(label)}</text>'
             )
     return "".join(parts)
 

@@ -11,6 +11,7 @@ import random
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -862,6 +863,19 @@ def test_stage_boundaries() -> None:
     steps = [{"step": i, "stage": s, "metrics": {}} for i, s in ((1, "sft"), (2, "sft"), (3, "rl"), (4, "sft"))]
     assert charts.boundaries(steps) == [(2.5, "rl"), (3.5, "sft")]
     assert charts.stages(steps) == [("sft", "", 2), ("rl", "", 1), ("sft", "", 1)]
+
+
+def test_labels_of_stages_that_follow_quickly_stand_in_rows() -> None:
+    series = [svg.Series(name="a", xs=list(range(100)), ys=[0.0] * 100)]
+    page = svg.line_chart(series, boundaries=[(3.0, "rl"), (4.0, "sft"), (50.0, "rl"), (97.0, "sft"), (98.0, "rl")])
+    labels = re.findall(r'class="stage" x="([\d.]+)" y="([\d.]+)"( text-anchor="end")?>(\w+)<', page)
+    rows: dict[str, list[tuple[float, float]]] = {}
+    for x, y, end, label in labels:
+        wide = svg.LETTER * len(label)
+        rows.setdefault(y, []).append((float(x) - wide, float(x)) if end else (float(x), float(x) + wide))
+    assert len(labels) == 5 and len(rows) == 2
+    assert all(a[1] < b[0] for row in rows.values() for a, b in pairwise(sorted(row)))
+    assert all(svg.LEFT <= low and high <= svg.WIDTH for row in rows.values() for low, high in row)
 
 
 def test_stages_of_one_kind_are_told_apart_by_the_plan() -> None:
