@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmrl.errors import UserError
 from mmrl.launch import check_crowd
+from mmrl.stopping import interrupted_later
 from mmrl.targets import PluginError, one_line
 
 if TYPE_CHECKING:
@@ -48,8 +49,9 @@ def start_here(what: str, cpus: int, gpus: Sequence[str] | None = None) -> Any:
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # or Ray makes one and keeps it in the home folder
     ray = imported(what)
     more = {} if gpus is None else {"num_gpus": len(gpus)}
+    own = os.environ.get(NICENESS, "0")
     try:
-        with visible(gpus), on_loopback(ray), variable(NICENESS, os.environ.get(NICENESS, "0")):
+        with interrupted_later("Ray has started"), visible(gpus), on_loopback(ray), variable(NICENESS, own):
             ray.init(
                 address="local",
                 num_cpus=max(os.cpu_count() or 1, cpus),
@@ -59,6 +61,9 @@ def start_here(what: str, cpus: int, gpus: Sequence[str] | None = None) -> Any:
                 logging_level="ERROR",
                 **more,
             )
+    except KeyboardInterrupt:
+        ray.shutdown()
+        raise
     except Exception as error:
         raise UserError(
             f"{what}: Ray can't start here: {one_line(error)[:300]}: see /tmp/ray/session_latest/logs, or free what it needs"

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import stat
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,6 +32,32 @@ def asked_to_end(tell: Callable[[int], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def interrupted_later(what: str) -> Iterator[None]:
+    """A Ctrl-C within this is heard at its end, for what hears none or can't be left halfway; a second one at once.
+
+    what: the person is told to be waited for.
+    """
+    if threading.current_thread() is not threading.main_thread():  # which alone hears of it
+        yield
+        return
+    heard: list[int] = []
+
+    def hear(number: int, frame: Any) -> None:
+        heard.append(number)
+        signal.signal(number, before)
+        with contextlib.suppress(OSError):  # not sys.stderr, in whose middle it may come
+            os.write(2, f"\nstopping when {what}; Ctrl-C again stops at once\n".encode())
+
+    before = signal.signal(signal.SIGINT, hear)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    for number in heard:
+        signal.raise_signal(number)
 
 
 def _leave_terminal() -> None:

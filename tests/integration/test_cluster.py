@@ -50,6 +50,13 @@ def own_of_ray(driver):
     return [p.pid for p in psutil.process_iter(["cmdline"]) if session.search(" ".join(p.info["cmdline"] or ()))]
 
 
+def nothing_left_of(driver):
+    deadline = time.monotonic() + 20
+    while left := own_of_ray(driver):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.5)
+
+
 def test_two_learners_on_ray_do_what_one_process_does(tmp_path):
     assert mmrl("--set", "runs=alone")[0] == 0
     process, seen = start("--cluster", "local", "--set", "compute.learners=2"), set()
@@ -67,10 +74,22 @@ def test_two_learners_on_ray_do_what_one_process_does(tmp_path):
         assert a == pytest.approx(b, abs=1e-5)
     assert json.loads((tmp_path / "runs/toy/summary.json").read_text())["steps"] == 10
     assert not (tmp_path / ".ray").exists(), "Ray's token is of this cluster alone"
-    deadline = time.monotonic() + 20
-    while own_of_ray(process.pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+    nothing_left_of(process.pid)
+
+
+def test_ctrl_c_while_ray_starts_leaves_nothing(tmp_path):
+    process = start("--cluster", "local")
+    try:
+        while not own_of_ray(process.pid):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130 and "Traceback" not in err, out + err
+    assert not (tmp_path / "runs").exists()
+    nothing_left_of(process.pid)
 
 
 def test_ctrl_c_saves_and_ends_and_the_run_goes_on(tmp_path):

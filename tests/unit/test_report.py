@@ -875,7 +875,7 @@ def test_labels_of_stages_that_follow_quickly_stand_in_rows() -> None:
         rows.setdefault(y, []).append((float(x) - wide, float(x)) if end else (float(x), float(x) + wide))
     assert len(labels) == 5 and len(rows) == 2
     assert all(a[1] < b[0] for row in rows.values() for a, b in pairwise(sorted(row)))
-    assert all(svg.LEFT <= low and high <= svg.WIDTH for row in rows.values() for low, high in row)
+    assert all(low >= svg.LEFT and high <= svg.WIDTH for row in rows.values() for low, high in row)
 
 
 def test_stages_of_one_kind_are_told_apart_by_the_plan() -> None:

@@ -1,0 +1,55 @@
+"""Ctrl-C that comes while something must not be left halfway."""
+
+import signal
+import threading
+
+import pytest
+
+from mmrl.stopping import interrupted_later
+
+
+def test_it_is_heard_at_the_end_and_told(capfd):
+    done = []
+    with pytest.raises(KeyboardInterrupt), interrupted_later("it is up"):
+        signal.raise_signal(signal.SIGINT)
+        done.append("the rest")
+    assert done and capfd.readouterr().err == "\nstopping when it is up; Ctrl-C again stops at once\n"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_one_is_heard_at_once(capfd):
+    done = []
+    with pytest.raises(KeyboardInterrupt), interrupted_later("it is up"):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        done.append("the rest")
+    assert not done and capfd.readouterr().err.count("stopping") == 1
+
+
+def test_who_heard_before_is_told_and_an_error_goes_first():
+    told = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: told.append(number))
+    try:
+        with interrupted_later("it is up"):
+            signal.raise_signal(signal.SIGINT)
+            assert not told
+        assert told == [signal.SIGINT]
+        with pytest.raises(ValueError, match=r"^broken$"), interrupted_later("it is up"):
+            signal.raise_signal(signal.SIGINT)
+            raise ValueError("broken")
+        assert len(told) == 1
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_another_thread_hears_none():
+    done = []
+
+    def work():
+        with interrupted_later("it is up"):
+            done.append("it")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done
