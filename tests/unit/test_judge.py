@@ -5,9 +5,9 @@ import subprocess
 import sys
 import time
 from concurrent.futures import CancelledError
-from pathlib import Path
 
 import pytest
+from processes import gone
 
 from mmrl import Case, Frame, Prompt, Rollout, Score, Status, Turn, UserError, user
 from mmrl.judge import Judge, cases_of, pool
@@ -213,18 +213,6 @@ def one_failed(scores, at):
 
 def among_good(at, n=12):
     return [BAD if i == at else GOOD for i in range(n)]
-
-
-def gone(pid, within_s=5.0):
-    end = time.monotonic() + within_s
-    while time.monotonic() < end:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True  # dead, and not ours to reap
-        except OSError:
-            return True
-        time.sleep(0.02)
-    return False
 
 
 # What is asked of it
@@ -494,7 +482,7 @@ def test_processes_left_behind_are_killed_after_their_chunk(tmp_path):
     pids = tmp_path / "pids"
     with Judge({"faulty/helper": {}}) as judge:
         assert judge.run("faulty/helper", [Case(completion="", answer=str(pids))] * 3) == [Score(1.0)] * 3
-        found = pids.read_text().split()
+        found = [int(pid) for pid in pids.read_text().split()]
         assert len(found) == 3
         assert all(gone(pid) for pid in found)
 
@@ -584,7 +572,7 @@ def test_close_cancels_what_is_running_and_kills(tmp_path):
     judge.close()
     with pytest.raises(CancelledError):
         future.result(timeout=1)
-    assert gone(pid.read_text())
+    assert gone(int(pid.read_text()))
     with pytest.raises(RuntimeError, match="closed"):
         judge.run("faulty/sessions", [GOOD])
 
@@ -607,4 +595,4 @@ import time; time.sleep(100)
     finally:
         process.kill()
         process.wait()
-    assert gone(pid.read_text())
+    assert gone(int(pid.read_text()))

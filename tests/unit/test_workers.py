@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy
 import pytest
+from processes import alive, gone
 
 from mmrl.errors import UserError
 from mmrl.workers import Workers
@@ -37,22 +38,6 @@ def workers() -> Iterator[Callable[..., Workers]]:
 
 def actions(*rows: tuple[float, float]) -> numpy.ndarray:
     return numpy.array(rows, numpy.float32)
-
-
-def alive(pid: int) -> bool:
-    """It runs: neither gone nor a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def gone(pid: int) -> bool:
-    """It ends within a while."""
-    end = time.monotonic() + 20
-    while alive(pid) and time.monotonic() < end:
-        time.sleep(0.02)
-    return not alive(pid)
 
 
 def test_rows_are_what_the_worlds_show(workers: Callable[..., Workers]) -> None:
@@ -99,7 +84,7 @@ def test_a_world_that_fails_is_lost_and_begun_anew(workers: Callable[..., Worker
     lost = made.step(actions((1, 0), (1, how), (1, 0)), [0, 1, 2])
     assert list(lost) == [1] and lost[1].startswith(why)
     assert made.lost == 1 and made.why[0].startswith(f"environment 1: {why}")
-    assert before and gone(before) and made.pid(1) is None
+    assert before and gone(before, 20) and made.pid(1) is None
     assert made.rows["state"][[0, 2]].tolist() == [[11, 1], [31, 1]], "the others went on"
     again = made.step(actions((1, 0), (1, 0), (1, 0)), [0, 1, 2])
     assert list(again) == [1] and "not reset since" in again[1] and made.lost == 1, "a loss is counted once"
@@ -130,7 +115,7 @@ def test_a_world_that_hangs_is_killed_at_the_deadline(workers: Callable[..., Wor
     lost = made.step(actions((1, how), (1, 0)), [0, 1])
     assert lost == {0: "step took longer than 1.5 s, and its process was killed"}
     assert 1.5 <= time.monotonic() - started < 15
-    assert before and gone(before)
+    assert before and gone(before, 20)
     assert made.rows["state"][1].tolist() == [21, 1]
     made.reset({0: 1})
     assert made.step(actions((1, 0), (1, 0)), [0, 1]) == {}
@@ -142,7 +127,7 @@ def test_a_process_that_is_killed_between_steps_is_lost(workers: Callable[..., W
     pid = made.pid(1)
     assert pid
     os.kill(pid, signal.SIGKILL)
-    assert gone(pid)
+    assert gone(pid, 20)
     lost = made.step(actions((1, 0), (1, 0)), [0, 1])
     assert lost == {1: "its process was killed by SIGKILL"}
 
@@ -233,7 +218,7 @@ def test_close_ends_all_processes_and_may_come_twice(workers: Callable[..., Work
     kept = made.rows["state"]
     made.close()
     made.close()
-    assert all(pid and gone(pid) for pid in pids), "what a world started goes with it"
+    assert all(pid and gone(pid, 20) for pid in pids), "what a world started goes with it"
     assert kept.tolist() == [[0, 0], [0, 0]], "arrays outlive it"
     for ask in (lambda: made.reset({0: 1}), lambda: made.step(actions((1, 0), (1, 0)), [0]), lambda: made.call([0], "snapshot")):
         with pytest.raises(UserError, match=r"toy/world was closed"):
@@ -252,7 +237,7 @@ def test_processes_die_with_a_parent_that_is_killed() -> None:
         pids = [int(word) for word in parent.stdout.readline().split()]
         assert len(pids) == 2 and all(map(alive, pids))
         parent.kill()
-    assert all(map(gone, pids))
+    assert all(gone(pid, 20) for pid in pids)
 
 
 def test_options_of_the_processes(workers: Callable[..., Workers], tmp_path: Path) -> None:

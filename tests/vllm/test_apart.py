@@ -12,6 +12,7 @@ import torch
 
 pytest.importorskip("vllm", reason="vLLM is not installed: make engines")
 
+from processes import alive, gone
 from vllm_cases import FAMILY, GAP, sampled, varied
 
 import vlm_cases as cases
@@ -157,18 +158,7 @@ def test_a_process_that_is_killed_leaves_none_behind(tmp_path, killed):
             learner.wait(60)
         finally:
             learner.kill()
-    deadline = time.monotonic() + 30
-    while any(map(alive, workers)) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert not any(map(alive, workers))
+    assert all(gone(pid, 30) for pid in workers)
     if killed == "a worker":
         last = said.splitlines()[-1]
         assert last.startswith("a process of vLLM died (") and last.endswith("go on with --resume")
-
-
-def alive(pid: int) -> bool:
-    """Whether it runs; one that has ended and that nobody asked after doesn't."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

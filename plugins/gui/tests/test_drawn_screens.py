@@ -10,8 +10,8 @@ import subprocess
 import sys
 import time
 from html.parser import HTMLParser
-from pathlib import Path
 
+import psutil
 import pytest
 from mmrl_gui import pages, record, recording, rendered, verifiers
 from mmrl_gui.action_task import Inverse
@@ -20,6 +20,7 @@ from mmrl_gui.recording import Plan
 from mmrl_gui.screens_task import Grounding
 from mmrl_gui.transitions import Transitions
 from PIL import Image
+from processes import gone
 
 from mmrl import Case, Eyes, UserError, WorldLost
 from mmrl.screens import Action, Element, Shown
@@ -677,12 +678,6 @@ def test_every_click_leads_to_a_screen_of_its_own_on_every_kind_of_page(chromium
     assert clicks > 3 and all(len(set(names)) == 1 for names in same), "only things of one name, which are not asked about"
 
 
-def below(process):
-    """The ids of what a process started, and of what that started."""
-    listed = [int(id) for task in Path(f"/proc/{process}/task").glob("*/children") for id in task.read_text().split()]
-    return listed + [id for child in listed for id in below(child)]
-
-
 def test_a_signal_leaves_a_recording_and_no_browser(chromium, tmp_path):
     out = tmp_path / "out"
     asked = [
@@ -702,25 +697,14 @@ def test_a_signal_leaves_a_recording_and_no_browser(chromium, tmp_path):
         until = time.monotonic() + 60
         while time.monotonic() < until and not list(tmp_path.glob(".out.part-*/episodes.jsonl")):
             time.sleep(0.05)
-        started = below(running.pid)
+        started = [process.pid for process in psutil.Process(running.pid).children(recursive=True)]
         for _ in range(3):
             running.send_signal(signal.SIGTERM)
         said, _ = running.communicate(timeout=60)
     finally:
         running.kill()
     assert running.returncode == 143 and b": stopped; " in said and whole_recording(out)
-    until = time.monotonic() + 10
-    while time.monotonic() < until and any(map(runs, started)):
-        time.sleep(0.05)
-    assert len(started) > 3 and not [id for id in started if runs(id)]
-
-
-def runs(process):
-    """Whether there is such a process, and it isn't over."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    assert len(started) > 3 and all(gone(pid, 10) for pid in started)
 
 
 def test_miniwob_is_recorded_and_read_again(chromium, tmp_path):

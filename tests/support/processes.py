@@ -1,0 +1,23 @@
+"""Processes that tests look after."""
+
+from __future__ import annotations
+
+import time
+
+import psutil
+
+
+def alive(pid: int) -> bool:
+    """It runs: neither gone nor a zombie."""
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def gone(pid: int, within_s: float = 5.0) -> bool:
+    """Whether it ends so soon."""
+    end = time.monotonic() + within_s
+    while alive(pid) and time.monotonic() < end:
+        time.sleep(0.02)
+    return not alive(pid)
