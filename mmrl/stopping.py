@@ -40,7 +40,8 @@ def interrupted_later(what: str) -> Iterator[None]:
 
     what: the person is told to be waited for.
     """
-    if threading.current_thread() is not threading.main_thread():  # which alone hears of it
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before) or threading.current_thread() is not threading.main_thread():  # which alone hears of it
         yield
         return
     heard: list[int] = []
@@ -51,7 +52,7 @@ def interrupted_later(what: str) -> Iterator[None]:
         with contextlib.suppress(OSError):  # not sys.stderr, in whose middle it may come
             os.write(2, f"\nstopping when {what}; Ctrl-C again stops at once\n".encode())
 
-    before = signal.signal(signal.SIGINT, hear)
+    signal.signal(signal.SIGINT, hear)
     try:
         yield
     finally:

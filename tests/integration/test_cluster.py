@@ -32,7 +32,13 @@ def plugins(tmp_path, monkeypatch):
 def start(*arguments, **environment):
     command = [sys.executable, "-m", "mmrl", "train", "run.toml", *arguments]
     own = {**os.environ, "OMP_NUM_THREADS": "1", "MMRL_PLUGIN_FILES": f"{runs.TOY}{os.pathsep}extras.py", **environment}
-    return subprocess.Popen(command, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env=own, preexec_fn=heeding_ctrl_c, **pipes)
+
+
+def heeding_ctrl_c():
+    """As in a terminal: what a script has put into the background ignores it, and what that starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def mmrl(*arguments, **environment):

@@ -8,6 +8,14 @@ import pytest
 from mmrl.stopping import interrupted_later
 
 
+@pytest.fixture(autouse=True)
+def heard():
+    """As in a terminal: of a program that a script has put into the background Ctrl-C is ignored, this one's too."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def test_it_is_heard_at_the_end_and_told(capfd):
     done = []
     with pytest.raises(KeyboardInterrupt), interrupted_later("it is up"):
@@ -28,18 +36,22 @@ def test_a_second_one_is_heard_at_once(capfd):
 
 def test_who_heard_before_is_told_and_an_error_goes_first():
     told = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: told.append(number))
-    try:
-        with interrupted_later("it is up"):
-            signal.raise_signal(signal.SIGINT)
-            assert not told
-        assert told == [signal.SIGINT]
-        with pytest.raises(ValueError, match=r"^broken$"), interrupted_later("it is up"):
-            signal.raise_signal(signal.SIGINT)
-            raise ValueError("broken")
-        assert len(told) == 1
-    finally:
-        signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, lambda number, frame: told.append(number))
+    with interrupted_later("it is up"):
+        signal.raise_signal(signal.SIGINT)
+        assert not told
+    assert told == [signal.SIGINT]
+    with pytest.raises(ValueError, match=r"^broken$"), interrupted_later("it is up"):
+        signal.raise_signal(signal.SIGINT)
+        raise ValueError("broken")
+    assert len(told) == 1
+
+
+def test_what_is_ignored_stays_so(capfd):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with interrupted_later("it is up"):
+        signal.raise_signal(signal.SIGINT)
+    assert capfd.readouterr().err == ""
 
 
 def test_another_thread_hears_none():
