@@ -117,6 +117,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_terminal_says_so_saves_and_says_how_to_go_on(folder):
     """What is seen while the run goes, then Ctrl-C in the middle of a step, then the very command that was printed."""
     seen = Terminal(folder, "train", "run.toml", "--set", "seed=3", "--set", "name='x y'", "--overwrite")

@@ -152,6 +152,7 @@ def default_interrupt():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_says_where_it_stands_and_how_to_go_on(tmp_path):
     (tmp_path / "run.toml").write_text(RUN_FILE)
     code, lines = mmrl(tmp_path, "train", "run.toml", "--set", "seed=3", "--overwrite", stop=True)
