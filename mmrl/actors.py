@@ -49,9 +49,9 @@ def start_here(what: str, cpus: int, gpus: Sequence[str] | None = None) -> Any:
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # or Ray makes one and keeps it in the home folder
     ray = imported(what)
     more = {} if gpus is None else {"num_gpus": len(gpus)}
-    own = os.environ.get(NICENESS, "0")
+    niceness = os.environ.get(NICENESS, "0")
     try:
-        with interrupted_later("Ray has started"), visible(gpus), on_loopback(ray), variable(NICENESS, own):
+        with interrupted_later("Ray has started"), visible(gpus), on_loopback(ray), variable(NICENESS, niceness):
             ray.init(
                 address="local",
                 num_cpus=max(os.cpu_count() or 1, cpus),

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+AGAIN = "Ctrl-C again to stop at once"
+
 
 @contextlib.contextmanager
 def asked_to_end(tell: Callable[[int], None]) -> Iterator[None]:
@@ -44,21 +46,28 @@ def interrupted_later(what: str) -> Iterator[None]:
     if not callable(before) or threading.current_thread() is not threading.main_thread():  # which alone hears of it
         yield
         return
-    heard: list[int] = []
+    heard = False
 
     def hear(number: int, frame: Any) -> None:
-        heard.append(number)
-        signal.signal(number, before)
-        with contextlib.suppress(OSError):  # not sys.stderr, in whose middle it may come
-            os.write(2, f"\nstopping when {what}; Ctrl-C again stops at once\n".encode())
+        nonlocal heard
+        heard = True
+        signal.signal(signal.SIGINT, before)
+        tell(f"stopping when {what}; {AGAIN}")
 
     signal.signal(signal.SIGINT, hear)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    for number in heard:
-        signal.raise_signal(number)
+        if not heard:
+            signal.signal(signal.SIGINT, before)
+    if heard:
+        signal.raise_signal(signal.SIGINT)
+
+
+def tell(line: str) -> None:
+    """Write a line to the terminal from a signal handler, which may have come in the middle of what writes others."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"\n{line}\n".encode())
 
 
 def _leave_terminal() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from rich.console import Console, Group
 from rich.text import Text
 
+from mmrl.stopping import AGAIN
 from mmrl.targets import is_finite
 from mmrl.view.catalogue import PARTS
 from mmrl.view.pace import Pace
@@ -61,7 +62,7 @@ UNJOINED |= {0x1F1E6 + n: chr(ord("A") + n) for n in range(26)}
 """What joins characters into one picture, which few terminals do: without it a line is as wide as the sum of what is on it. Flags
 are the letters of their country."""
 HINT = "Ctrl-C stops after this step and saves"
-STOPPING = "stopping after this step; Ctrl-C again to stop at once"
+STOPPING = f"stopping after this step; {AGAIN}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-import os
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ from rich.markup import escape
 from mmrl.errors import UserError
 from mmrl.record import read_rows
 from mmrl.schema import Training
+from mmrl.stopping import tell
 from mmrl.view.pace import Pace
 from mmrl.view.panel import SHOWN, STOPPING, Sample, Seen, figure, panel
 from mmrl.view.text import duration, visible
@@ -133,6 +133,5 @@ class Show:
 
 
 def tell_stopping() -> None:
-    """Tell it past the console, from a signal handler."""
-    with contextlib.suppress(OSError):
-        os.write(2, f"\n{STOPPING}\n".encode())
+    """Past the console, from a signal handler."""
+    tell(STOPPING)

@@ -12,8 +12,8 @@ from mmrl.view.text import esc
 
 WIDTH, HEIGHT = 360, 176
 LEFT, RIGHT, TOP, BOTTOM = 42, 8, 10, 22
-LETTER = 6.2
-"""Pixels of a letter's width, about."""
+LETTER_WIDTH = 6.2
+"""Pixels, about."""
 MAX_POINTS = 400
 """Points drawn per line; longer series are thinned, keeping the extremes."""
 SMOOTH_FROM = 20
@@ -271,11 +271,11 @@ def _boundaries(x_scale: Scale, y_scale: Scale, boundaries: Sequence[tuple[float
     ends: list[float] = []
     for x, label in boundaries:
         if x_scale.low < x < x_scale.high:
-            at, wide = x_scale(x), LETTER * len(label)
+            at, wide = x_scale(x), LETTER_WIDTH * len(label)
             left = at + 4 + wide > WIDTH - RIGHT
             start = at - 4 - wide if left else at + 4
             row = next((n for n, end in enumerate(ends) if end <= start), len(ends))
-            ends[row : row + 1] = [start + wide + LETTER]
+            ends[row : row + 1] = [start + wide + LETTER_WIDTH]
             end = ' text-anchor="end"' if left else ""
             parts.append(
                 f'<line class="stage" x1="{at}" x2="{at}" y1="{TOP}" y2="{y_scale.start}"/>'

@@ -12,6 +12,7 @@ import clustered
 import psutil
 import pytest
 from clustered import figures, steps
+from processes import heeding_ctrl_c
 
 import runs
 from mmrl.errors import UserError
@@ -36,18 +37,25 @@ def start(*arguments, **environment):
     return subprocess.Popen(command, env=own, preexec_fn=heeding_ctrl_c, **pipes)
 
 
-def heeding_ctrl_c():
-    """As in a terminal: what a script has put into the background ignores it, and what that starts."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def mmrl(*arguments, **environment):
     process = start(*arguments, **environment)
     try:
-        out, err = process.communicate(timeout=400)
+        out, err = process.communicate(timeout=240)
     finally:
         process.kill()
     return process.returncode, out, err
+
+
+def interrupted(process, due):
+    """Ctrl-C as soon as it is due; what was written until the end."""
+    try:
+        while not due():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        return process.communicate(timeout=60)
+    finally:
+        process.kill()
 
 
 def own_of_ray(driver):
@@ -66,13 +74,15 @@ def nothing_left_of(driver):
 def test_two_learners_on_ray_do_what_one_process_does(tmp_path):
     assert mmrl("--set", "runs=alone")[0] == 0
     process, seen = start("--cluster", "local", "--set", "compute.learners=2"), set()
-    while process.poll() is None:
-        seen |= set(own_of_ray(process.pid))
-        time.sleep(0.5)
-    out, err = process.communicate(timeout=60)
-    code = process.returncode
+    try:
+        while process.poll() is None:
+            seen |= set(own_of_ray(process.pid))
+            time.sleep(0.5)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
     assert len(seen) > 2, "so its processes are found by their session"
-    assert code == 0, err
     assert re.search(r"step 10/10  reward", out) and "report    runs/toy/report.html" in out, out
     one, two = (figures(tmp_path / folder / "toy") for folder in ("alone", "runs"))
     assert len(one) == len(two) == 10
@@ -85,29 +95,15 @@ def test_two_learners_on_ray_do_what_one_process_does(tmp_path):
 
 def test_ctrl_c_while_ray_starts_leaves_nothing(tmp_path):
     process = start("--cluster", "local")
-    try:
-        while not own_of_ray(process.pid):
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 130 and "Traceback" not in err, out + err
+    out, err = interrupted(process, lambda: own_of_ray(process.pid))
+    assert process.returncode == 130 and err.strip() == "stopping when Ray has started; Ctrl-C again to stop at once", out + err
     assert not (tmp_path / "runs").exists()
     nothing_left_of(process.pid)
 
 
 def test_ctrl_c_saves_and_ends_and_the_run_goes_on(tmp_path):
     process = start("--cluster", "local", MMRL_TEST_SLOW="1")
-    try:
-        while steps(tmp_path / "runs/toy") < 4:
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
+    out, err = interrupted(process, lambda: steps(tmp_path / "runs/toy") >= 4)
     assert process.returncode == 130, err
     assert "stopping after this step" in err and "Traceback" not in err
     last = steps(tmp_path / "runs/toy")

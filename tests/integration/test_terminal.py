@@ -7,7 +7,6 @@ import os
 import re
 import select
 import shlex
-import signal
 import struct
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import termios
 import time
 
 import pytest
+from processes import heeding_ctrl_c
 
 import runs
 from mmrl.cli import main
@@ -105,9 +105,9 @@ class Terminal:
 
 
 def own_terminal():
-    """Ctrl-C reaches what owns the terminal, unless it ignores it as background jobs do."""
+    """Ctrl-C reaches what owns the terminal."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    heeding_ctrl_c()
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from processes import heeding_ctrl_c
 
 import runs
 from mmrl.cli import main
@@ -135,7 +136,7 @@ def test_a_step_with_spread_begins_the_count_again(tmp_path, monkeypatch):
 def mmrl(folder, *arguments, stop=False):
     command = [sys.executable, "-m", "mmrl", "--plugin", runs.TOY, *arguments]
     process = subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=default_interrupt
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=heeding_ctrl_c
     )
     lines = []
     for line in process.stdout:
@@ -145,11 +146,6 @@ def mmrl(folder, *arguments, stop=False):
             stop = False
     process.stdout.close()
     return process.wait(60), lines
-
-
-def default_interrupt():
-    """A suite that was started in the background ignores it, and its children would too."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.mark.slow

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import time
 
 import psutil
+
+
+def heeding_ctrl_c() -> None:
+    """`preexec_fn` of what is sent one: a suite that a script has put into the background ignores it, and hands that on."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def alive(pid: int) -> bool:

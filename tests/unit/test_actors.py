@@ -10,7 +10,7 @@ import torch
 
 import runs
 from mmrl import Case, Prompt, Rollout, Status, plugins
-from mmrl.actors import Elsewhere, heard, own_judges, start_here, told, wait_for_room
+from mmrl.actors import NICENESS, Elsewhere, heard, own_judges, start_here, told, wait_for_room
 from mmrl.collect.actors import ActorSimulator, SimulatorActors, packed, unpacked
 from mmrl.collect.steps import StepCollector
 from mmrl.errors import UserError
@@ -450,7 +450,17 @@ def test_actors_are_no_nicer_than_other_processes(ray):
     def niceness():
         return os.nice(0)
 
-    assert ray.get(niceness.remote()) == 0 and "RAY_worker_niceness" not in os.environ
+    assert ray.get(niceness.remote()) == 0 and NICENESS not in os.environ
+
+
+def test_a_niceness_that_was_asked_for_is_kept(monkeypatch):
+    seen = []
+    monkeypatch.setattr("ray.init", lambda **_: seen.append(os.environ[NICENESS]))
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "none")
+    start_here("a test", 1)
+    monkeypatch.setenv(NICENESS, "7")
+    start_here("a test", 1)
+    assert seen == ["0", "7"] and os.environ[NICENESS] == "7"
 
 
 def test_a_ray_of_this_machine_listens_on_loopback(ray):

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from processes import heeding_ctrl_c
 
 from mmrl import __version__
 from mmrl.cli import COMMANDS, main
@@ -614,7 +615,7 @@ def test_an_interrupt_is_130(site, tmp_path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         env=dict(os.environ),
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job ignores it and hands that on
+        preexec_fn=heeding_ctrl_c,
     )
     assert process.stdout and process.stdout.readline() == "ready\n"
     start = time.monotonic()

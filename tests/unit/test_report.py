@@ -871,7 +871,7 @@ def test_labels_of_stages_that_follow_quickly_stand_in_rows() -> None:
     labels = re.findall(r'class="stage" x="([\d.]+)" y="([\d.]+)"( text-anchor="end")?>(\w+)<', page)
     rows: dict[str, list[tuple[float, float]]] = {}
     for x, y, end, label in labels:
-        wide = svg.LETTER * len(label)
+        wide = svg.LETTER_WIDTH * len(label)
         rows.setdefault(y, []).append((float(x) - wide, float(x)) if end else (float(x), float(x) + wide))
     assert len(labels) == 5 and len(rows) == 2
     assert all(a[1] < b[0] for row in rows.values() for a, b in pairwise(sorted(row)))

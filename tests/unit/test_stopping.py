@@ -21,7 +21,7 @@ def test_it_is_heard_at_the_end_and_told(capfd):
     with pytest.raises(KeyboardInterrupt), interrupted_later("it is up"):
         signal.raise_signal(signal.SIGINT)
         done.append("the rest")
-    assert done and capfd.readouterr().err == "\nstopping when it is up; Ctrl-C again stops at once\n"
+    assert done and capfd.readouterr().err == "\nstopping when it is up; Ctrl-C again to stop at once\n"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
