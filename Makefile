@@ -73,6 +73,6 @@ $(STAMP): Makefile pyproject.toml constraints.txt $(wildcard plugins/*/pyproject
 	else "$$python" -m venv --clear --without-pip .venv && "$$python" -m pip --python .venv/bin/python install -q pip; fi
 	@echo 'installing mmrl and what it needs into .venv: a minute or a few'
 	@.venv/bin/python -m pip install -q -c constraints.txt -e ".[train,tasks,board,ray,test,dev]"
-	.venv/bin/python -m mmrl.compat --install-pth
+	.venv/bin/python -m mmrl.compute.torchvision --install-pth
 	@touch $@
 	@echo 'ready: .venv/bin/mmrl, make demo, make test'

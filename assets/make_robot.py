@@ -53,7 +53,7 @@ def random_model(folder: Path) -> None:
     """With a token for each word of the instructions; weights drawn so that a short training can use them."""
     import torch
 
-    from mmrl.policies import tiny
+    from mmrl.policies.vlm import tiny
 
     model, processor = tiny.build("qwen3_vl", words=WORDS)
     generator = torch.Generator().manual_seed(0)

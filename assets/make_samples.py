@@ -15,8 +15,9 @@ from typing import Any
 
 from PIL import Image
 
-from mmrl import Prompt, plugins
-from mmrl.pictures import chance, crop
+from mmrl import Prompt
+from mmrl.api.tasks.pictures import chance, crop
+from mmrl.registry import plugins
 
 SAMPLES = Path(__file__).parent / "samples"
 COUNT = 16

@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from mmrl import plugins
+from mmrl.registry import plugins
 
 SAMPLES = Path(__file__).parent / "samples"
 COUNT = 8

@@ -13,8 +13,10 @@ from typing import Any
 
 from PIL import Image
 
-from mmrl import Prompt, plugins
-from mmrl.clips import Clip, frames_of
+from mmrl import Prompt
+from mmrl.api.media.clips import Clip
+from mmrl.api.media.decoding import frames_of
+from mmrl.registry import plugins
 
 SAMPLES = Path(__file__).parent / "samples" / "video"
 CLIPS, PICTURES = SAMPLES / "videos" / "drawn", SAMPLES / "images" / "drawn"

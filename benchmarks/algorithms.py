@@ -59,7 +59,7 @@ def train(runs: Path, name: str, seed: int, model: str, stage: str) -> dict[str,
 
 def figures(id: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
     """One algorithm's accuracies over its seeds, with Student's 95% interval of their mean."""
-    from mmrl.intervals import mean_interval
+    from mmrl.api.statistics import mean_interval
 
     values = [run["last"][TASK]["value"] for run in runs]
     low, high = mean_interval(values)
@@ -100,8 +100,8 @@ def table(found: dict[str, Any]) -> str:
 
 def usable() -> list[str]:
     """The built-in algorithms that an rl stage can run."""
-    from mmrl import plugins
     from mmrl.algorithms.presets import signals_of
+    from mmrl.registry import plugins
 
     registry = plugins.registry()
     specs = registry.specs("algorithms").values()

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from machine import machine
-from mmrl.config import parse_config
-from mmrl.generate.local import LocalGenerator
-from mmrl.learn import Learner
-from mmrl.start import train
+from mmrl.config.load import parse_config
+from mmrl.rollout.generate.local import LocalGenerator
+from mmrl.train.start import train
+from mmrl.train.update.learner import Learner
 
 DIGITS = Path(__file__).parents[1] / "configs" / "demo" / "digits.toml"
 

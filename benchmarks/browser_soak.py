@@ -34,7 +34,7 @@ def main() -> None:
     from mmrl_browser.miniwob import MiniWoB
 
     from mmrl import WorldLost
-    from mmrl.screens import Action
+    from mmrl.api.simulators.screens import Action
 
     miniwob = MiniWoB()
     me, lock = psutil.Process(), threading.Lock()

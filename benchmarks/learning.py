@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mmrl.view.svg import Series
+    from mmrl.ui.report.svg import Series
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 STYLE = "svg { font: 11px system-ui, sans-serif; background: #fff } text { fill: #555 } .grid { stroke: #ddd }" + "".join(
@@ -61,7 +61,7 @@ def write_start(folder: Path, words: Sequence[str], family: str = "qwen3_vl") ->
     standard deviation 1 / sqrt(fan-in), position embeddings 1. -> Its number of weights."""
     import torch
 
-    from mmrl.policies import tiny
+    from mmrl.policies.vlm import tiny
 
     model, processor = tiny.build(family, words=words)
     generator = torch.Generator().manual_seed(0)
@@ -84,7 +84,7 @@ def checkpoint(runs: Path, name: str) -> Path:
 
 def figures(task: str, warm: Run, after: Sequence[Run]) -> dict[str, Any]:
     """Held-out values, with Student's 95% interval of the gain over the seeds."""
-    from mmrl.intervals import mean_interval
+    from mmrl.api.statistics import mean_interval
 
     before, values = warm.last(task)["value"], [run.last(task)["value"] for run in after]
     low, high = mean_interval([value - before for value in values])
@@ -103,7 +103,7 @@ def figures(task: str, warm: Run, after: Sequence[Run]) -> dict[str, Any]:
 
 def draw(path: Path, task: str, after: Sequence[Run]) -> None:
     """The held-out value over the steps of RL, a line with its 95% interval for each run, as an SVG file."""
-    from mmrl.view.svg import Series
+    from mmrl.ui.report.svg import Series
 
     series = []
     for color, run in enumerate(after, 1):
@@ -115,7 +115,7 @@ def draw(path: Path, task: str, after: Sequence[Run]) -> None:
 
 def save(path: Path, series: Sequence[Series]) -> None:
     """A line chart as an SVG file of its own."""
-    from mmrl.view.svg import WIDTH, line_chart
+    from mmrl.ui.report.svg import WIDTH, line_chart
 
     height = 200
     _, _, inside = line_chart(series, height=height).partition(">")  # on a page of its own the chart has neither style nor margin

@@ -7,6 +7,6 @@ from typing import Any
 
 
 def machine(*packages: str) -> dict[str, Any]:
-    from mmrl import manifest
+    from mmrl.run_folder import manifest
 
     return manifest.machine() | {"versions": {p: version(p) for p in ("torch", "transformers", *packages)}}

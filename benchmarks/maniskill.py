@@ -60,7 +60,7 @@ def main() -> None:
 
     from importlib.metadata import version
 
-    from mmrl import manifest
+    from mmrl.run_folder import manifest
 
     print(
         json.dumps(

@@ -125,7 +125,7 @@ def theirs(args: argparse.Namespace, folder: Path, seed: int) -> Curve:
 def compared(mine: Sequence[Curve], other: Sequence[Curve]) -> dict[str, Any]:
     """Ours less theirs, with Student's 95% interval over the seeds: at the end, on average over the evaluations after the first,
     and of all episodes that were trained on."""
-    from mmrl.intervals import mean_interval
+    from mmrl.api.statistics import mean_interval
 
     found: dict[str, Any] = {}
     for figure in FIGURES:
@@ -149,7 +149,7 @@ def compared(mine: Sequence[Curve], other: Sequence[Curve]) -> dict[str, Any]:
 
 def draw(path: Path, figure: str, curves: dict[str, list[Curve]]) -> None:
     """The mean over seeds of each side, and the band from the lowest to the highest seed."""
-    from mmrl.view.svg import Series
+    from mmrl.ui.report.svg import Series
 
     series = []
     for color, (name, runs) in enumerate(curves.items(), 1):

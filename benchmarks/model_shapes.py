@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mmrl.plan.published import PUBLISHED
+from mmrl.train.plan.published import PUBLISHED
 
 CONFIGS = {size: PUBLISHED[f"Qwen/Qwen2.5-VL-{size.upper()}"] for size in ("3b", "7b", "72b")}
 """Their config.json, as `mmrl plan` knows them."""

@@ -18,10 +18,11 @@ import torch
 
 from machine import machine
 from mmrl.algorithms.loss import LossInputs, average, clipped_surrogate
-from mmrl.pack import pack
-from mmrl.policies.vlm import VLM
-from mmrl.schema import PolicyConfig
-from mmrl.types import Batch, Credit, Prompt, Rollout, Status, Turn, user
+from mmrl.api.types import Prompt, Rollout, Status, Turn, user
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.batches import Batch, Credit
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.train.update.pack_words import pack
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 

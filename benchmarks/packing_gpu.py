@@ -22,10 +22,11 @@ from step_gpu import clock, loaded, prompts_of
 
 from machine import machine
 from mmrl.algorithms.loss import LossInputs, average, clipped_surrogate
-from mmrl.pack import pack
+from mmrl.api.types import Rollout, Status, Turn
+from mmrl.policies.batches import Batch, Credit
 from mmrl.policies.recompute import checkpointing
-from mmrl.policies.vlm import VLM
-from mmrl.types import Batch, Credit, Rollout, Status, Turn
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.train.update.pack_words import pack
 
 CASES = {
     "512px-1000+200x5": dict(pixels=512, prompt_tokens=1000, tokens=200, group=5),

@@ -19,14 +19,14 @@ import torch
 
 from machine import machine
 from mmrl import SimulatorSpec
-from mmrl.collect.lane import Lane
-from mmrl.collect.steps import StepCollector, made_lane
-from mmrl.generate.sampling import Sampling
-from mmrl.policies.acting import Chosen
-from mmrl.policies.vla import VLA
-from mmrl.schema import PolicyConfig, SimulateConfig
-from mmrl.simulation import ActionSpec, Observation, Simulation, Transition
-from mmrl.types import Prompt, replace
+from mmrl.api.simulators.types import ActionSpec, Observation, Simulation, Transition
+from mmrl.api.types import Prompt, replace
+from mmrl.config.sections import PolicyConfig, SimulateConfig
+from mmrl.policies.acting.acting import Chosen
+from mmrl.policies.acting.vla import VLA
+from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.simulators.lane import Lane
+from mmrl.rollout.simulators.lockstep import StepCollector, made_lane
 
 STEPS, TOTAL_MS = 20, 4.0
 """Steps of an episode, and the milliseconds that simulator and policy take together for all environments."""

@@ -23,17 +23,18 @@ from step_gpu import checkpoint
 
 from machine import machine
 from mmrl.algorithms.presets import load_algorithm
-from mmrl.collect.turns import TurnCollector
-from mmrl.generate.local import LocalGenerator
-from mmrl.generate.sampling import Sampling
-from mmrl.learn import Learner
-from mmrl.pack import pack
-from mmrl.plan import Sizes, predict
-from mmrl.plan.machines import at_hand
-from mmrl.plan.memory import LOGIT_CHUNK
-from mmrl.policies.vlm import VLM
-from mmrl.schema import RlStage, RunConfig
-from mmrl.types import Credit, Prompt, user
+from mmrl.api.types import Prompt, user
+from mmrl.config.sections import RlStage, RunConfig
+from mmrl.policies.batches import Credit
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.generate.local import LocalGenerator
+from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.turns import TurnCollector
+from mmrl.train.plan import Sizes, predict
+from mmrl.train.plan.machines import at_hand
+from mmrl.train.plan.memory import LOGIT_CHUNK
+from mmrl.train.update.learner import Learner
+from mmrl.train.update.pack_words import pack
 
 
 def main() -> None:

@@ -24,14 +24,15 @@ import torch
 from PIL import Image
 
 from machine import machine
-from mmrl.generate.local import LocalGenerator
-from mmrl.generate.sampling import Generator, Sampling
-from mmrl.generate.vllm import VllmGenerator
-from mmrl.pack import pack
-from mmrl.policies.reading import PromptInputs
-from mmrl.policies.vlm import VLM
-from mmrl.schema import ComputeConfig, LoraConfig, PolicyConfig
-from mmrl.types import Credit, Prompt, Rollout, Status, Turn, user
+from mmrl.api.types import Prompt, Rollout, Status, Turn, user
+from mmrl.config.sections import ComputeConfig, LoraConfig, PolicyConfig
+from mmrl.policies.batches import Credit
+from mmrl.policies.vlm.reading import PromptInputs
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.generate.local import LocalGenerator
+from mmrl.rollout.generate.sampling import Generator, Sampling
+from mmrl.rollout.generate.vllm import VllmGenerator
+from mmrl.train.update.pack_words import pack
 
 TEMPERATURE = 0.7
 

@@ -38,16 +38,17 @@ import torch
 
 from machine import machine
 from mmrl.algorithms.presets import load_algorithm
-from mmrl.collect.turns import TurnCollector
-from mmrl.compat import prepare_torchvision
-from mmrl.generate.local import LocalGenerator
-from mmrl.generate.sampling import Sampling
-from mmrl.learn import Learner
-from mmrl.pack import pack
-from mmrl.policies import tiny
-from mmrl.policies.vlm import VLM
-from mmrl.schema import LoraConfig, PolicyConfig, RlStage
-from mmrl.types import Credit, Prompt, user
+from mmrl.api.types import Prompt, user
+from mmrl.compute.torchvision import prepare_torchvision
+from mmrl.config.sections import LoraConfig, PolicyConfig, RlStage
+from mmrl.policies.batches import Credit
+from mmrl.policies.vlm import tiny
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.generate.local import LocalGenerator
+from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.turns import TurnCollector
+from mmrl.train.update.learner import Learner
+from mmrl.train.update.pack_words import pack
 from model_shapes import CONFIGS, Shape, shape_of
 
 WORK = dict(prompts=64, group=5, prompt_tokens=1000, tokens=200, pixels=512, steps=3, budget=16384)

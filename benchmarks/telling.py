@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from machine import machine
-from mmrl.groups import Group
-from mmrl.types import Prompt, Rollout, Score, Status, Turn, user
+from mmrl.api.types import Prompt, Rollout, Score, Status, Turn, user
+from mmrl.train.sampling.groups import Group
 
 QUESTION = "Where is the blue cup that stands behind the plate? Think about it first, then answer with a box of four numbers."
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from machine import machine
-from mmrl import Case, plugins
-from mmrl.media import load_image
+from mmrl import Case
+from mmrl.api.media.images import load_image
+from mmrl.registry import plugins
 
 SAMPLES = Path(__file__).parents[1] / "assets" / "samples"
 AIMS = {"iou": 20_000, "ap": 1_000, "svg": 100, "answer": None}

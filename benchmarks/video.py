@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from machine import machine
+from mmrl.api.media.decoding import Count, forget
 
 
 def main() -> None:
@@ -39,13 +40,12 @@ def main() -> None:
 
 def compared(args: argparse.Namespace) -> dict[str, object]:
     """Completions a second of both ways, and their ratio."""
-    from mmrl import clips
-    from mmrl.collect.turns import TurnCollector
-    from mmrl.generate.local import LocalGenerator
-    from mmrl.generate.sampling import Sampling
-    from mmrl.policies.vlm import VLM
-    from mmrl.schema import PolicyConfig
-    from mmrl.types import Prompt
+    from mmrl.api.types import Prompt
+    from mmrl.config.sections import PolicyConfig
+    from mmrl.policies.vlm.vlm import VLM
+    from mmrl.rollout.generate.local import LocalGenerator
+    from mmrl.rollout.generate.sampling import Sampling
+    from mmrl.rollout.turns import TurnCollector
 
     policy = VLM(PolicyConfig(model="tiny:qwen2_5_vl:hidden=64,layers=2"))
     collector = TurnCollector(policy, LocalGenerator(policy, batch_size=256))
@@ -53,13 +53,13 @@ def compared(args: argparse.Namespace) -> dict[str, object]:
     prompts = _prompts(args.size, args.clips)
 
     def once(asked: Sequence[Prompt]) -> int:
-        clips.forget()
+        forget()
         return len(collector.collect(asked, collector.encode(asked), args.group, sampling))
 
     def each(asked: Sequence[Prompt]) -> int:
         made = 0
         for _ in range(args.group):
-            clips.forget()
+            forget()
             made += len(collector.collect(asked, collector.encode(asked), 1, sampling))
         return made
 
@@ -68,10 +68,10 @@ def compared(args: argparse.Namespace) -> dict[str, object]:
     once(prompts[:2])
     for _ in range(args.rounds):
         for name, way in (("once", once), ("each", each)):
-            before, started = clips.Count.files, time.perf_counter()
+            before, started = Count.files, time.perf_counter()
             made = way(prompts)
             rates[name].append(made / (time.perf_counter() - started))
-            decoded[name] = clips.Count.files - before
+            decoded[name] = Count.files - before
     ratios = [a / b for a, b in zip(rates["once"], rates["each"], strict=True)]
     return {
         "completions_per_s": {name: round(statistics.median(found), 2) for name, found in rates.items()},
@@ -88,9 +88,8 @@ def memory(args: argparse.Namespace) -> dict[str, object]:
     """The growth of resident memory over steps of training, each on clips that no other step has."""
     import tempfile
 
-    from mmrl import clips
-    from mmrl.config import parse_config
-    from mmrl.start import train
+    from mmrl.config.load import parse_config
+    from mmrl.train.start import train
 
     per_step = 2
     found: list[int] = []
@@ -107,9 +106,9 @@ def memory(args: argparse.Namespace) -> dict[str, object]:
                 "record": {"rollouts_every": 0, "trackers": []},
             }
         )
-        before = clips.Count.files
+        before = Count.files
         train(config, Watched(found))
-        decoded = clips.Count.files - before
+        decoded = Count.files - before
     fifth = len(found) // 5
     early, late = statistics.median(found[fifth : 2 * fifth]), statistics.median(found[-fifth:])
     return {"steps": len(found), "steps_decoded": decoded, "memory": round(late / early, 3), "memory_mb": round(late / 2**20)}
@@ -134,7 +133,7 @@ class Watched:
 
 
 def _prompts(size: str, count: int) -> list[Any]:
-    from mmrl.plugins import registry
+    from mmrl.registry.plugins import registry
 
     task = registry().make_task("video/temporal", {"size": size, "train": count})
     return list(task.prompts("train", 0))[:count]

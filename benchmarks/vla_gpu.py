@@ -22,16 +22,15 @@ from step_gpu import checkpoint
 from machine import machine
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.algorithms.signals import Signals
-from mmrl.collect.steps import StepCollector
-from mmrl.generate.sampling import Sampling
-from mmrl.learn import Learner
-from mmrl.pack_tracks import pack_tracks
-from mmrl.packer import TrackPacker
+from mmrl.api.simulators.types import Simulation
+from mmrl.api.types import Prompt, Score
+from mmrl.config.sections import CriticConfig, LoraConfig, PolicyConfig, RlStage, SimulateConfig
+from mmrl.policies.acting.vla import VLA
 from mmrl.policies.critic import Critic
-from mmrl.policies.vla import VLA
-from mmrl.schema import CriticConfig, LoraConfig, PolicyConfig, RlStage, SimulateConfig
-from mmrl.simulation import Simulation
-from mmrl.types import Prompt, Score
+from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.simulators.lockstep import StepCollector
+from mmrl.train.update.learner import Learner
+from mmrl.train.update.pack_tracks import TrackPacker, pack_tracks
 
 
 class Episodes:

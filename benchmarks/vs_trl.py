@@ -50,7 +50,7 @@ def questions(case: dict[str, Any]) -> list[tuple[str, Any]]:
     if case["task"]:
         from itertools import islice
 
-        from mmrl.plugins import registry
+        from mmrl.registry.plugins import registry
 
         prompts = islice(iter(registry().make_task(case["task"], case["options"]).prompts("train", 0)), SHOWN)
         return [(text_of(p.messages), p.images[0]) for p in prompts]
@@ -75,7 +75,7 @@ def write_checkpoint(case: dict[str, Any], folder: str) -> None:
 
         write_start(Path(folder))
         return
-    from mmrl.policies import tiny
+    from mmrl.policies.vlm import tiny
 
     model, processor = tiny.build("qwen2_5_vl", hidden=case["hidden"], layers=case["layers"])
     model.save_pretrained(folder)
@@ -88,7 +88,7 @@ def run_trl(
     import torch
     from datasets import Dataset
 
-    from mmrl.compat import prepare_torchvision
+    from mmrl.compute.torchvision import prepare_torchvision
 
     prepare_torchvision()
     from transformers import AutoModelForImageTextToText, AutoProcessor, TrainerCallback
@@ -137,8 +137,8 @@ def run_mmrl(
     checkpoint: str, case: dict[str, Any], device: str, steps: int, ready: Callable[[], None], done: Callable[[], None]
 ) -> None:
     os.environ["MMRL_PLUGIN_FILES"] = str(Path(__file__).with_name("vs_trl_plugin.py").resolve())
-    from mmrl.config import parse_config
-    from mmrl.start import train
+    from mmrl.config.load import parse_config
+    from mmrl.train.start import train
 
     class Gate:
         def stage_started(self, *_: Any) -> None:

@@ -3,12 +3,13 @@
 These names are what a plugin imports; nothing heavy is imported with them.
 """
 
-from mmrl.errors import NoGold, UserError, WorldLost
-from mmrl.hookspecs import hookimpl
-from mmrl.interfaces import Simulator, Task, Tracker, Verifier, World
-from mmrl.marks import Mark
-from mmrl.specs import AlgorithmSpec, PolicySpec, SimulatorSpec, TaskSpec, TrackerSpec, VerifierSpec
-from mmrl.types import Case, Eyes, Frame, Message, Prompt, Reply, Rollout, Score, Status, Turn, user
+from mmrl.api.errors import NoGold, UserError, WorldLost
+from mmrl.api.frames import Eyes, Frame
+from mmrl.api.hooks import hookimpl
+from mmrl.api.interfaces import Simulator, Task, Tracker, Verifier, World
+from mmrl.api.specs import AlgorithmSpec, PolicySpec, SimulatorSpec, TaskSpec, TrackerSpec, VerifierSpec
+from mmrl.api.tasks.marks import Mark
+from mmrl.api.types import Case, Message, Prompt, Reply, Rollout, Score, Status, Turn, user
 
 __version__ = "0.1.0"
 

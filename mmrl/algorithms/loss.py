@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from mmrl.types import Batch, MicroBatch
+from mmrl.policies.batches import Batch, MicroBatch
 
 if TYPE_CHECKING:
-    from mmrl.policies.acting import Calls
+    from mmrl.policies.batches import Calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

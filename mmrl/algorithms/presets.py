@@ -11,15 +11,15 @@ from typing import Any, Literal, get_args
 import torch
 from pydantic import ValidationError
 
-from mmrl import plugins
 from mmrl.algorithms.loss import LossFunction
 from mmrl.algorithms.signals import SIGNALS, Signals
-from mmrl.errors import UserError
-from mmrl.schema import CriticConfig, RlStage
-from mmrl.schema.base import LARGEST
-from mmrl.specs import AlgorithmSpec
-from mmrl.targets import PluginError, calling, check_options, is_finite, load_target, one_line, suggest
-from mmrl.types import Credit
+from mmrl.api.errors import PluginError, UserError, calling, is_finite, one_line, suggest
+from mmrl.api.specs import AlgorithmSpec
+from mmrl.config.sections import CriticConfig, RlStage
+from mmrl.config.values import LARGEST
+from mmrl.policies.batches import Credit
+from mmrl.registry import plugins
+from mmrl.registry.targets import check_options, load_target
 
 Normalise = Literal["token", "sequence", "constant"]
 

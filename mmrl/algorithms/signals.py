@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from mmrl import tracks
 from mmrl.algorithms.kl import ESTIMATES
-from mmrl.schema import RlStage
-from mmrl.targets import PluginError, is_finite
-from mmrl.types import Prompt, Rollout, Score, Status
+from mmrl.api.errors import PluginError, is_finite
+from mmrl.api.types import Prompt, Rollout, Score, Status
+from mmrl.config.sections import RlStage
+from mmrl.policies import batches
 
 Measure = Callable[[frozenset[str]], Mapping[str, torch.Tensor]]
 """Names of `logprobs`, `reference`, `teacher`, `values` -> a float tensor [N, T] each, 0 behind a rollout's end, and `bootstrap`
@@ -61,7 +61,7 @@ class Signals:
     def lengths_N(self) -> torch.Tensor:
         """int64; trained tokens of each rollout; of an episode in a simulator its targets, see the stage key `ratio`."""
         ratio = self._stage.ratio
-        return torch.tensor([tracks.size(r.track, ratio) if r.track else r.length for r in self._rollouts])
+        return torch.tensor([batches.size(r.track, ratio) if r.track else r.length for r in self._rollouts])
 
     @functools.cached_property
     def parts_NR(self) -> torch.Tensor:
@@ -117,8 +117,8 @@ class Signals:
         for n, (rollout, score) in enumerate(zip(self._rollouts, self._scores, strict=True)):
             end, ends = 0, []
             if rollout.track:
-                paid_L = tracks.rewards_of(rollout.track, self._stage.ratio)
-                end, ends = len(paid_L), tracks.ends_of(rollout.track, self._stage.ratio).tolist()
+                paid_L = batches.rewards_of(rollout.track, self._stage.ratio)
+                end, ends = len(paid_L), batches.ends_of(rollout.track, self._stage.ratio).tolist()
                 rewards_NT[n, :end] = paid_L.double().cpu()
             for turn in rollout.turns:
                 size, steps = len(turn.token_ids), turn.action_rewards or (turn.reward,)
@@ -143,7 +143,7 @@ class Signals:
         units_NT = torch.full(self.mask_NT.shape, -1)
         for n, rollout in enumerate(self._rollouts):
             if rollout.track:
-                units_L = tracks.units_of(rollout.track, self._stage.ratio, self._stage.credit)
+                units_L = batches.units_of(rollout.track, self._stage.ratio, self._stage.credit)
                 units_NT[n, : len(units_L)] = units_L
                 continue
             units: list[int] = []

@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmrl.data.seeds import derive
-from mmrl.data.source import Indexable, prompt_at, prompts_of
-from mmrl.errors import UserError
-from mmrl.interfaces import Task
-from mmrl.rows import brief, read_rows
-from mmrl.schema import SelectConfig, Training
-from mmrl.targets import PluginError, is_finite
-from mmrl.types import Prompt
+from mmrl.api.errors import PluginError, UserError, brief, is_finite
+from mmrl.api.interfaces import Task
+from mmrl.api.seeds import derive
+from mmrl.api.tasks.rows import read_rows
+from mmrl.api.types import Prompt
+from mmrl.config.sections import SelectConfig, Training
+from mmrl.data.prompts import Indexable, prompt_at, prompts_of
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,13 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol
 
-from mmrl import plugins
-from mmrl.errors import UserError
-from mmrl.judge.pool import Crew, Pool, Request
+from mmrl.api.errors import UserError
+from mmrl.api.frames import Frame
+from mmrl.api.types import Case, Rollout, Score, Status
+from mmrl.judge.messages import Request
+from mmrl.judge.pool import Crew, Pool
 from mmrl.judge.process import Worker
-from mmrl.types import Case, Frame, Rollout, Score, Status
+from mmrl.registry import plugins
 
 BROKE = Score(None, {}, "its world or simulator was lost")
 """Of an episode that says nothing of the policy."""

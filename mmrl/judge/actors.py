@@ -13,15 +13,16 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any
 
-from mmrl import plugins, ranks
-from mmrl.actors import Answer, heard, moved_in, own_judges, ray_for, switches, told, wait_for_room
-from mmrl.errors import UserError
+from mmrl.api.errors import UserError, one_line
+from mmrl.api.specs import VerifierSpec
+from mmrl.api.types import Score
+from mmrl.compute import ranks
+from mmrl.compute.ray import Answer, heard, moved_in, own_judges, ray_for, switches, told, wait_for_room
+from mmrl.config.sections import RunConfig
 from mmrl.judge import Judge
-from mmrl.judge.pool import Request, payload, unsent
-from mmrl.schema import RunConfig
-from mmrl.specs import VerifierSpec
-from mmrl.targets import one_line
-from mmrl.types import Score
+from mmrl.judge.messages import Request
+from mmrl.judge.pool import payload, unsent
+from mmrl.registry import plugins
 
 AT_ONCE = 32
 """Calls that a judge answers side by side: those of all learners that share it."""

@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from mmrl.errors import UserError
+from mmrl.api.errors import PluginError, UserError
+from mmrl.api.simulators.types import Track
+from mmrl.api.specs import VerifierSpec
+from mmrl.api.types import Case, Score, replace
+from mmrl.judge.messages import Chunk, Request
 from mmrl.judge.process import Worker
-from mmrl.simulation import Track
-from mmrl.specs import VerifierSpec
-from mmrl.targets import PluginError
-from mmrl.types import Case, Score, replace
 
 START_S, MODEL_START_S = 120.0, 1200.0
 """Seconds that a worker has to import its plugins; and to load models besides."""
@@ -35,37 +35,6 @@ TICK_S = 0.25
 CHUNK = 256
 HEAVY_CHUNK = 8
 """Cases per message, at most; fewer where cases carry images, and for models, which take a message at once."""
-
-
-@dataclass(eq=False, slots=True)
-class Request:
-    """Cases to run through verifiers."""
-
-    cases: Sequence[Case | bytes]
-    """A verifier's may be pickled already, as `payload` does."""
-    wanted: Mapping[str, Sequence[int]]
-    """Verifier id -> the indices of the cases that it scores."""
-    finish: Callable[[Mapping[str, Mapping[int, Score]]], Any]
-    """Makes the future's result of verifier id -> case index -> score."""
-    future: Future[Any] = field(default_factory=Future)
-    scores: dict[str, dict[int, Score]] = field(default_factory=dict)
-    missing: int = 0
-
-    def put(self, verifier: str, index: int, score: Score) -> None:
-        self.scores[verifier][index] = score
-        self.missing -= 1
-
-
-@dataclass(eq=False, slots=True)
-class Chunk:
-    """Cases of one request for one verifier, which one worker gets in one message."""
-
-    request: Request
-    verifier: str
-    indices: list[int]
-    """Those still without a score; the first ones are answered first."""
-    careful: bool = False
-    """Have each result sent at once, because a worker died and it is not known on which case."""
 
 
 @dataclass(eq=False, slots=True)

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mmrl.judge.pool import Chunk
+    from mmrl.judge.messages import Chunk
 
 TRANSFER_S = 10.0
 """Seconds that a chunk may take to reach the worker, before its first case's time begins."""

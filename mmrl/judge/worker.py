@@ -19,10 +19,10 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO
 
-from mmrl import plugins
-from mmrl.errors import UserError
-from mmrl.specs import VerifierSpec
-from mmrl.types import Case, Score
+from mmrl.api.errors import UserError
+from mmrl.api.specs import VerifierSpec
+from mmrl.api.types import Case, Score
+from mmrl.registry import plugins
 
 FLUSH_S = 0.01
 """Results are sent together, at least this often, so that a crash makes little work to do again."""

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from mmrl.policies.acting import Calls
+from mmrl.config.sections import CriticConfig
+from mmrl.policies.batches import Calls, MicroBatch
 from mmrl.policies.policy import Policy
-from mmrl.schema import CriticConfig
-from mmrl.types import MicroBatch
 
 
 class Critic:

@@ -16,11 +16,10 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from mmrl.errors import UserError
-from mmrl.policies.parts import matches
+from mmrl.api.errors import UserError, one_line
+from mmrl.config.parts import matches
+from mmrl.config.sections import LoraConfig
 from mmrl.policies.shard import state_of
-from mmrl.schema import LoraConfig
-from mmrl.targets import one_line
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from mmrl.errors import UserError
+from mmrl.api.errors import UserError
 
 
 def refuse_path(name: str, cure: str) -> None:

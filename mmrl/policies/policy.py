@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
+from mmrl.api.frames import Eyes
+from mmrl.policies.batches import Outputs
 from mmrl.policies.shard import Sharded
-from mmrl.types import Eyes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outputs:
-    """What one forward pass says of a micro-batch's targets."""
-
-    logprobs_L: torch.Tensor
-    """float32, with gradient."""
-    entropy_L: torch.Tensor
-    """float32, of the distribution each target was taken from, in nats."""
-    states_QH: torch.Tensor | None = None
-    """Hidden states that a critic reads, if they were asked for."""
 
 
 class Policy(Protocol):

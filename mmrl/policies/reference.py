@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from mmrl.policies.acting import Calls
+from mmrl.policies.batches import Calls, MicroBatch
 from mmrl.policies.lora import adapters_off
 from mmrl.policies.policy import Policy
 from mmrl.policies.shard import like
-from mmrl.types import MicroBatch
 
 
 class Reference:

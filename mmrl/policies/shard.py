@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from mmrl.policies.parts import part_of
+from mmrl.config.parts import part_of
 
 
 class Sharded(nn.Module):

@@ -9,8 +9,6 @@ A plugin's test file::
 """
 
 from mmrl.testing.checks import CheckResult, Report
-from mmrl.testing.kit import check_id, check_plugin
-from mmrl.testing.tasks import check_task
-from mmrl.testing.verifiers import check_verifier
+from mmrl.testing.kit import check_id, check_plugin, check_task, check_verifier
 
 __all__ = ["CheckResult", "Report", "check_id", "check_plugin", "check_task", "check_verifier"]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from mmrl.errors import UserError
-from mmrl.interfaces import Task
-from mmrl.specs import VerifierSpec
+from mmrl.api.errors import UserError
+from mmrl.api.interfaces import Task
+from mmrl.api.specs import VerifierSpec
+from mmrl.api.types import Case, Prompt, Score
 from mmrl.testing.checks import Fault, Report, run_checks
 from mmrl.testing.task_repeats import global_random_state_is_untouched, same_in_another_process, same_seed_gives_same_rows
 from mmrl.testing.task_subject import TaskSubject
 from mmrl.testing.tasks import every_split_has_rows, ids_are_unique, prompts_pickle, rows_can_be_used
 from mmrl.testing.verifiers import Verify
-from mmrl.types import Case, Prompt, Score
 
 STARTS = 4
 """Starts of each split that are simulated."""
@@ -21,12 +21,12 @@ STARTS = 4
 
 def simulator_is_there(subject: TaskSubject) -> str:
     """The simulator that the task names can be made with its options, and knows the parts that are paid."""
-    from mmrl import plugins
-    from mmrl.simulation import Simulation
+    from mmrl.api.simulators.types import Simulation
+    from mmrl.registry import plugins
 
     simulation = subject.make().simulation
     if not isinstance(simulation, Simulation):
-        raise Fault(f"simulation is {simulation!r:.80}: set it to a mmrl.simulation.Simulation")
+        raise Fault(f"simulation is {simulation!r:.80}: set it to a mmrl.api.simulators.types.Simulation")
     if not simulation.simulator:
         return "none: it can be imitated alone"
     try:
@@ -38,7 +38,7 @@ def simulator_is_there(subject: TaskSubject) -> str:
 
 def demonstrations_can_be_used(subject: TaskSubject) -> str:
     """What the task itself demonstrates has an instruction, moments of one shape and an action for each."""
-    from mmrl.collect.demonstrations import demonstrated
+    from mmrl.rollout.simulators.demonstrations import demonstrated
 
     task, shown = subject.make(), 0
     for split, rows in subject.rows.items():
@@ -57,7 +57,7 @@ def starts_can_be_simulated(subject: TaskSubject) -> str:
     """Each split's starts give an observation with an instruction; those that the task demonstrates itself need none."""
     import torch
 
-    from mmrl import plugins
+    from mmrl.registry import plugins
 
     task = subject.make()
     played = {s: [r for r in rows[:STARTS] if task.demonstration(r) is None] for s, rows in subject.rows.items()}
@@ -119,7 +119,7 @@ class OutcomeSubject:
     """A verifier that reads outcomes, and the parts of the simulators of its tasks."""
 
     def __init__(self, spec: VerifierSpec, verify: Verify, rows: Sequence[tuple[Task, Prompt]]) -> None:
-        from mmrl import plugins
+        from mmrl.registry import plugins
 
         self.spec, self.verify = spec, verify
         simulators = {t.simulation.simulator for t, _ in rows if t.simulation is not None and t.simulation.simulator}

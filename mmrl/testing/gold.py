@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mmrl.errors import NoGold
-from mmrl.interfaces import Task
-from mmrl.types import Prompt
+from mmrl.api.errors import NoGold
+from mmrl.api.interfaces import Task
+from mmrl.api.types import Prompt
 
 TURNS = 50
 """Turns of an episode at most that gold completions play."""

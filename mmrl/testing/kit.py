@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from mmrl.errors import UserError
-from mmrl.interfaces import Task
-from mmrl.specs import TaskSpec, VerifierSpec
-from mmrl.testing.checks import CheckResult, Report
+from mmrl.api.errors import UserError
+from mmrl.api.interfaces import Task
+from mmrl.api.specs import TaskSpec, VerifierSpec
+from mmrl.api.types import Case, Prompt
+from mmrl.testing import tasks as task_checks
+from mmrl.testing import verifiers as verifier_checks
+from mmrl.testing.checks import CheckResult, Report, run_checks
+from mmrl.testing.gold import with_gold
 from mmrl.testing.sample import take
 from mmrl.testing.simulators import check_simulator
-from mmrl.testing.tasks import check_task
-from mmrl.testing.verifiers import check_verifier
-from mmrl.types import Prompt
+from mmrl.testing.task_subject import TaskSubject
+from mmrl.testing.verifiers import VerifierSubject, Verify
 
 Options = Mapping[str, Any]
 CHECKED = ("tasks", "verifiers", "simulators")
@@ -27,7 +30,7 @@ def check_id(id: str, n: int = 32, options: Options | None = None, task: str | N
     `options` are the task's or the simulator's. A verifier is checked on rows of `task`, by default of the tasks whose specs
     name it.
     """
-    from mmrl import plugins
+    from mmrl.registry import plugins
 
     registry = plugins.registry()
     kinds = [kind for kind in CHECKED if _find(kind, id)]
@@ -54,7 +57,7 @@ def check_plugin(
     leave out.
     A verifier is checked on the tasks that name it and can be built; where there are none, its report has a note.
     """
-    from mmrl import plugins
+    from mmrl.registry import plugins
 
     registry, options = plugins.registry(), options or {}
     info = next((p for p in registry.plugins if p.name == name), None)
@@ -88,7 +91,7 @@ def check_plugin(
 
 def _verifier_report(spec: VerifierSpec, n: int, options: Options, task: str | None) -> Report:
     """Check a verifier on n rows of a task, by default of those that name it. options: theirs."""
-    from mmrl import plugins
+    from mmrl.registry import plugins
 
     if spec.model:
         return _unchecked(spec)
@@ -119,7 +122,7 @@ def _unchecked(spec: VerifierSpec) -> Report:
 
 def _find(kind: str, id: str) -> Any:
     """The spec of an id, or None."""
-    from mmrl import plugins
+    from mmrl.registry import plugins
 
     try:
         return plugins.registry().get(kind, id)
@@ -134,7 +137,7 @@ def _resolved(verifiers: Iterable[str]) -> list[str]:
 
 def _users(verifier: str) -> list[TaskSpec]:
     """The tasks whose specs name a verifier."""
-    from mmrl import plugins
+    from mmrl.registry import plugins
 
     return [t for t in plugins.registry().specs("tasks").values() if verifier in _resolved(t.verifiers)]
 
@@ -146,7 +149,7 @@ def _is_metric(verifier: str, users: Iterable[TaskSpec]) -> bool:
 
 def _rows(tasks: Iterable[TaskSpec], n: int, options: Mapping[str, Options]) -> tuple[list[tuple[Task, Prompt]], dict[str, str]]:
     """n rows of the first split of each task; id -> why, for tasks that could not be built."""
-    from mmrl import plugins
+    from mmrl.registry import plugins
 
     rows: list[tuple[Task, Prompt]] = []
     left_out: dict[str, str] = {}
@@ -157,3 +160,51 @@ def _rows(tasks: Iterable[TaskSpec], n: int, options: Mapping[str, Options]) -> 
         except UserError as error:
             left_out[spec.id] = str(error)
     return rows, left_out
+
+
+def check_task(
+    spec: TaskSpec, make: Callable[[], Task] | None = None, n: int = 32, options: Mapping[str, Any] | None = None
+) -> Report:
+    """Check a task on n rows of each split. `make` is for tasks that are not installed; by default the registry builds it."""
+    from mmrl.registry import plugins
+
+    registered, wanted = make is None, dict(options or {})
+    build = make or (lambda: plugins.registry().make_task(spec.id, wanted))
+    acts = build().simulation is not None  # what is wrong with the options is the caller's UserError, not a finding
+    subject = TaskSubject(spec, build, n, wanted, registered)
+    if acts:
+        from mmrl.testing.acting import check_acting_task
+
+        return check_acting_task(subject)
+    return Report(spec.id, "task", run_checks(subject, task_checks.GATES, task_checks.CHECKS))
+
+
+def check_verifier(
+    spec: VerifierSpec, rows: Sequence[tuple[Task, Prompt]], verify: Verify | None = None, is_metric: bool = True
+) -> Report:
+    """Check a verifier on rows of tasks. `verify` is for functions that are not installed; by default the registry's."""
+    from mmrl.registry import plugins
+
+    if not rows:
+        raise UserError(f"no rows to check verifier {spec.id!r} on: name a task that uses it")
+    function = verify or plugins.registry().make_verifier(spec.id)
+    if any(task.simulation is not None for task, _ in rows) or _about_outcomes(function, rows):
+        from mmrl.testing.acting import check_outcome_verifier
+
+        return check_outcome_verifier(spec, function, rows)
+    if not (rows := with_gold(rows)):
+        note = "nothing was checked: no row that was looked at has a gold completion"
+        return Report(spec.id, "verifier", (CheckResult("gold_is_known", True, note=note),))
+    subject = VerifierSubject(spec, function, rows, is_metric)
+    return Report(spec.id, "verifier", run_checks(subject, [verifier_checks.gold_scores_highest], verifier_checks.CHECKS))
+
+
+def _about_outcomes(verify: Verify, rows: Sequence[tuple[Task, Prompt]]) -> bool:
+    """Whether it scores what came of episodes in worlds, whatever was said in them."""
+    if any(type(task).world is Task.world for task, _ in rows):
+        return False
+    try:
+        found = [verify(Case(completion="", outcome={"success": success})) for success in (0.0, 1.0)]
+    except Exception:  # noqa: BLE001  one that reads anything else fails here, and is checked as such
+        return False
+    return found[0] != found[1]

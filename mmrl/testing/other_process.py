@@ -122,7 +122,7 @@ def serve() -> None:
 
 
 def _answer(asked: Mapping[str, Any]) -> dict[str, Any]:
-    from mmrl import plugins
+    from mmrl.registry import plugins
 
     try:
         task = plugins.registry().make_task(asked["id"], asked["options"])

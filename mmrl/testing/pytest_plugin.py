@@ -21,7 +21,7 @@ def check_plugin() -> Callable[..., list[Report]]:
 
 @pytest.fixture(scope="session")
 def mmrl_registry() -> Any:
-    """The plugins of this environment, see `mmrl.plugins.Registry`."""
-    from mmrl.plugins import registry
+    """The plugins of this environment, see `mmrl.registry.plugins.Registry`."""
+    from mmrl.registry.plugins import registry
 
     return registry()

@@ -15,11 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mmrl.clips import Clip, as_clip
-from mmrl.errors import UserError
-from mmrl.interfaces import Task
-from mmrl.targets import PluginError
-from mmrl.types import Prompt
+from mmrl.api.errors import PluginError, UserError
+from mmrl.api.interfaces import Task
+from mmrl.api.media.clips import Clip, as_clip
+from mmrl.api.types import Prompt
 
 
 def take(task: Task, split: str, limit: int, seed: int = 0, broken: list[str] | None = None) -> list[Prompt]:

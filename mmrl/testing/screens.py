@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from mmrl.errors import UserError
-from mmrl.screens import DIRECTIONS, KINDS, Action, Element, Screen, Screens, Shown
-from mmrl.specs import SimulatorSpec
+from mmrl.api.errors import UserError
+from mmrl.api.simulators.screens import DIRECTIONS, KINDS, Action, Element, Screen, Screens, Shown
+from mmrl.api.specs import SimulatorSpec
 from mmrl.testing.checks import Fault, Report, run_checks
 from mmrl.testing.sample import other_random_states, random_states
 
@@ -46,7 +46,7 @@ def check_screens(
     spec: SimulatorSpec, make: Callable[..., Any] | None = None, options: Mapping[str, Any] | None = None
 ) -> Report:
     """Check screens. `make` is for those that are not installed; by default the registry makes them."""
-    from mmrl import plugins
+    from mmrl.registry import plugins
 
     screens = make(**(options or {})) if make else plugins.registry().make_screens(spec.id, options)
     return Report(spec.id, "simulator", run_checks(ScreensSubject(spec, screens), GATES, CHECKS))
@@ -57,7 +57,7 @@ def screens_are_as_declared(subject: ScreensSubject) -> str | None:
     screens = subject.screens
     lacks = [name for name in ("size", "pages", "actions", "open") if not hasattr(screens, name)]
     if lacks:
-        raise Fault(f"`{type(screens).__name__}` has no {', '.join(lacks)}: see mmrl.screens.Screens")
+        raise Fault(f"`{type(screens).__name__}` has no {', '.join(lacks)}: see mmrl.api.simulators.screens.Screens")
     size = screens.size
     if not (isinstance(size, tuple) and len(size) == 2 and all(isinstance(v, int) and v > 0 for v in size)):
         raise Fault(f"size is {size!r:.60}: make it (width, height), two whole numbers of pixels")
@@ -267,7 +267,7 @@ def _check(subject: ScreensSubject, shown: Shown, who: str) -> None:
     from PIL.Image import Image
 
     if not isinstance(shown, Shown):
-        raise Fault(f"{who} gave a {type(shown).__name__}: give a mmrl.screens.Shown")
+        raise Fault(f"{who} gave a {type(shown).__name__}: give a mmrl.api.simulators.screens.Shown")
     picture = shown.picture
     if picture is None and not shown.terminated:
         raise Fault(f"{who} shows no picture, and the episode isn't over")

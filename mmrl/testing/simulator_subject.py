@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mmrl.simulation import ActionSpec, Observation, Transition
-from mmrl.specs import SimulatorSpec
+from mmrl.api.simulators.types import ActionSpec, Observation, Transition
+from mmrl.api.specs import SimulatorSpec
 from mmrl.testing.checks import Fault
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class SimulatorSubject:
 
     def actions(self, simulator: Any, seeds_n: torch.Tensor, step: int) -> torch.Tensor:
         """float32 [n, A] in [-1, 1]."""
-        from mmrl.noise import uniform
+        from mmrl.api.simulators.noise import uniform
 
         return uniform(seeds_n, 1, step, shape=(self.action(simulator).dims,)) * 2 - 1
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from mmrl.errors import UserError
-from mmrl.simulation import Observation
-from mmrl.specs import SimulatorSpec
-from mmrl.targets import PluginError
+from mmrl.api.errors import PluginError, UserError
+from mmrl.api.simulators.types import Observation
+from mmrl.api.specs import SimulatorSpec
 from mmrl.testing.checks import Fault, Report, run_checks
 from mmrl.testing.simulator_repeats import GENERATORS, REPEATS
 from mmrl.testing.simulator_subject import STEPS, SimulatorSubject, compare, rows, run
@@ -35,8 +34,8 @@ def check_simulator(
 ) -> Report:
     """Check a simulator with n environments (2 or more). `make` is for simulators that are not installed; by default the spec's
     target. It is called as `make(num_envs=, device=, **options)`; one with screens as `make(**options)`."""
-    from mmrl import plugins
-    from mmrl.targets import check_options
+    from mmrl.registry import plugins
+    from mmrl.registry.targets import check_options
 
     if spec.screens:
         from mmrl.testing.screens import check_screens
@@ -82,7 +81,7 @@ def transitions_are_as_declared(subject: SimulatorSubject) -> None:
     """A step gives N rows: reward float32 and finite, flags bool, and the spec's parts, float32 of 0 to 1. Nothing is lost."""
     import torch
 
-    from mmrl.collect.shapes import check_parts, check_reward, check_transition
+    from mmrl.rollout.simulators.shapes import check_parts, check_reward, check_transition
 
     with subject.instance() as simulator:
         seeds = subject.seeds(subject.n)
@@ -264,7 +263,7 @@ def _faults() -> Iterator[None]:
 
 
 def _check_tensor(subject: SimulatorSubject, who: str, what: str, value: Any, dtype: Any, shape: tuple[int | str, ...]) -> None:
-    from mmrl.collect.shapes import check_tensor
+    from mmrl.rollout.simulators.shapes import check_tensor
 
     with _faults():
         check_tensor(who, what, value, dtype, shape)
@@ -280,7 +279,7 @@ def _check_device(subject: SimulatorSubject, name: str, value: torch.Tensor) -> 
 
 def _check_observation(subject: SimulatorSubject, seen: Observation, who: str, like: Observation | None = None) -> None:
     """What the engine asks of an observation of all environments, and what only the spec and the device tell."""
-    from mmrl.collect.shapes import check_observation
+    from mmrl.rollout.simulators.shapes import check_observation
 
     with _faults():
         check_observation(who, seen, subject.n, like)

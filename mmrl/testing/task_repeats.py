@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from mmrl.api.types import Prompt
 from mmrl.testing.checks import Fault
 from mmrl.testing.other_process import rows_elsewhere
 from mmrl.testing.sample import fingerprint, other_random_states, random_states
 from mmrl.testing.task_subject import TaskSubject
-from mmrl.types import Prompt
 
 
 def same_seed_gives_same_rows(subject: TaskSubject) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mmrl.interfaces import Task
-from mmrl.specs import TaskSpec
+from mmrl.api.interfaces import Task
+from mmrl.api.specs import TaskSpec
+from mmrl.api.types import Prompt
 from mmrl.testing.sample import shown, take
-from mmrl.types import Prompt
 
 OVERLAP_ROWS = 1000
 """Rows of each split that are compared with those of the others."""

@@ -6,40 +6,20 @@ import numbers
 import pickle
 import re
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-from mmrl.errors import NoGold, UserError
-from mmrl.interfaces import Task
-from mmrl.marks import wrong
-from mmrl.specs import TaskSpec
-from mmrl.testing.checks import Fault, Report, run_checks
+from mmrl.api.errors import NoGold, UserError
+from mmrl.api.tasks.marks import wrong
+from mmrl.api.types import Prompt
+from mmrl.testing.checks import Fault
 from mmrl.testing.gold import known, with_gold
 from mmrl.testing.sample import fingerprint, take
 from mmrl.testing.task_repeats import global_random_state_is_untouched, same_in_another_process, same_seed_gives_same_rows
 from mmrl.testing.task_subject import TaskSubject
 from mmrl.testing.verifiers import check_frames, check_gold
-from mmrl.types import Prompt
 
 TOLD = 5
 """Broken rows that are told one by one."""
-
-
-def check_task(
-    spec: TaskSpec, make: Callable[[], Task] | None = None, n: int = 32, options: Mapping[str, Any] | None = None
-) -> Report:
-    """Check a task on n rows of each split. `make` is for tasks that are not installed; by default the registry builds it."""
-    from mmrl import plugins
-
-    registered, wanted = make is None, dict(options or {})
-    build = make or (lambda: plugins.registry().make_task(spec.id, wanted))
-    acts = build().simulation is not None  # what is wrong with the options is the caller's UserError, not a finding
-    subject = TaskSubject(spec, build, n, wanted, registered)
-    if acts:
-        from mmrl.testing.acting import check_acting_task
-
-        return check_acting_task(subject)
-    return Report(spec.id, "task", run_checks(subject, GATES, CHECKS))
 
 
 def every_split_has_rows(subject: TaskSubject) -> None:
@@ -91,7 +71,7 @@ def messages_are_well_formed(subject: TaskSubject) -> None:
                 ):
                     raise Fault(
                         f"{where} has the part {part!r:.80}: write {{'type': 'text', 'text': ...}}, "
-                        "{'type': 'image', 'image': ...} or {'type': 'video', 'video': mmrl.clips.Clip}"
+                        "{'type': 'image', 'image': ...} or {'type': 'video', 'video': mmrl.api.media.clips.Clip}"
                     )
         if row.messages[-1]["role"] != "user":
             raise Fault(f"{where} ends with a message of {row.messages[-1]['role']!r}: the last one must be the user's")
@@ -130,8 +110,9 @@ def splits_do_not_overlap(subject: TaskSubject) -> str | None:
 
 def images_decode(subject: TaskSubject) -> str | None:
     """Every image and every video loads."""
-    from mmrl.clips import GLIMPSE, frames_of
-    from mmrl.media import load_image
+    from mmrl.api.media.clips import GLIMPSE
+    from mmrl.api.media.decoding import frames_of
+    from mmrl.api.media.images import load_image
 
     count = 0
     for split, row in subject.all_rows():
@@ -208,8 +189,8 @@ def answer_is_not_shown(subject: TaskSubject) -> str | None:
 
 def boxes_are_in_their_image(subject: TaskSubject) -> str | None:
     """Boxes in meta are (x1, y1, x2, y2) in the pixels of the image, and come back from every coordinate frame."""
-    from mmrl.media import load_image, to_frame
-    from mmrl.types import Frame
+    from mmrl.api.frames import Frame, to_frame
+    from mmrl.api.media.images import load_image
 
     count = 0
     for split, row in subject.all_rows():
@@ -257,7 +238,7 @@ def marks_can_be_drawn(subject: TaskSubject) -> None:
 
 def verifiers_score_gold_highest(subject: TaskSubject) -> str | None:
     """Every verifier that the spec names exists, and gives its highest value to gold."""
-    from mmrl import plugins
+    from mmrl.registry import plugins
 
     if not subject.spec.verifiers:
         return "the spec names no verifiers: a run file must"

@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mmrl.errors import UserError
-from mmrl.interfaces import Task
-from mmrl.specs import VerifierSpec
-from mmrl.testing.checks import CheckResult, Fault, Report, run_checks
-from mmrl.testing.gold import finished, known, with_gold
+from mmrl.api.frames import Eyes, Frame
+from mmrl.api.interfaces import Task
+from mmrl.api.specs import VerifierSpec
+from mmrl.api.types import Case, Prompt, Rollout, Score, Status, Turn, replace
+from mmrl.testing.checks import Fault
+from mmrl.testing.gold import finished, known
 from mmrl.testing.sample import TimeIsUp, canonical, other_random_states, random_states, take, time_limit
-from mmrl.types import Case, Eyes, Frame, Prompt, Rollout, Score, Status, Turn, replace
 
 Verify = Callable[[Case], Any]
 
@@ -49,37 +49,6 @@ class VerifierSubject:
     @property
     def published(self) -> bool:
         return "@" in self.spec.id
-
-
-def check_verifier(
-    spec: VerifierSpec, rows: Sequence[tuple[Task, Prompt]], verify: Verify | None = None, is_metric: bool = True
-) -> Report:
-    """Check a verifier on rows of tasks. `verify` is for functions that are not installed; by default the registry's."""
-    from mmrl import plugins
-
-    if not rows:
-        raise UserError(f"no rows to check verifier {spec.id!r} on: name a task that uses it")
-    function = verify or plugins.registry().make_verifier(spec.id)
-    if any(task.simulation is not None for task, _ in rows) or _about_outcomes(function, rows):
-        from mmrl.testing.acting import check_outcome_verifier
-
-        return check_outcome_verifier(spec, function, rows)
-    if not (rows := with_gold(rows)):
-        note = "nothing was checked: no row that was looked at has a gold completion"
-        return Report(spec.id, "verifier", (CheckResult("gold_is_known", True, note=note),))
-    subject = VerifierSubject(spec, function, rows, is_metric)
-    return Report(spec.id, "verifier", run_checks(subject, [gold_scores_highest], CHECKS))
-
-
-def _about_outcomes(verify: Verify, rows: Sequence[tuple[Task, Prompt]]) -> bool:
-    """Whether it scores what came of episodes in worlds, whatever was said in them."""
-    if any(type(task).world is Task.world for task, _ in rows):
-        return False
-    try:
-        found = [verify(Case(completion="", outcome={"success": success})) for success in (0.0, 1.0)]
-    except Exception:  # noqa: BLE001  one that reads anything else fails here, and is checked as such
-        return False
-    return found[0] != found[1]
 
 
 def check_gold(spec: VerifierSpec, verify: Verify, rows: Sequence[tuple[Task, Prompt]]) -> list[tuple[Case, str]]:
@@ -143,7 +112,7 @@ def _frames(spec: VerifierSpec, verify: Verify, task: Task, seen: Mapping[Eyes, 
             message = (
                 f"{spec.id} gives {value:g} to the gold completion {gold!r:.80} of row {prompt.id!r} and not high={spec.high:g}, "
                 f"for a model that writes {eyes.frame} and sees {sizes} as {case.model_sizes}: convert between case.frame and "
-                "the truth's pixels with mmrl.media.to_frame"
+                "the truth's pixels with mmrl.api.frames.to_frame"
             )
             if "@" in spec.id:
                 return f"as published: {message}"
@@ -305,7 +274,7 @@ CHECKS = (
 
 def case_of(spec: VerifierSpec, prompt: Prompt) -> Case:
     """What the judge would hand over for a model that sees images in their own size."""
-    from mmrl.media import load_image
+    from mmrl.api.media.images import load_image
 
     sizes = tuple(load_image(i).size for i in prompt.images)
     return Case(

@@ -12,12 +12,12 @@ from damage import damages, whole
 from long_runs import write_run
 
 from mmrl import UserError
-from mmrl.board import facts, pages, rollouts, sections
-from mmrl.board.index import Index
-from mmrl.board.places import NotThere, Places, index_file
-from mmrl.board.search import Wanted
-from mmrl.board.state import state
-from mmrl.view.report import write_report
+from mmrl.ui.board import facts, pages, rollouts, sections
+from mmrl.ui.board.index import Index
+from mmrl.ui.board.places import NotThere, Places, index_file
+from mmrl.ui.board.search import Wanted
+from mmrl.ui.board.state import state
+from mmrl.ui.report.report import write_report
 
 HARM = ("<script>alert", "<img src=x")
 

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from long_runs import rollout, write_run
 
-from mmrl.board import search, sketch
-from mmrl.board.columns import CHUNK, Columns
-from mmrl.board.index import Index, read_lines
-from mmrl.board.search import Wanted
-from mmrl.record import RunFolder
+from mmrl.run_folder.writer import RunFolder
+from mmrl.ui.board import search, sketch
+from mmrl.ui.board.columns import CHUNK, Columns
+from mmrl.ui.board.index import Index, read_lines
+from mmrl.ui.board.search import Wanted
 
 
 @pytest.fixture

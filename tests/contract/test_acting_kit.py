@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmrl import Prompt, TaskSpec, VerifierSpec, plugins
-from mmrl.simulation import Demonstration
+from mmrl import Prompt, TaskSpec, VerifierSpec
+from mmrl.api.simulators.types import Demonstration
+from mmrl.api.types import replace
+from mmrl.registry import plugins
 from mmrl.testing import check_id
-from mmrl.testing.tasks import check_task
-from mmrl.testing.verifiers import check_verifier
-from mmrl.types import replace
+from mmrl.testing.kit import check_task, check_verifier
 
 DIAL = Path(__file__).parents[1] / "support" / "dial.py"
 SPEC = TaskSpec(id="dial/other", target="-:-")
@@ -82,7 +82,7 @@ def test_parts_that_the_simulator_does_not_have():
     found = report(simulated(stages={"near & closer": 1.0}))["simulator_is_there"]
     assert not found.ok and "'dial/dial' has no part 'closer' that a stage could pay for: it has success, near" in found.message
     found = report(turn(simulation="dial/dial", __init__=lambda self, n: setattr(self, "n", n)))["simulator_is_there"]
-    assert not found.ok and "set it to a mmrl.simulation.Simulation" in found.message
+    assert not found.ok and "set it to a mmrl.api.simulators.types.Simulation" in found.message
 
 
 def test_starts_without_an_instruction(monkeypatch):

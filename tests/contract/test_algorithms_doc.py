@@ -20,19 +20,20 @@ from typing import Any
 import pytest
 
 import runs
-from mmrl import config as configs
-from mmrl import plugins
 from mmrl.algorithms.presets import settings_of, signals_of
-from mmrl.data.source import gold_of, prompt_at, prompts_of
-from mmrl.marks import Mark
-from mmrl.policies.tiny import build
-from mmrl.refuse import remarks
-from mmrl.schema import DistillStage, RlStage, RunConfig, Training
-from mmrl.simulation import ActionSpec, Observation, Transition
-from mmrl.specs import AlgorithmSpec
-from mmrl.start import check_config, resolved
-from mmrl.targets import load_target
-from mmrl.types import Case, Prompt, Score
+from mmrl.api.simulators.types import ActionSpec, Observation, Transition
+from mmrl.api.specs import AlgorithmSpec
+from mmrl.api.tasks.marks import Mark
+from mmrl.api.types import Case, Prompt, Score
+from mmrl.config import load as configs
+from mmrl.config.sections import DistillStage, RlStage, RunConfig, Training
+from mmrl.data.prompts import gold_of, prompt_at, prompts_of
+from mmrl.policies.vlm.tiny import build
+from mmrl.registry import plugins
+from mmrl.registry.targets import load_target
+from mmrl.train.checks.run_file import remarks
+from mmrl.train.smoke import smoke
+from mmrl.train.start import check_config, resolved
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {name: (DOCS / f"{name}.md").read_text("utf-8") for name in ("algorithms", "training")}
@@ -69,7 +70,7 @@ def test_a_run_file_is_accepted(page: str, i: int, my_digits: None) -> None:
 
 @pytest.mark.parametrize(("page", "i"), EXAMPLES)
 def test_a_run_file_runs(page: str, i: int, my_digits: None, tmp_path: Path) -> None:
-    config = configs.smoke(whole(page, i))
+    config = smoke(whole(page, i))
     folder = runs.run(config.model_copy(update={"runs": str(tmp_path)}))
     assert (folder.path / "summary.json").is_file()
 

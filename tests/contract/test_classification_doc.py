@@ -8,13 +8,13 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image, ImageDraw
 
-from mmrl import config as configs
-from mmrl import plugins
-from mmrl.cli import main
-from mmrl.evaluate import metric_of
-from mmrl.run import task_weights
-from mmrl.start import check_config
-from mmrl.types import Case, Prompt, Score
+from mmrl.api.types import Case, Prompt, Score
+from mmrl.config import load as configs
+from mmrl.judge.rewards import metric_of, task_weights
+from mmrl.registry import plugins
+from mmrl.train.smoke import smoke
+from mmrl.train.start import check_config
+from mmrl.ui.cli import main
 from runs import run
 
 datasets = pytest.importorskip("datasets")
@@ -81,7 +81,7 @@ def test_the_page_has_a_run_file_for_every_way():
 @pytest.mark.filterwarnings(LEFT_OUT)
 @pytest.mark.parametrize("name", RUN_FILES)
 def test_a_run_file_pays_a_right_answer_in_full_and_has_room_for_it(name, here, tmp_path):
-    from mmrl.policies.tiny import _tokenizer
+    from mmrl.policies.vlm.tiny import _tokenizer
 
     config = load(name, here, tmp_path)
     tokenizer = _tokenizer()  # about one token per character: more than a real one takes
@@ -106,7 +106,7 @@ def test_a_right_answer_counts_in_the_evaluation(name, here, tmp_path):
 @pytest.mark.filterwarnings(LEFT_OUT)
 @pytest.mark.parametrize("name", RUN_FILES)
 def test_a_run_file_runs(name, here, tmp_path):
-    folder = run(configs.smoke(load(name, here, tmp_path)))
+    folder = run(smoke(load(name, here, tmp_path)))
     assert (folder.path / "summary.json").is_file()
 
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import click
 import pytest
 
-from mmrl.cli import COMMANDS, main
-from mmrl.cli.options import Option
-from mmrl.specs import AlgorithmSpec, TaskSpec, VerifierSpec
+from mmrl.api.specs import AlgorithmSpec, TaskSpec, VerifierSpec
+from mmrl.ui.cli import COMMANDS, main
+from mmrl.ui.cli.options import Option
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 BLOCK = re.compile(r"<!-- help: ([\w ]+) -->\n```\n(.*?)```\n", re.DOTALL)
 SHOWN = {name: text for name, text in BLOCK.findall(PAGE.read_text("utf-8"))}
-WRITTEN = [name for name in COMMANDS if importlib.util.find_spec(f"mmrl.cli.{name}")]
+WRITTEN = [name for name in COMMANDS if importlib.util.find_spec(f"mmrl.ui.cli.{name}")]
 
 
 def help_of(path: str) -> str:

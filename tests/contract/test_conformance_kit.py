@@ -17,13 +17,14 @@ import pytest
 from PIL import Image
 
 from mmrl import Case, Mark, NoGold, Prompt, Reply, Score, Task, TaskSpec, UserError, VerifierSpec, user
-from mmrl.tasks import Prompts
+from mmrl.api.frames import Eyes, Frame
+from mmrl.api.tasks.options import Prompts
+from mmrl.api.types import replace
 from mmrl.testing import check_id, check_plugin, check_task, check_verifier, other_process, task_subject
 from mmrl.testing import tasks as task_checks
 from mmrl.testing import verifiers as verifier_checks
 from mmrl.testing.checks import Fault
 from mmrl.testing.sample import TimeIsUp, time_limit
-from mmrl.types import Eyes, Frame, replace
 
 
 def breaking(message: str) -> Any:
@@ -761,7 +762,7 @@ def test_a_box_verifier_that_ignores_how_a_model_writes_is_found(blind: Callable
     assert re.search(
         "gives 0[.0-9]* to the gold completion '.*' of row 'train-0' and not high=1, for a model that writes", message
     )
-    assert message.endswith("convert between case.frame and the truth's pixels with mmrl.media.to_frame")
+    assert message.endswith("convert between case.frame and the truth's pixels with mmrl.api.frames.to_frame")
     published = VerifierSpec(id="count/box@peer", target="-:-", deadline_s=0.5)
     lenient = check_verifier(published, sample(where), lambda case: box_iou(blind(case)))
     assert lenient.ok and any(r.note.startswith("as published: count/box@peer gives 0") for r in lenient.results)

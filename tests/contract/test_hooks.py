@@ -15,25 +15,26 @@ import pytest
 import torch
 
 import runs
-from mmrl import hookspecs, noise
 from mmrl.algorithms.loss import LossInputs
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.algorithms.signals import SIGNALS
-from mmrl.config import parse_config
-from mmrl.interfaces import Simulator, Tracker
-from mmrl.plugins import GROUP, Registry
-from mmrl.record import RunFolder
-from mmrl.specs import CAPABILITIES, AlgorithmSpec
-from mmrl.start import check_config, resolved
+from mmrl.api import hooks
+from mmrl.api.interfaces import Simulator, Tracker
+from mmrl.api.simulators import noise
+from mmrl.api.specs import CAPABILITIES, AlgorithmSpec
+from mmrl.config.load import parse_config
+from mmrl.registry.plugins import GROUP, Registry
+from mmrl.run_folder.writer import RunFolder
 from mmrl.testing import check_plugin
 from mmrl.testing import simulators as simulator_checks
 from mmrl.testing import tasks as task_checks
 from mmrl.testing import verifiers as verifier_checks
-from mmrl.trackers import Trackers
+from mmrl.train.start import check_config, resolved
+from mmrl.train.trackers import Trackers
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "plugins.md").read_text("utf-8")
-HOOKS = {name: spec for name, spec in vars(hookspecs).items() if name.startswith("mmrl_")}
+HOOKS = {name: spec for name, spec in vars(hooks).items() if name.startswith("mmrl_")}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mmrl import config as configs
-from mmrl import plugins
-from mmrl.cli.mix import command
-from mmrl.data.source import DECAY, FLOOR
-from mmrl.mixture import enough
-from mmrl.schema import RlStage, SelectConfig, TaskConfig
-from mmrl.start import check_config, resolved
-from mmrl.testing.tasks import check_task
+from mmrl.config import load as configs
+from mmrl.config.sections import RlStage, SelectConfig, TaskConfig
+from mmrl.data.mixture import enough
+from mmrl.data.prompts import DECAY, FLOOR
+from mmrl.registry import plugins
+from mmrl.testing.kit import check_task
+from mmrl.train.start import check_config, resolved
+from mmrl.ui.cli.mix import command
 
 PAGE = (Path(__file__).parents[2] / "docs" / "mixtures.md").read_text("utf-8")
 BLOCKS = [tomllib.loads(text) for text in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)]
@@ -104,8 +104,8 @@ def test_the_keys_of_the_page_exist(key):
 
 
 def test_the_page_names_every_key_of_mix_json(tmp_path):
-    from mmrl.cli.mix import _as_json
-    from mmrl.mixture import pilot, recommend, searched, seed_mixtures
+    from mmrl.data.mixture import pilot, recommend, searched, seed_mixtures
+    from mmrl.ui.cli.mix import _as_json
 
     config = configs.parse_config(WHOLE)
     at, labels = searched(config)

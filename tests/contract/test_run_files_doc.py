@@ -15,43 +15,43 @@ import pytest
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from mmrl import config as configs
-from mmrl import schema
+from mmrl.config import load as configs
+from mmrl.config import sections
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "run-files.md"
-SECTIONS: list[tuple[str, type[schema.Section]]] = [
-    ("", schema.RunConfig),
-    ("[policy]", schema.PolicyConfig),
-    ("[policy.video]", schema.VideoConfig),
-    ("[policy.lora]", schema.LoraConfig),
-    ("[[tasks]]", schema.TaskConfig),
-    ("[[stages]]", schema.Training),
-    ('[[stages]] kind = "sft"', schema.SftStage),
-    ('[[stages]] kind = "rl"', schema.RlStage),
-    ('[[stages]] kind = "distill"', schema.DistillStage),
-    ("[stages.select]", schema.SelectConfig),
-    ("[[stages.parts]]", schema.PartConfig),
-    ("[stages.critic]", schema.CriticConfig),
-    ("[stages.imitation]", schema.ImitationConfig),
-    ("[stages.temporal]", schema.TemporalConfig),
-    ("[stages.length]", schema.LengthConfig),
-    ("[stages.condition]", schema.ConditionConfig),
-    ("[generate]", schema.GenerateConfig),
-    ("[simulate]", schema.SimulateConfig),
-    ("[evaluate]", schema.EvaluateConfig),
-    ("[evaluate.steering]", schema.SteeringConfig),
-    ("[judge]", schema.JudgeConfig),
-    ("[train]", schema.TrainConfig),
-    ("[compute]", schema.ComputeConfig),
-    ("[checkpoint]", schema.CheckpointConfig),
-    ("[record]", schema.RecordConfig),
-    ("[limits]", schema.LimitsConfig),
-    ("limits.NAME", schema.Alarm),
+SECTIONS: list[tuple[str, type[sections.Section]]] = [
+    ("", sections.RunConfig),
+    ("[policy]", sections.PolicyConfig),
+    ("[policy.video]", sections.VideoConfig),
+    ("[policy.lora]", sections.LoraConfig),
+    ("[[tasks]]", sections.TaskConfig),
+    ("[[stages]]", sections.Training),
+    ('[[stages]] kind = "sft"', sections.SftStage),
+    ('[[stages]] kind = "rl"', sections.RlStage),
+    ('[[stages]] kind = "distill"', sections.DistillStage),
+    ("[stages.select]", sections.SelectConfig),
+    ("[[stages.parts]]", sections.PartConfig),
+    ("[stages.critic]", sections.CriticConfig),
+    ("[stages.imitation]", sections.ImitationConfig),
+    ("[stages.temporal]", sections.TemporalConfig),
+    ("[stages.length]", sections.LengthConfig),
+    ("[stages.condition]", sections.ConditionConfig),
+    ("[generate]", sections.GenerateConfig),
+    ("[simulate]", sections.SimulateConfig),
+    ("[evaluate]", sections.EvaluateConfig),
+    ("[evaluate.steering]", sections.SteeringConfig),
+    ("[judge]", sections.JudgeConfig),
+    ("[train]", sections.TrainConfig),
+    ("[compute]", sections.ComputeConfig),
+    ("[checkpoint]", sections.CheckpointConfig),
+    ("[record]", sections.RecordConfig),
+    ("[limits]", sections.LimitsConfig),
+    ("limits.NAME", sections.Alarm),
 ]
 INTRODUCTIONS = {
-    schema.Training: "Keys of every kind of stage. The kinds below list what they have besides, and where their default differs.",
-    schema.Alarm: "What each of `[limits]` may say, such as `blind = {warn = 0.8, stop = 1.0}`.",
+    sections.Training: "Keys of every kind of stage. The kinds below list what they have besides, and where their default differs.",
+    sections.Alarm: "What each of `[limits]` may say, such as `blind = {warn = 0.8, stop = 1.0}`.",
 }
 GROUPS = {
     "prompts_per_step": "What is sampled, and how it is learned from",
@@ -65,15 +65,15 @@ TOP = ("tasks", "stages", "policy")
 """Keys that are documented as sections."""
 
 
-def keys(model: type[schema.Section]) -> dict[str, FieldInfo]:
+def keys(model: type[sections.Section]) -> dict[str, FieldInfo]:
     """The rows of a section: a stage has those that are not every stage's, or have a default of their own."""
     fields = dict(model.model_fields)
-    if model is schema.RunConfig:
-        return {k: f for k, f in fields.items() if k not in TOP and not isinstance(f.default, schema.Section)}
-    if issubclass(model, schema.Training):
+    if model is sections.RunConfig:
+        return {k: f for k, f in fields.items() if k not in TOP and not isinstance(f.default, sections.Section)}
+    if issubclass(model, sections.Training):
         del fields["kind"]
-        if model is not schema.Training:
-            common = schema.Training.model_fields
+        if model is not sections.Training:
+            common = sections.Training.model_fields
             return {k: f for k, f in fields.items() if k not in common or f.default != common[k].default}
     return fields
 
@@ -86,7 +86,7 @@ def table() -> str:
             lines += ["", INTRODUCTIONS[model]]
         head = ["", "| key | default | meaning |", "|---|---|---|"]
         for i, (name, field) in enumerate(keys(model).items()):
-            if model is schema.RlStage and name in GROUPS:
+            if model is sections.RlStage and name in GROUPS:
                 lines += ["", f"#### {GROUPS[name]}", *head]
             elif i == 0:
                 lines += head
@@ -103,20 +103,20 @@ def default(field: FieldInfo) -> str:
 
 
 def toml(value: typing.Any) -> str:
-    if isinstance(value, schema.Section):
+    if isinstance(value, sections.Section):
         return "{" + ", ".join(f"{k} = {toml(v)}" for k, v in value if v is not None) + "}"
     return json.dumps(value) if isinstance(value, bool | str | list) else str(value)
 
 
-def sections_in(annotation: typing.Any) -> set[type[schema.Section]]:
+def sections_in(annotation: typing.Any) -> set[type[sections.Section]]:
     """Every section that a type may hold, at any depth."""
-    if isinstance(annotation, type) and issubclass(annotation, schema.Section):
+    if isinstance(annotation, type) and issubclass(annotation, sections.Section):
         return {annotation}.union(*(sections_in(f.annotation) for f in annotation.model_fields.values()))
-    return set[type[schema.Section]]().union(*(sections_in(a) for a in typing.get_args(annotation)))
+    return set[type[sections.Section]]().union(*(sections_in(a) for a in typing.get_args(annotation)))
 
 
 def test_every_section_is_documented():
-    assert sections_in(schema.RunConfig) | {schema.Training} == {model for _, model in SECTIONS}
+    assert sections_in(sections.RunConfig) | {sections.Training} == {model for _, model in SECTIONS}
 
 
 def test_the_table_of_keys_is_that_of_the_schema():
@@ -133,7 +133,7 @@ def test_the_table_of_keys_is_that_of_the_schema():
 def test_every_key_says_what_it_does(title, model):
     named = (
         {"generate", "simulate", "evaluate", "judge", "train", "compute", "checkpoint", "record", "limits"}
-        if model is schema.RunConfig
+        if model is sections.RunConfig
         else set()
     )
     assert [n for n, f in model.model_fields.items() if not f.description and n not in named] == []
@@ -178,5 +178,5 @@ def test_every_key_is_read_somewhere():
             read |= {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
     names = {name for _, model in SECTIONS for name in model.model_fields}
     alarms = ast.walk(ast.parse((ROOT / "mmrl" / "watch.py").read_text()))
-    read |= {node.value for node in alarms if isinstance(node, ast.Constant) and node.value in schema.LimitsConfig.model_fields}
+    read |= {node.value for node in alarms if isinstance(node, ast.Constant) and node.value in sections.LimitsConfig.model_fields}
     assert names - read == set()

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from mmrl import SimulatorSpec, UserError, plugins
-from mmrl.config import parse_config
-from mmrl.screens import Action, Element
-from mmrl.start import check_config, resolved
+from mmrl import SimulatorSpec, UserError
+from mmrl.api.simulators.screens import Action, Element
+from mmrl.config.load import parse_config
+from mmrl.registry import plugins
 from mmrl.testing import check_id, check_plugin
 from mmrl.testing import screens as rules
 from mmrl.testing.simulators import check_simulator
+from mmrl.train.start import check_config, resolved
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text("utf-8")
 (CODE,) = re.findall(r"whole in one file, `doors\.py`:\n\n```python\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from mmrl import SimulatorSpec, UserError
-from mmrl.noise import uniform
-from mmrl.simulation import ActionSpec, Observation, Transition
+from mmrl.api.simulators.noise import uniform
+from mmrl.api.simulators.types import ActionSpec, Observation, Transition
 from mmrl.testing import check_id, check_plugin
 from mmrl.testing import simulators as checks
 from mmrl.testing.simulators import check_simulator
@@ -212,7 +212,7 @@ FAULTS = {
     "no Observation": (
         "observations_are_as_declared",
         with_(see=lambda self, ids: {"front": 1}),
-        "reset() gave a dict in place of a mmrl.simulation.Observation",
+        "reset() gave a dict in place of a mmrl.api.simulators.types.Observation",
     ),
     "an undeclared camera": (
         "observations_are_as_declared",
@@ -258,7 +258,7 @@ FAULTS = {
     "no Transition": (
         "transitions_are_as_declared",
         with_(transition=lambda self, before: None),
-        "step() gave a NoneType in place of a mmrl.simulation.Transition",
+        "step() gave a NoneType in place of a mmrl.api.simulators.types.Transition",
     ),
     "a double reward": (
         "transitions_are_as_declared",
@@ -319,7 +319,7 @@ FAULTS = {
     "torch's generator": (
         "same_seed_gives_same_future",
         with_(start=lambda self, seeds, variant: torch.rand(len(seeds))),
-        "is another one at moment 0 when the same instance, reset again: draw from mmrl.noise",
+        "is another one at moment 0 when the same instance, reset again: draw from mmrl.api.simulators.noise",
     ),
     "a counter": (
         "same_seed_gives_same_future",
@@ -342,7 +342,7 @@ FAULTS = {
     "the mean of all": (
         "same_in_any_batch",
         with_(drift=mean_drift),
-        "when a batch of one: draw from mmrl.noise with the seed of each",
+        "when a batch of one: draw from mmrl.api.simulators.noise with the seed of each",
     ),
     "numbered by place": (
         "same_in_any_batch",
@@ -509,7 +509,7 @@ def test_an_action_that_nobody_declares_is_a_fault() -> None:
 
 PLUGIN = """
     from mmrl import SimulatorSpec, hookimpl
-    from mmrl.simulation import ActionSpec
+    from mmrl.api.simulators.types import ActionSpec
     from test_simulator_kit_walk import Walk
 
     @hookimpl
@@ -540,7 +540,7 @@ def test_ids_and_plugins_lead_to_the_checks(site: Callable[..., Any], monkeypatc
 
 TWICE = """
     from mmrl import SimulatorSpec, VerifierSpec, hookimpl
-    from mmrl.simulation import ActionSpec
+    from mmrl.api.simulators.types import ActionSpec
 
     @hookimpl
     def mmrl_simulators():

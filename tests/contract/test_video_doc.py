@@ -7,7 +7,7 @@ import av
 import numpy as np
 
 import runs
-from mmrl import config as configs
+from mmrl.config import load as configs
 
 PAGE = (Path(__file__).parents[2] / "docs" / "video.md").read_text()
 (RUN_FILE,) = re.findall(r"```toml\n(name = .*?)```", PAGE, re.DOTALL)

@@ -10,9 +10,10 @@ import pytest
 from safetensors.torch import load_file
 
 import runs
-from mmrl.config import parse_config, smoke
-from mmrl.errors import UserError
-from mmrl.start import check_config, check_model, resolved
+from mmrl.api.errors import UserError
+from mmrl.config.load import parse_config
+from mmrl.train.smoke import smoke
+from mmrl.train.start import check_config, check_model, resolved
 
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
 MODEL = "tiny:pi0:hidden=32,layers=1,chunk=3"

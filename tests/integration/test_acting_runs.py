@@ -12,14 +12,15 @@ import tomli_w
 from click.testing import CliRunner
 
 import runs
-from mmrl.cli import main
-from mmrl.config import parse_config, smoke
-from mmrl.errors import UserError
-from mmrl.intervals import wilson
-from mmrl.record import read_items, read_rows, read_run
-from mmrl.start import check_config, evaluate_only, remarks, resolved
-from mmrl.types import replace
-from mmrl.video import pictures
+from mmrl.api.errors import UserError
+from mmrl.api.statistics import wilson
+from mmrl.api.types import replace
+from mmrl.config.load import parse_config
+from mmrl.run_folder.reader import read_items, read_rows, read_run
+from mmrl.run_folder.webp import pictures
+from mmrl.train.smoke import smoke
+from mmrl.train.start import check_config, evaluate_only, remarks, resolved
+from mmrl.ui.cli import main
 from pages import assert_self_contained, page_of
 
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
@@ -359,7 +360,7 @@ def test_an_expert_teaches_at_the_states_that_the_policy_gets_into(tmp_path):
 
 def test_a_stage_asks_neither_the_expert_nor_the_critic_of_the_one_before(tmp_path, monkeypatch):
     asked = []
-    from mmrl.collect.steps import StepCollector
+    from mmrl.rollout.simulators.lockstep import StepCollector
 
     collect = StepCollector.collect
 
@@ -389,10 +390,10 @@ def test_a_teacher_is_followed_at_the_actions_that_were_sampled(tmp_path):
 
 def test_conditioned_training_says_after_the_instruction_whether_it_was_good(tmp_path):
     """RECAP: sampled and evaluated as positive; what the update reads says how good each episode was."""
-    import mmrl.packer
+    import mmrl.train.update.packer
 
     seen = []
-    real = mmrl.packer.pack_tracks
+    real = mmrl.train.update.packer.pack_tracks
 
     def packed(rollouts, *args, **options):
         seen.append([r.track.instruction for r in rollouts])
@@ -400,7 +401,7 @@ def test_conditioned_training_says_after_the_instruction_whether_it_was_good(tmp
 
     stage = {**GRPO, "steps": 2, "condition": {"positive": "good", "negative": "bad", "top": 0.5, "drop": 0.2}}
     with pytest.MonkeyPatch.context() as m:
-        m.setattr(mmrl.packer, "pack_tracks", packed)
+        m.setattr(mmrl.train.update.packer, "pack_tracks", packed)
         folder = runs.run(config(tmp_path, [stage]))
     told = {text for texts in seen for text in texts}
     assert told == {"turn to the mark good", "turn to the mark bad", "turn to the mark"}

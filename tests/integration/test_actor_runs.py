@@ -10,8 +10,8 @@ import pytest
 from clustered import figures
 
 import runs
-from mmrl.config import parse_config
-from mmrl.start import train
+from mmrl.config.load import parse_config
+from mmrl.train.start import train
 
 pytestmark = pytest.mark.slow
 DIAL = os.path.join(os.path.dirname(runs.TOY), "dial.py")

@@ -13,7 +13,7 @@ from boards import board
 from browsers import no_browser
 from long_runs import evaluation, figures, write_items, write_run
 
-from mmrl.view.svg import number
+from mmrl.ui.report.svg import number
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(no_browser() is not None, reason=str(no_browser()))]
 

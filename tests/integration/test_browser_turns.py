@@ -14,11 +14,12 @@ from browsers import no_browser
 import vlm_cases as cases
 from mmrl.algorithms.gae import gae
 from mmrl.algorithms.signals import Signals
-from mmrl.collect.turns import TurnCollector
-from mmrl.generate.sampling import Sample, Sampling
-from mmrl.pack import pack
-from mmrl.schema import RlStage
-from mmrl.types import Credit, Score, Status
+from mmrl.api.types import Score, Status
+from mmrl.config.sections import RlStage
+from mmrl.policies.batches import Credit
+from mmrl.rollout.generate.sampling import Sample, Sampling
+from mmrl.rollout.turns import TurnCollector
+from mmrl.train.update.pack_words import pack
 
 PAGE = "click-button-sequence"
 GROUP = 4

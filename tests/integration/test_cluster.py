@@ -15,8 +15,8 @@ from clustered import figures, steps
 from processes import heeding_ctrl_c
 
 import runs
-from mmrl.errors import UserError
-from mmrl.start import train
+from mmrl.api.errors import UserError
+from mmrl.train.start import train
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -145,7 +145,7 @@ def test_engines_of_their_own_sample_the_very_same(tmp_path, placement, engines)
 
 
 def test_adapters_reach_an_engine_and_one_that_is_killed_comes_back(tmp_path, monkeypatch):
-    from mmrl.generate.engines import EngineActors
+    from mmrl.rollout.generate.engines import EngineActors
 
     sizes, sync, killed = [], EngineActors.sync, []
 

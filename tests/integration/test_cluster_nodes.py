@@ -99,7 +99,7 @@ def test_what_the_cluster_cannot_hold_is_refused(machines, asked):
 
 def test_another_version_of_ray_is_refused(machines, asked):
     (number, command), options = asked()
-    other = [sys.executable, "-c", "import ray; ray.__version__ = '2.59.0'; from mmrl.cli import main; main()", *command[3:]]
+    other = [sys.executable, "-c", "import ray; ray.__version__ = '2.59.0'; from mmrl.ui.cli import main; main()", *command[3:]]
     done = machines.run(number, other, timeout=120, **options)
     said = done.stderr.splitlines()[-1]
     assert done.returncode == 2 and re.search(r"runs other versions than are here: .*2\.59\.0.*: install the same", said), said

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 import runs
-from mmrl.config import parse_config
-from mmrl.errors import UserError
-from mmrl.start import check_config, evaluate_only, resolved
+from mmrl.api.errors import UserError
+from mmrl.config.load import parse_config
+from mmrl.train.start import check_config, evaluate_only, resolved
 
 MOMENTS = str(Path(__file__).parents[1] / "support" / "moments.py")
 TABLE = {"task": "reach", "dims": 4, "size": 36}
@@ -28,10 +28,10 @@ def made(tmp_path_factory):
     """Folders with the same episodes: as the simulator takes their actions, and in metres."""
     from mmrl_robotics import record
 
-    from mmrl.experts import ExpertEpisodes
+    from mmrl.api.services import expert_episodes
 
     root = tmp_path_factory.mktemp("demos")
-    episodes = ExpertEpisodes("robotics/reach", {"dims": 4, "size": 36}, COUNT)
+    episodes = expert_episodes("robotics/reach", {"dims": 4, "size": 36}, COUNT)
     shown = [demonstration for demonstration, _ in episodes]
     record.write(root / "own", shown, fps=5.0)
     record.write(root / "metres", [record.physical(d, episodes.action) for d in shown], fps=5.0)

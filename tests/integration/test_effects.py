@@ -24,24 +24,24 @@ from pydantic import BaseModel
 from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
 
-import mmrl.collect.steps
-import mmrl.evaluate
-import mmrl.facts
+import mmrl.compute.ranks
+import mmrl.evaluation.evaluator
 import mmrl.judge
-import mmrl.packer
-import mmrl.plugins
-import mmrl.ranks
-import mmrl.start
+import mmrl.registry.plugins
+import mmrl.rollout.simulators.lockstep
+import mmrl.run_folder.machine
+import mmrl.train.start
+import mmrl.train.update.packer
 import runs
-from mmrl.collect.turns import TurnCollector
-from mmrl.config import parse_config
-from mmrl.errors import UserError
-from mmrl.generate.local import LocalGenerator
-from mmrl.learn import Learner
-from mmrl.policies import tiny
-from mmrl.policies.parts import part_of
-from mmrl.schema import STAGES, RunConfig
-from mmrl.types import replace
+from mmrl.api.errors import UserError
+from mmrl.api.types import replace
+from mmrl.config.load import parse_config
+from mmrl.config.parts import part_of
+from mmrl.config.sections import STAGES, RunConfig
+from mmrl.policies.vlm import tiny
+from mmrl.rollout.generate.local import LocalGenerator
+from mmrl.rollout.turns import TurnCollector
+from mmrl.train.update.learner import Learner
 
 MODEL = "tiny:qwen2_5_vl:hidden=32,layers=1"
 MORE = '''
@@ -82,7 +82,7 @@ class Film(Ranked):
     def prompts(self, split, seed):
         from pathlib import Path
         import footages
-        from mmrl.clips import Clip
+        from mmrl.api.media.clips import Clip
         path = Path(__file__).parent / "film.mp4"
         if not path.exists():
             footages.write(path, footages.frames(50, 112, 84), fps=10)
@@ -113,7 +113,7 @@ def hungry(case):
 
 def loud(config, **options):
     import torch
-    from mmrl.policies.vlm import VLM
+    from mmrl.policies.vlm.vlm import VLM
     policy = VLM(config, **options)
     with torch.no_grad():
         for _, p in policy.parameters():
@@ -329,8 +329,13 @@ class Lab:
 
 def watch(m, found):
     """Keep what the run folder doesn't tell."""
-    load, pack, decode, accumulate = mmrl.start.load_policy, mmrl.packer.pack, LocalGenerator._decode, Learner._accumulate
-    lane = mmrl.collect.steps.made_lane
+    load, pack, decode, accumulate = (
+        mmrl.train.start.load_policy,
+        mmrl.train.update.packer.pack,
+        LocalGenerator._decode,
+        Learner._accumulate,
+    )
+    lane = mmrl.rollout.simulators.lockstep.made_lane
     worker, attention = mmrl.judge.Worker, torch.nn.functional.scaled_dot_product_attention
 
     def loaded(*args):
@@ -367,16 +372,16 @@ def watch(m, found):
 
         def make(self, simulation, size):
             found.elsewhere.append(size)
-            return mmrl.plugins.registry().make_simulator(simulation, size, "cpu")
+            return mmrl.registry.plugins.registry().make_simulator(simulation, size, "cpu")
 
         def close(self):
             pass
 
-    m.setattr("mmrl.collect.collector.EngineActors", Engines)
-    m.setattr("mmrl.collect.collector.SimulatorActors", Simulators)
-    m.setattr("mmrl.start.JudgeActors", Judges)
-    m.setattr("mmrl.generate.vllm.VllmGenerator", Vllm)
-    m.setattr("mmrl.generate.vllm_engine.check_installed", lambda: None)
+    m.setattr("mmrl.rollout.collector.EngineActors", Engines)
+    m.setattr("mmrl.rollout.collector.SimulatorActors", Simulators)
+    m.setattr("mmrl.train.start.JudgeActors", Judges)
+    m.setattr("mmrl.rollout.generate.vllm.VllmGenerator", Vllm)
+    m.setattr("mmrl.rollout.generate.vllm_engine.check_installed", lambda: None)
 
     def laned(simulation, size, device, elsewhere=None):
         made = lane(simulation, size, device, elsewhere)
@@ -423,14 +428,14 @@ def watch(m, found):
         found.sdpa += 1
         return attention(*args, **options)
 
-    m.setattr(mmrl.start, "load_policy", loaded)
-    m.setattr(mmrl.packer, "pack", packed)
-    m.setattr(mmrl.collect.steps, "made_lane", laned)
+    m.setattr(mmrl.train.start, "load_policy", loaded)
+    m.setattr(mmrl.train.update.packer, "pack", packed)
+    m.setattr(mmrl.rollout.simulators.lockstep, "made_lane", laned)
     m.setattr(LocalGenerator, "_decode", decoded)
     m.setattr(Learner, "_accumulate", accumulated)
     m.setattr(mmrl.judge, "Worker", hired)
     m.setattr(torch.nn.functional, "scaled_dot_product_attention", attended)
-    m.setattr(mmrl.facts, "installed", dict)  # the manifest's list of packages, which is slow
+    m.setattr(mmrl.run_folder.machine, "installed", dict)  # the manifest's list of packages, which is slow
 
 
 @pytest.fixture(scope="module")
@@ -573,10 +578,10 @@ def rough(m):
 
 
 class First:
-    """`mmrl.ranks` where a run begins, as for the first of two learners; the group has nobody else."""
+    """`mmrl.compute.ranks` where a run begins, as for the first of two learners; the group has nobody else."""
 
     def __getattr__(self, name):
-        return getattr(mmrl.ranks, name)
+        return getattr(mmrl.compute.ranks, name)
 
     def count(self):
         return 2
@@ -585,14 +590,14 @@ class First:
     def joined(self, on_gpu):
         torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
         try:
-            with mmrl.ranks.joined(on_gpu):
+            with mmrl.compute.ranks.joined(on_gpu):
                 yield
         finally:
             torch.distributed.destroy_process_group()
 
 
 def two(m):
-    m.setattr(mmrl.start, "ranks", First())
+    m.setattr(mmrl.train.start, "ranks", First())
 
 
 def aside(m):
@@ -1054,8 +1059,8 @@ OF_DISTILL = {
 
 def certain(m):
     """Intervals without a width, so that every fall leaves them."""
-    m.setattr(mmrl.evaluate, "Z", 0.0)
-    m.setattr(mmrl.evaluate, "wilson", lambda successes, n: (successes / n, successes / n))
+    m.setattr(mmrl.evaluation.evaluator, "Z", 0.0)
+    m.setattr(mmrl.evaluation.evaluator, "wilson", lambda successes, n: (successes / n, successes / n))
 
 
 def alarm(name, warn, text, patch=None, **also):

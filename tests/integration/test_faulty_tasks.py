@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import runs
-from mmrl.targets import PluginError
+from mmrl.api.errors import PluginError
 
 PLUGIN = """
 from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user

@@ -3,7 +3,7 @@
 import json
 
 import runs
-from mmrl.view.report import write_report
+from mmrl.ui.report.report import write_report
 
 TASKS = {
     "boxes": {"id": "grounding/refer", "options": {"size": 56, "objects": 1}},

@@ -7,16 +7,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save
 
-import mmrl.run
-import mmrl.start
+import mmrl.train.run
+import mmrl.train.start
 import runs
 import vlm_cases as cases
-from mmrl.config import parse_config
-from mmrl.errors import UserError
-from mmrl.evaluate import Evaluation, Evaluator
-from mmrl.policies.vlm import VLM
-from mmrl.schema import PolicyConfig
-from mmrl.start import alone, evaluate_only, load_policy
+from mmrl.api.errors import UserError
+from mmrl.config.load import parse_config
+from mmrl.config.sections import PolicyConfig
+from mmrl.evaluation.evaluator import Evaluator
+from mmrl.evaluation.figures import Evaluation
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.train.start import alone, evaluate_only, load_policy
 
 RL = {"kind": "rl", "steps": 2, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-3}
 
@@ -139,7 +140,7 @@ def test_a_run_folder_has_one_writer(tmp_path):
 
 @pytest.mark.parametrize("first", [{"kind": "sft", "steps": 2, "batch_size": 4}, RL])
 def test_a_stop_in_the_first_step_of_a_stage_keeps_the_stage_before(tmp_path, monkeypatch, first):
-    score = mmrl.run.Run.report_failures
+    score = mmrl.train.run.Run.report_failures
 
     def fail(self, groups):
         if self.at.stage == 1:
@@ -148,7 +149,7 @@ def test_a_stop_in_the_first_step_of_a_stage_keeps_the_stage_before(tmp_path, mo
 
     config = runs.toy_config(tmp_path, stages=[first, RL], evaluate={"n": 0})
     with monkeypatch.context() as patch:
-        patch.setattr(mmrl.run.Run, "report_failures", fail)
+        patch.setattr(mmrl.train.run.Run, "report_failures", fail)
         with pytest.raises(KeyboardInterrupt):
             runs.run(config)
     assert [p.name for p in (tmp_path / "toy" / "checkpoints").iterdir()] == ["step-000002"]

@@ -7,15 +7,15 @@ import signal
 import pytest
 from click.testing import CliRunner
 
-import mmrl.collect.turns
-import mmrl.evaluate
-import mmrl.run
-import mmrl.start
-import mmrl.types
+import mmrl.api.types
+import mmrl.evaluation.evaluator
+import mmrl.rollout.turns
+import mmrl.train.run
+import mmrl.train.start
 import runs
-from mmrl.cli import main
-from mmrl.errors import UserError
-from mmrl.start import evaluate_only
+from mmrl.api.errors import UserError
+from mmrl.train.start import evaluate_only
+from mmrl.ui.cli import main
 
 RL = {"kind": "rl", "steps": 2, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-3}
 
@@ -29,13 +29,13 @@ def test_a_checkpoint_is_evaluated_as_its_own_stage_shows_prompts(tmp_path, monk
     config = runs.toy_config(tmp_path, stages=stages, checkpoint={"every": 2, "keep": 9})
     folder = runs.run(config)
     seen = []
-    real = mmrl.evaluate.Evaluator.__call__
+    real = mmrl.evaluation.evaluator.Evaluator.__call__
 
     def look(self, task):
-        seen.append(self.shown(mmrl.types.Prompt(messages=[mmrl.types.user("x")])).text)
+        seen.append(self.shown(mmrl.api.types.Prompt(messages=[mmrl.api.types.user("x")])).text)
         return real(self, task)
 
-    monkeypatch.setattr(mmrl.evaluate.Evaluator, "__call__", look)
+    monkeypatch.setattr(mmrl.evaluation.evaluator.Evaluator, "__call__", look)
     for which in ("2", "4"):
         evaluate_only(config, folder.path, which)
     evaluate_only(config, None, "best")
@@ -73,8 +73,8 @@ def rollouts(folder):
 
 def test_greedy_completions_that_could_not_be_scored_are_written_down(tmp_path, monkeypatch):
     reported = []
-    real = mmrl.run.Run.report_failures
-    monkeypatch.setattr(mmrl.run.Run, "report_failures", lambda self, groups: (reported.append(groups), real(self, groups)))
+    real = mmrl.train.run.Run.report_failures
+    monkeypatch.setattr(mmrl.train.run.Run, "report_failures", lambda self, groups: (reported.append(groups), real(self, groups)))
     tasks = [{"id": "toy/colour", "verifiers": {"toy/raises": 1.0}}]
     with pytest.raises(UserError, match=r"scores of step 1 failed, more than judge.failure_limit"):
         runs.run(runs.toy_config(tmp_path, stages=[{**RL, "algorithm": "remax"}], tasks=tasks))
@@ -95,7 +95,7 @@ def test_a_resume_with_verifiers_in_another_order_is_refused(tmp_path):
 def write(tmp_path, name, **changes):
     import tomli_w
 
-    from mmrl.config import as_data
+    from mmrl.config.load import as_data
 
     path = tmp_path / f"{name}.toml"
     path.write_text(tomli_w.dumps(as_data(runs.toy_config(tmp_path / "runs", name=name, stages=[RL], **changes))))
@@ -119,14 +119,14 @@ def test_a_smoke_run_replaces_smoke_runs_and_nothing_else(tmp_path):
 
 def test_an_interrupt_in_the_last_evaluation_ends_what_would_follow(tmp_path, monkeypatch):
     """The run is finished, and whoever trains one after another hears of it."""
-    real = mmrl.run.Run.evaluate
+    real = mmrl.train.run.Run.evaluate
 
     def interrupted(self, names):
         real(self, names)
         if names == ("last",):
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(mmrl.run.Run, "evaluate", interrupted)
+    monkeypatch.setattr(mmrl.train.run.Run, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         runs.run(runs.toy_config(tmp_path, stages=[RL]))
     assert (tmp_path / "toy" / "summary.json").is_file()
@@ -149,7 +149,7 @@ def test_out_of_memory_is_one_line_and_what_was_learned_is_kept(tmp_path, monkey
     with pytest.raises(UserError, match=r"^out of memory \(.*\): lower train\.micro_batch_tokens = 16384, .* --resume$"):
         runs.run(runs.toy_config(tmp_path, stages=[RL]), progress=Hungry())
     assert (tmp_path / "toy" / "checkpoints" / "step-000001").is_dir()
-    monkeypatch.setattr(mmrl.start, "load_policy", lambda *_: (_ for _ in ()).throw(RuntimeError("something else")))
+    monkeypatch.setattr(mmrl.train.start, "load_policy", lambda *_: (_ for _ in ()).throw(RuntimeError("something else")))
     with pytest.raises(RuntimeError, match=r"^something else$"):
         runs.run(runs.toy_config(tmp_path / "b", stages=[RL]))
 
@@ -178,7 +178,7 @@ def test_text_that_stands_for_a_picture_is_named(tmp_path, changes, where):
 
 
 def test_a_teacher_that_can_not_be_loaded_is_named_as_such(tmp_path):
-    from mmrl.policies.vlm import VLM
+    from mmrl.policies.vlm.vlm import VLM
 
     VLM(runs.toy_config(tmp_path).policy).save(tmp_path / "teacher")
     (tmp_path / "teacher" / "model.safetensors").write_bytes(b"cut off")
@@ -206,13 +206,13 @@ def test_a_checkpoint_that_is_no_number_is_unknown(tmp_path, which):
 def test_tasks_know_how_the_policy_sees_before_they_are_asked(tmp_path, monkeypatch, family, frame):
     """In a run and in an evaluation: the prompt names the policy's frame, and the gold answer, in it, is right."""
     asked = []
-    real = mmrl.collect.turns.TurnCollector.encode
+    real = mmrl.rollout.turns.TurnCollector.encode
 
     def watched(self, prompts):
         asked.extend(prompts)
         return real(self, prompts)
 
-    monkeypatch.setattr(mmrl.collect.turns.TurnCollector, "encode", watched)
+    monkeypatch.setattr(mmrl.rollout.turns.TurnCollector, "encode", watched)
     policy = {"model": f"tiny:{family}:hidden=32,layers=1"}
     tasks = [{"id": "grounding/refer", "options": {"size": 100, "objects": 1}}]
     config = runs.toy_config(tmp_path, stages=[RL], tasks=tasks, policy=policy)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from mmrl import plugins
-from mmrl.config import load_config
-from mmrl.errors import UserError
-from mmrl.interfaces import Task
+from mmrl.api.errors import UserError
+from mmrl.api.interfaces import Task
+from mmrl.api.types import Prompt, replace
+from mmrl.config.load import load_config
 from mmrl.judge import Judge
+from mmrl.registry import plugins
 from mmrl.testing.verifiers import case_of
-from mmrl.types import Prompt, replace
 
 ROOT = Path(__file__).parents[2]
 FAMILIES = {"classification", "grounding", "jigsaw", "ssl", "vqa", "rendering", "transit"}

@@ -14,13 +14,14 @@ import torch
 
 from mmrl.algorithms.presets import load_algorithm, with_defaults
 from mmrl.algorithms.signals import Signals
-from mmrl.learn import Learner
-from mmrl.pack import pack
+from mmrl.api.types import Prompt, Rollout, Score, Status, Turn
+from mmrl.config.sections import RlStage
+from mmrl.policies.batches import Credit
 from mmrl.policies.critic import Critic
-from mmrl.policies.reading import PromptInputs
-from mmrl.policies.vlm import Outputs
-from mmrl.schema import RlStage
-from mmrl.types import Credit, Prompt, Rollout, Score, Status, Turn
+from mmrl.policies.vlm.reading import PromptInputs
+from mmrl.policies.vlm.vlm import Outputs
+from mmrl.train.update.learner import Learner
+from mmrl.train.update.pack_words import pack
 
 TOKENS = 8
 """Tokens 0..4 are states (or contexts); the chain's moves are 5 (left) and 6 (right), and 7 ends a turn."""

@@ -19,11 +19,11 @@ import pytest
 import torch
 
 import runs
-from mmrl import ranks
-from mmrl.errors import UserError
-from mmrl.launch import launch
-from mmrl.policies.parts import part_of
-from mmrl.record import read_rows
+from mmrl.api.errors import UserError
+from mmrl.compute import ranks
+from mmrl.compute.processes import launch
+from mmrl.config.parts import part_of
+from mmrl.run_folder.reader import read_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

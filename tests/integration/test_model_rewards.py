@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import runs
-from mmrl.config import load_config, parse_config, smoke
-from mmrl.errors import UserError
-from mmrl.start import check_config, resolved
+from mmrl.api.errors import UserError
+from mmrl.config.load import load_config, parse_config
+from mmrl.train.smoke import smoke
+from mmrl.train.start import check_config, resolved
 
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
 ROOT = Path(__file__).parents[2]

@@ -9,10 +9,11 @@ import torch
 from safetensors.torch import load_file
 
 import runs
-from mmrl.config import parse_config, smoke
-from mmrl.errors import UserError
-from mmrl.policies import tiny
-from mmrl.start import evaluate_only
+from mmrl.api.errors import UserError
+from mmrl.config.load import parse_config
+from mmrl.policies.vlm import tiny
+from mmrl.train.smoke import smoke
+from mmrl.train.start import evaluate_only
 
 REACH = {
     "mean": [0.0] * 7,
@@ -99,10 +100,10 @@ def test_what_is_missing_is_said_in_one_line(checkpoint, tmp_path, options, mess
 
 def test_the_expert_is_imitated_in_the_policys_own_numbers(checkpoint):
     """What is learned from, carried out again, is what the expert did, up to the width of a bin."""
-    from mmrl.plugins import registry
-    from mmrl.policies.vla import VLA
-    from mmrl.schema import PolicyConfig
-    from mmrl.simulation import Simulation, Track
+    from mmrl.api.simulators.types import Simulation, Track
+    from mmrl.config.sections import PolicyConfig
+    from mmrl.policies.acting.vla import VLA
+    from mmrl.registry.plugins import registry
 
     simulator = registry().make_simulator(Simulation(simulator="tabletop/table", options={"size": 32}), 6, "cpu")
     policy = VLA(PolicyConfig(model=str(checkpoint)), dims=7, statistics_key="table", gripper="open-high")
@@ -134,7 +135,7 @@ def test_the_expert_is_imitated_in_the_policys_own_numbers(checkpoint):
 
 def test_smoke_takes_a_tiny_model_and_its_own_numbers(checkpoint, tmp_path, monkeypatch):
     """In place of one that is large; its checkpoint's statistics don't come with it."""
-    monkeypatch.setattr("mmrl.config.TINY", 0)
+    monkeypatch.setattr("mmrl.train.smoke.TINY", 0)
     found = smoke(config(tmp_path, checkpoint, [PPO]))
     assert found.policy.model.startswith("tiny:") and found.policy.options == {"dims": 7}
     runs.run(found)

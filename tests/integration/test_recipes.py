@@ -8,10 +8,11 @@ import pytest
 from browsers import no_browser
 
 import runs
-from mmrl.config import load_config, smoke
+from mmrl.config.load import load_config
 from mmrl.data.selection import prompts_for
-from mmrl.run import task_weights
-from mmrl.start import check_config, resolved
+from mmrl.judge.rewards import task_weights
+from mmrl.train.smoke import smoke
+from mmrl.train.start import check_config, resolved
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "configs" / "recipes").glob("*.toml"))

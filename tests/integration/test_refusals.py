@@ -13,13 +13,14 @@ from annotated_types import Ge, Gt
 from click.testing import CliRunner
 from pydantic import BaseModel
 
-import mmrl.start
+import mmrl.train.start
 import runs
-from mmrl.cli import main
-from mmrl.config import parse_config, smoke
-from mmrl.errors import UserError
-from mmrl.policies import tiny
-from mmrl.schema import STAGES, RunConfig
+from mmrl.api.errors import UserError
+from mmrl.config.load import parse_config
+from mmrl.config.sections import STAGES, RunConfig
+from mmrl.policies.vlm import tiny
+from mmrl.train.smoke import smoke
+from mmrl.ui.cli import main
 
 RL = {"kind": "rl", "steps": 2, "prompts_per_step": 2, "group_size": 4}
 DISTILL = {"kind": "distill", "steps": 1, "teacher": "tiny:qwen2_5_vl:hidden=64,layers=1"}
@@ -348,7 +349,7 @@ def nothing_loads(monkeypatch):
         raise AssertionError("it was not refused in time")
 
     for name in ("load_policy", "load_teacher", "Judge"):
-        monkeypatch.setattr(mmrl.start, name, loaded)
+        monkeypatch.setattr(mmrl.train.start, name, loaded)
     monkeypatch.setattr(tiny, "build", loaded)
 
 
@@ -398,7 +399,7 @@ def test_a_teacher_with_another_vocabulary(tmp_path, monkeypatch):
     assert text.count('"</think>"') == 1
     path.write_text(text.replace('"</think>"', '"</thought>"'))
     for name in ("load_policy", "load_teacher", "Judge"):
-        monkeypatch.setattr(mmrl.start, name, None)  # calling it would be another error
+        monkeypatch.setattr(mmrl.train.start, name, None)  # calling it would be another error
     models = {"policy": {"model": str(tmp_path / "models" / "policy")}}
     with pytest.raises(UserError, match=r"stages\.0\.teacher: .*has another vocabulary than .*'</th.*same tokenizer") as caught:
         begin(tmp_path, {**models, **distill(teacher=str(tmp_path / "models" / "teacher"))})
@@ -591,7 +592,7 @@ def test_a_process_of_its_own_ends_with_2_and_no_traceback(tmp_path):
 )
 def test_smaller_numbers_stay_consistent(sections, tmp_path):
     small = smoke(runs.toy_config(tmp_path, **sections))
-    mmrl.start.check_config(mmrl.start.resolved(small))
+    mmrl.train.start.check_config(mmrl.train.start.resolved(small))
     largest = small.policy.max_pixels
     assert largest <= 12544 and small.policy.min_pixels <= largest
     assert all(t.max_tokens is None or t.max_tokens <= small.generate.max_tokens <= 16 for t in small.tasks)

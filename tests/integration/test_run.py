@@ -14,8 +14,8 @@ import torch
 
 import runs
 import vlm_cases as cases
-from mmrl.errors import UserError
-from mmrl.start import evaluate_only
+from mmrl.api.errors import UserError
+from mmrl.train.start import evaluate_only
 
 RUN_FILE = """
 name = "toy"
@@ -118,7 +118,7 @@ def test_training_moves_the_reward_up(tmp_path):
 
 def test_an_evaluation_of_the_run_folder_repeats_its_figures(tmp_path):
     folder = runs.run(runs.toy_config(tmp_path))
-    from mmrl.config import load_config
+    from mmrl.config.load import load_config
 
     figure = evaluate_only(load_config(folder.path / "config.toml"), folder.path, "last")[0]
     last = json.loads((folder.path / "summary.json").read_text())["last"]["toy/colour"]
@@ -311,7 +311,7 @@ def test_a_supervised_run_is_evaluated_before_and_after(tmp_path):
 
 
 def test_too_large_a_gap_between_sampler_and_learner_stops_before_the_update(tmp_path, monkeypatch):
-    from mmrl.policies.vlm import VLM
+    from mmrl.policies.vlm.vlm import VLM
 
     score = VLM._score
     monkeypatch.setattr(VLM, "_score", lambda *a: (score(*a)[0] - 0.5, score(*a)[1]))

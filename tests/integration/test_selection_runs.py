@@ -5,8 +5,8 @@ import json
 import pytest
 
 import runs
-from mmrl.errors import UserError
-from mmrl.refuse import check_config, remarks
+from mmrl.api.errors import UserError
+from mmrl.train.checks.run_file import check_config, remarks
 
 PILOT = {"split": "train", "n": 6, "samples": 2, "temperature": 1.0}
 

@@ -8,28 +8,30 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-import mmrl.collect.turns
-import mmrl.packer
-import mmrl.run
-import mmrl.start
-import mmrl.steps.distill
-import mmrl.steps.rl
-import mmrl.steps.sft
+import mmrl.rollout.turns
+import mmrl.train.run
+import mmrl.train.stages.distill
+import mmrl.train.stages.rl
+import mmrl.train.stages.sft
+import mmrl.train.start
+import mmrl.train.update.packer
 import runs
 from mmrl.algorithms.advantage import group_relative
-from mmrl.cli import main
-from mmrl.config import parse_config, smoke
-from mmrl.data.seeds import derive
-from mmrl.errors import UserError
-from mmrl.evaluate import Evaluation, Evaluator
-from mmrl.generate.local import LocalGenerator
-from mmrl.groups import Group
-from mmrl.learn import Learner
-from mmrl.optimizer import Optimizer
-from mmrl.record import RunFolder
-from mmrl.run import Run
-from mmrl.start import evaluate_only, load_policy
-from mmrl.types import Prompt, Score
+from mmrl.api.errors import UserError
+from mmrl.api.seeds import derive
+from mmrl.api.types import Prompt, Score
+from mmrl.config.load import parse_config
+from mmrl.evaluation.evaluator import Evaluator
+from mmrl.evaluation.figures import Evaluation
+from mmrl.rollout.generate.local import LocalGenerator
+from mmrl.run_folder.writer import RunFolder
+from mmrl.train.run import Run
+from mmrl.train.sampling.groups import Group
+from mmrl.train.smoke import smoke
+from mmrl.train.start import evaluate_only, load_policy
+from mmrl.train.update.learner import Learner
+from mmrl.train.update.optimizer import Optimizer
+from mmrl.ui.cli import main
 
 MORE = """
 from mmrl import AlgorithmSpec, Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
@@ -88,7 +90,7 @@ def learners(monkeypatch):
             super().__init__(*args, **options)
             made.append(self)
 
-    for kind in (mmrl.steps.sft, mmrl.steps.rl, mmrl.steps.distill):
+    for kind in (mmrl.train.stages.sft, mmrl.train.stages.rl, mmrl.train.stages.distill):
         monkeypatch.setattr(kind, "Learner", Kept)
     return made
 
@@ -96,13 +98,13 @@ def learners(monkeypatch):
 @pytest.fixture
 def packed(monkeypatch):
     """The arguments with which each step was packed."""
-    calls, pack = [], mmrl.packer.pack
+    calls, pack = [], mmrl.train.update.packer.pack
 
     def keep(rollouts, credit, policy, **options):
         calls.append(SimpleNamespace(rollouts=rollouts, advantages=credit.advantages.tolist(), **options))
         return pack(rollouts, credit, policy, **options)
 
-    monkeypatch.setattr(mmrl.packer, "pack", keep)
+    monkeypatch.setattr(mmrl.train.update.packer, "pack", keep)
     return calls
 
 
@@ -469,14 +471,14 @@ def test_an_interrupt_in_the_middle_of_an_update_keeps_nothing(tmp_path, monkeyp
 
 
 def test_any_failure_beside_an_update_keeps_the_last_finished_step(tmp_path, monkeypatch):
-    collect = mmrl.collect.turns.TurnCollector.collect
+    collect = mmrl.rollout.turns.TurnCollector.collect
 
     def bug(self, *args, version, numbers):
         if version == 2:
             raise RuntimeError("a bug")
         return collect(self, *args, version=version, numbers=numbers)
 
-    monkeypatch.setattr(mmrl.collect.turns.TurnCollector, "collect", bug)
+    monkeypatch.setattr(mmrl.rollout.turns.TurnCollector, "collect", bug)
     with pytest.raises(RuntimeError, match="a bug"):
         runs.run(runs.toy_config(tmp_path, stages=[{**RL, "steps": 4}], evaluate=NOTHING))
     assert [p.name for p in (tmp_path / "toy" / "checkpoints").iterdir()] == ["step-000002"]
@@ -559,8 +561,8 @@ def test_the_switches_of_mmrl_train(tmp_path, monkeypatch, arguments, steps, nam
         folder.summary({**values, "seconds": seconds, "peak_memory_mb": 300})
         return folder
 
-    monkeypatch.setattr("mmrl.start.train", train)
-    monkeypatch.setattr("mmrl.view.report.write_report", lambda path: path / "report.html")
+    monkeypatch.setattr("mmrl.train.start.train", train)
+    monkeypatch.setattr("mmrl.ui.report.report.write_report", lambda path: path / "report.html")
     done = CliRunner().invoke(main, ["train", str(tmp_path / "run.toml"), *arguments], catch_exceptions=False)
     assert done.exit_code == 0 and asked == [(steps, name, {"resume": resume, "overwrite": overwrite})]
     lines = [line for line in done.stdout.splitlines() if line.startswith("a/b")]
@@ -580,8 +582,8 @@ def test_the_switches_of_mmrl_eval(tmp_path, monkeypatch):
         asked.append((folder, which, config.evaluate.n, config.evaluate.split, config.seed))
         return [Evaluation(task="a/b", split="test", metric="a/v", value=0.75, low=0.5, high=1.0, n=8, extra={"failed": 2.0})]
 
-    monkeypatch.setattr("mmrl.start.evaluate_only", evaluate)
-    monkeypatch.setattr("mmrl.cli.eval._weights", lambda config, folder, which: (f"the {which} weights", folder and 4))
+    monkeypatch.setattr("mmrl.train.start.evaluate_only", evaluate)
+    monkeypatch.setattr("mmrl.ui.cli.eval._weights", lambda config, folder, which: (f"the {which} weights", folder and 4))
     last = [tmp_path / "run", "-n", "7", "--split", "train", "--checkpoint", "last", "--set", "seed=9", "--set", "evaluate.n=3"]
     for asked_for, which, arguments in (
         (200, "best", [tmp_path / "run.toml"]),

@@ -6,8 +6,8 @@ import pytest
 from PIL import Image
 
 import runs
-from mmrl.targets import PluginError
-from mmrl.view.report import write_report
+from mmrl.api.errors import PluginError
+from mmrl.ui.report.report import write_report
 
 DRAWS = '''
 from PIL import Image

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import runs
-from mmrl.config import parse_config
-from mmrl.workers import Workers
+from mmrl.api.simulators.processes import Workers
+from mmrl.config.load import parse_config
 
 OWN = Path(__file__).parents[2] / ".simulators"
 PPO = {

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file
 
 import runs
-from mmrl.data.seeds import derive
-from mmrl.policies.vlm import VLM
-from mmrl.schema import PolicyConfig
+from mmrl.api.seeds import derive
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.vlm.vlm import VLM
 
 MODEL = "tiny:qwen2_5_vl:hidden=32,layers=1"
 WORDS = '''

@@ -17,7 +17,7 @@ import pytest
 from processes import heeding_ctrl_c
 
 import runs
-from mmrl.cli import main
+from mmrl.ui.cli import main
 
 RUN_FILE = """
 name = "seen"
@@ -159,7 +159,7 @@ def test_a_learner_that_nobody_hears_ends_without_a_word(folder, monkeypatch, ca
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(importlib.import_module("mmrl.cli.train"), "_train", interrupted)
+    monkeypatch.setattr(importlib.import_module("mmrl.ui.cli.train"), "_train", interrupted)
     monkeypatch.setenv("MMRL_PLUGIN_FILES", os.pathsep.join([runs.TOY, str(folder / "slow.py")]))
     for rank, said in (("0", "\n"), ("1", "")):
         monkeypatch.setenv("RANK", rank)

@@ -13,13 +13,13 @@ import pytest
 from processes import heeding_ctrl_c
 
 import runs
-from mmrl.cli import main
-from mmrl.errors import UserError
-from mmrl.policies.vlm import VLM
-from mmrl.rehearse import doubts
-from mmrl.specs import VerifierSpec
-from mmrl.start import evaluate_only
-from mmrl.types import Prompt, Score
+from mmrl.api.errors import UserError
+from mmrl.api.specs import VerifierSpec
+from mmrl.api.types import Prompt, Score
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.train.checks.gold import doubts
+from mmrl.train.start import evaluate_only
+from mmrl.ui.cli import main
 
 RL = {"kind": "rl", "steps": 12, "prompts_per_step": 2, "group_size": 2}
 RUN_FILE = """
@@ -75,11 +75,11 @@ LONG = "a long thought about the colour " * 9
 )
 def test_a_gold_score_is_told_with_the_digits_that_matter(monkeypatch, value, high, verifier, told):
     spec = VerifierSpec(id=verifier, target="-:-", high=high)
-    monkeypatch.setattr("mmrl.rehearse.plugins.registry", lambda: SimpleNamespace(get=lambda kind, name: spec))
-    monkeypatch.setattr("mmrl.rehearse.cases_of", list)
+    monkeypatch.setattr("mmrl.train.checks.gold.plugins.registry", lambda: SimpleNamespace(get=lambda kind, name: spec))
+    monkeypatch.setattr("mmrl.train.checks.gold.cases_of", list)
     meta = {}
     rollout = SimpleNamespace(length=30, completion=LONG, prompt=SimpleNamespace(meta=meta))
-    monkeypatch.setattr("mmrl.rehearse._gold", lambda *_: [rollout] * 4)
+    monkeypatch.setattr("mmrl.train.checks.gold._gold", lambda *_: [rollout] * 4)
     judge = SimpleNamespace(run=lambda name, cases: [Score(value)] * 4)
     entries = {"toy": SimpleNamespace(prompt="", max_tokens=None, id="toy")}
 
@@ -124,8 +124,8 @@ def test_a_run_that_learns_nothing_says_so_once(tmp_path):
 
 
 def test_a_step_with_spread_begins_the_count_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("mmrl.watch.LONG", 3)
-    monkeypatch.setattr("mmrl.steps.rl.rl_metrics", lambda *_: next(shares))
+    monkeypatch.setattr("mmrl.train.alarms.LONG", 3)
+    monkeypatch.setattr("mmrl.train.stages.rl.rl_metrics", lambda *_: next(shares))
     shares = iter({"zero_spread_share": s, "reward/mean": 1.0, "length/truncated_share": 0.0} for s in (1, 1, 0.5, 1, 1, 1, 1))
     notes, _ = told(tmp_path, stages=[{**RL, "steps": 7}])
     assert [note.partition(": look")[0] for note in notes] == [
@@ -227,7 +227,7 @@ def test_a_checkpoint_needs_no_model_of_the_run_file(tmp_path):
     ("given", "spin"), [({}, "2000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")]
 )
 def test_waiting_threads_spin_shortly_unless_the_environment_says_otherwise(given, spin):
-    code = "import os; from mmrl.cli.terminal import quiet; quiet(); print(os.environ.get('GOMP_SPINCOUNT'))"
+    code = "import os; from mmrl.ui.cli.terminal import quiet; quiet(); print(os.environ.get('GOMP_SPINCOUNT'))"
     kept = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     done = subprocess.run([sys.executable, "-c", code], env=kept | given, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == spin
@@ -252,7 +252,7 @@ def test_what_ended_a_run_is_written_down(tmp_path):
     ],
 )
 def test_what_is_most_likely_not_meant_is_said_before_the_run(tmp_path, stage, said):
-    from mmrl.start import remarks, resolved
+    from mmrl.train.start import remarks, resolved
 
     (told,) = remarks(resolved(runs.toy_config(tmp_path, stages=[{**RL, **stage}])))
     assert said in told

@@ -7,13 +7,13 @@ import footages
 import pytest
 
 import runs
-from mmrl import clips
-from mmrl.view.report import write_report
+from mmrl.api.media.decoding import Count, forget
+from mmrl.ui.report.report import write_report
 
 PLUGIN = """
 from pathlib import Path
 from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
-from mmrl.clips import Clip
+from mmrl.api.media.clips import Clip
 
 @hookimpl
 def mmrl_tasks():
@@ -45,7 +45,7 @@ def films(tmp_path, monkeypatch):
     path.write_bytes(data)
     (tmp_path / "films.py").write_text(PLUGIN)
     monkeypatch.setenv("MMRL_PLUGIN_FILES", str(tmp_path / "films.py"))
-    clips.forget()
+    forget()
     yield lambda **stage: runs.toy_config(
         tmp_path / "runs",
         tasks=[{"id": "films/what"}],
@@ -58,13 +58,13 @@ def films(tmp_path, monkeypatch):
 
 
 def test_a_broken_clip_costs_its_prompt_and_others_are_read_once(films):
-    before = clips.Count.files
+    before = Count.files
     folder = runs.run(films())
     errors = [json.loads(line) for line in (folder.path / "errors.jsonl").read_text().splitlines()]
     assert [e["what"].count("11.mp4") for e in errors] == [1] and "left out" in errors[0]["what"]
     rows = [r for f in sorted((folder.path / "rollouts").glob("*.jsonl")) for r in map(json.loads, f.read_text().splitlines())]
     assert len(rows) == 3 * 16 and {r["prompt_id"] for r in rows} <= {f"{n:02d}" for n in range(COUNT - 1)}
-    assert clips.Count.files - before <= COUNT, "for the policy, its group and the report"
+    assert Count.files - before <= COUNT, "for the policy, its group and the report"
     page = write_report(folder.path).read_text()
     assert 'class="moving' in page and "data:image/webp" in page and "video is missing" not in page
 

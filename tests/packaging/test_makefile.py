@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mmrl.config import load_config
+from mmrl.config.load import load_config
 
 ROOT = Path(__file__).parents[2]
 MAKE = shutil.which("make")
@@ -57,7 +57,7 @@ def test_setup_from_nothing(project):
     done, calls = make(project, "setup")
     assert done.returncode == 0, done.stderr
     assert "python3 -m venv --clear .venv" in calls
-    assert calls[-2:] == [f"python {INSTALL}", "python -m mmrl.compat --install-pth"]
+    assert calls[-2:] == [f"python {INSTALL}", "python -m mmrl.compute.torchvision --install-pth"]
 
 
 def test_a_second_setup_does_nothing_until_something_changed(project):
@@ -225,7 +225,7 @@ def test_vllm_has_an_environment_of_its_own_without_what_does_not_load_there(clo
         and ".engines/vllm" in calls[0]
     )
     assert calls[1].endswith("uninstall -q -y torchaudio torchcodec") and len(calls) == 2
-    assert "-m mmrl.compat --install-pth" in (clone.parent / "log").read_text()
+    assert "-m mmrl.compute.torchvision --install-pth" in (clone.parent / "log").read_text()
     assert environments(clone, "vllm")[1] == []
     done, _ = environments(clone, "vllm", "mario")
     assert done.returncode == 2 and "maniskill, metaworld, vllm" in done.stderr

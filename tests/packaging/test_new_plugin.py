@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import mmrl as core
-from mmrl.cli.new import TEMPLATE
+from mmrl.ui.cli.new import TEMPLATE
 
 NAME = "traffic-signs"
 
@@ -98,7 +98,7 @@ def test_it_builds(package: Path, tmp_path: Path) -> None:
 
 
 def test_its_run_file_is_valid(package: Path) -> None:
-    from mmrl.config import load_config
+    from mmrl.config.load import load_config
 
     config = load_config(package / "run.toml")
     assert (config.name, config.tasks[0].id) == (NAME, "traffic-signs/colour")
@@ -108,7 +108,7 @@ def test_its_run_file_is_valid(package: Path) -> None:
 def test_the_template_fits_the_running_core() -> None:
     """`mmrl new` writes the range of the running core in place of the template's."""
     assert "mmrl>=0.1,<0.2" in (TEMPLATE / "pyproject.toml").read_text("utf-8")
-    assert core.__version__.startswith("0.1."), "the template's range is replaced by another core's: see mmrl.cli.new.fill"
+    assert core.__version__.startswith("0.1."), "the template's range is replaced by another core's: see mmrl.ui.cli.new.fill"
 
 
 @pytest.mark.parametrize("name", ["Flags", "my_flags", "-x", "x-", "a--b", "1st", "a/b", "../x", "x" * 41, "flags!", "é"])

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mmrl.cli import COMMANDS
-from mmrl.config import load_config
-from mmrl.plugins import Registry
+from mmrl.config.load import load_config
+from mmrl.registry.plugins import Registry
+from mmrl.ui.cli import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "README.md").read_text()

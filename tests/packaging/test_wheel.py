@@ -65,7 +65,7 @@ def entry_points(wheel: Path) -> configparser.ConfigParser:
 
 def test_the_core_wheel_holds_the_packages_and_nothing_else(wheel):
     expected = sources(ROOT / "mmrl").union(*(sources(folder / f"mmrl_{name}") for name, folder in PLUGINS.items()))
-    assert {"mmrl/__init__.py", "mmrl/cli/__init__.py", "mmrl_classification/__init__.py"} <= expected
+    assert {"mmrl/__init__.py", "mmrl/ui/cli/__init__.py", "mmrl_classification/__init__.py"} <= expected
     assert any(name.startswith("mmrl/templates/") for name in expected)
     assert files(wheel) == expected
 
@@ -87,7 +87,7 @@ def test_the_core_wheel_has_the_entry_points_of_all_plugins(wheel, plugin_wheels
     union = {name: module for own in plugin_wheels.values() for name, module in entry_points(own)["mmrl.plugins"].items()}
     assert union == {name: f"mmrl_{name}" for name in PLUGINS}
     assert dict(entry_points(wheel)["mmrl.plugins"]) == union
-    assert dict(entry_points(wheel)["console_scripts"]) == {"mmrl": "mmrl.cli:main"}
+    assert dict(entry_points(wheel)["console_scripts"]) == {"mmrl": "mmrl.ui.cli:main"}
     assert dict(entry_points(wheel)["pytest11"]) == {"mmrl": "mmrl.testing.pytest_plugin"}
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from mmrl import Prompt, SimulatorSpec, Task, TaskSpec, UserError, VerifierSpec, hookimpl
-from mmrl.noise import uniform
-from mmrl.simulation import ActionSpec, Observation, Simulation, Transition
+from mmrl.api.simulators.noise import uniform
+from mmrl.api.simulators.types import ActionSpec, Observation, Simulation, Transition
 
 SPEC = SimulatorSpec(
     id="dial/dial",

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from mmrl.simulation import Track
+from mmrl.api.simulators.types import Track
 
 
 def track(pictures, valid, step_s=0.2, **more):

@@ -24,9 +24,9 @@ from torch import distributed
 from torch.distributed.tensor import DTensor
 
 import runs
-from mmrl import ranks
-from mmrl.errors import UserError
-from mmrl.record import read_rows
+from mmrl.api.errors import UserError
+from mmrl.compute import ranks
+from mmrl.run_folder.reader import read_rows
 
 MODEL = "tiny:qwen2_5_vl:hidden=32,layers=2"
 SHARES = str(Path(__file__).with_name("shares.py"))
@@ -169,8 +169,8 @@ def play(
     fault: str = "",
 ) -> dict[str, Any]:
     """Carry a case out in a folder; what came of it in this process. stop: after this step. fault: see `FAULTS`."""
-    import mmrl.start
-    from mmrl.packer import WordPacker
+    import mmrl.train.start
+    from mmrl.train.update.pack_words import WordPacker
 
     seen: dict[str, Any] = {"ids": [], "notes": [], "own": [], "error": ""}
     progress, pack = Stopping(stop), WordPacker.pack
@@ -184,7 +184,7 @@ def play(
     WordPacker.pack = packed  # type: ignore[method-assign]
     try:
         with FAULTS[fault](folder / "run"):
-            made = mmrl.start.train(
+            made = mmrl.train.start.train(
                 config(name, folder, learners, **(sections or {})), progress, resume=resume, begun=progress.begun
             )
     except UserError as error:
@@ -214,7 +214,7 @@ def play(
 @contextlib.contextmanager
 def crowded(path: Path) -> Any:
     """Another holds the run folder."""
-    from mmrl.start import alone
+    from mmrl.train.start import alone
 
     with alone(path) if ranks.is_first() else contextlib.nullcontext():
         yield
@@ -237,7 +237,7 @@ def full(path: Path) -> Any:
 @contextlib.contextmanager
 def other_model(path: Path) -> Any:
     """The newest checkpoint holds a model of another size."""
-    from mmrl.policies import tiny
+    from mmrl.policies.vlm import tiny
 
     if ranks.is_first():
         newest = sorted((path / "checkpoints").glob("step-*"))[-1]
@@ -251,9 +251,9 @@ FAULTS: dict[str, Any] = {"": lambda path: contextlib.nullcontext(), "crowded": 
 
 def first_weights() -> dict[str, torch.Tensor]:
     """The weights that all cases of the plain model begin with."""
-    import mmrl.start
+    import mmrl.train.start
 
-    policy: Any = mmrl.start.load_policy(config("plain", Path("a/b/c")), None)
+    policy: Any = mmrl.train.start.load_policy(config("plain", Path("a/b/c")), None)
     return {k: whole(v) for k, v in policy.parameters()}
 
 
@@ -272,17 +272,17 @@ def prepared() -> Any:
     """One judge for all runs, and no list of packages, which are slow to make."""
     import pytest
 
-    import mmrl.facts
-    import mmrl.start
+    import mmrl.run_folder.machine
+    import mmrl.train.start
     from mmrl.judge import Judge
 
     names = ["toy/letters", "toy/exact", "dial/success", "shares/slow"]
     with pytest.MonkeyPatch.context() as m:
         m.setenv("MMRL_PLUGIN_FILES", PLUGINS)
-        m.setattr(mmrl.facts, "installed", dict)
+        m.setattr(mmrl.run_folder.machine, "installed", dict)
         before = torch.get_num_threads()
         with Judge({name: {} for name in names}) as judge:
-            m.setattr(mmrl.start, "_judge", lambda config: contextlib.nullcontext(judge))
+            m.setattr(mmrl.train.start, "_judge", lambda config: contextlib.nullcontext(judge))
             try:
                 yield
             finally:

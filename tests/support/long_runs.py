@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mmrl.record import RunFolder
+from mmrl.run_folder.writer import RunFolder
 
 WORDS = (
     "blue",
@@ -99,7 +99,7 @@ def write_episodes(run: Path, step: int) -> None:
     """Two videos of an evaluation in a simulator, of twelve pictures each."""
     import numpy as np
 
-    from mmrl.video import Video, webp
+    from mmrl.run_folder.webp import Video, webp
 
     folder = run / "episodes" / f"step-{step:06d}"
     folder.mkdir(parents=True)

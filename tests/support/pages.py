@@ -7,8 +7,8 @@ import hashlib
 import re
 from html.parser import HTMLParser
 
-from mmrl.record import RunFolder
-from mmrl.view.report import write_report
+from mmrl.run_folder.writer import RunFolder
+from mmrl.ui.report.report import write_report
 
 
 class Page(HTMLParser):

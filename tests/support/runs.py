@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mmrl.config import parse_config
-from mmrl.record import RunFolder
-from mmrl.schema import RunConfig
-from mmrl.start import train
+from mmrl.config.load import parse_config
+from mmrl.config.sections import RunConfig
+from mmrl.run_folder.writer import RunFolder
+from mmrl.train.start import train
 
 TOY = str(Path(__file__).with_name("toy.py"))
 

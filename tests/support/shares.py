@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
-from mmrl.clips import Clip
+from mmrl.api.media.clips import Clip
 
 KINDS = ("text", "picture", "large", "two", "clip")
 

@@ -1,4 +1,4 @@
-"""A world for `mmrl.workers.simulator` that keeps the contract: a point that is pushed about on a square, and drawn."""
+"""A world for `mmrl.api.simulators.processes.simulator` that keeps the contract: a point that is pushed about on a square, and drawn."""
 
 import os
 import signal

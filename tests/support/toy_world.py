@@ -1,4 +1,4 @@
-"""A world for `mmrl.workers` that can be told to fail: a point on a line, in a process of its own."""
+"""A world for `mmrl.api.simulators.processes` that can be told to fail: a point on a line, in a process of its own."""
 
 import os
 import signal

@@ -7,10 +7,10 @@ import os
 import torch
 
 import vlm_cases as cases
-from mmrl.clips import Clip
-from mmrl.generate.sampling import Sampling
-from mmrl.pack import pack
-from mmrl.types import Prompt
+from mmrl.api.media.clips import Clip
+from mmrl.api.types import Prompt
+from mmrl.rollout.generate.sampling import Sampling
+from mmrl.train.update.pack_words import pack
 
 FAMILY = os.environ.get("MMRL_TEST_FAMILY", "qwen2_5_vl")
 GAP = 5e-3

@@ -10,10 +10,11 @@ import torch
 from PIL import Image
 
 from mmrl.algorithms.loss import LossInputs, average, clipped_surrogate
-from mmrl.policies import tiny
-from mmrl.policies.vlm import VLM
-from mmrl.schema import PolicyConfig
-from mmrl.types import Credit, Prompt, Rollout, Status, Turn, user
+from mmrl.api.types import Prompt, Rollout, Status, Turn, user
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.batches import Credit
+from mmrl.policies.vlm import tiny
+from mmrl.policies.vlm.vlm import VLM
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 

@@ -10,11 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmrl import noise
-from mmrl.policies.action_tokens import ActionTokens
-from mmrl.policies.draw import Draw
-from mmrl.policies.flow import Chains
-from mmrl.policies.heads import Flow, Normal, Tokens, categorical
+from mmrl.api.simulators import noise
+from mmrl.policies.acting.action_tokens import ActionTokens
+from mmrl.policies.acting.draw import Draw
+from mmrl.policies.acting.flow import Chains
+from mmrl.policies.acting.heads import Flow, Normal, Tokens, categorical
 
 SEEDS = torch.arange(100, 164)
 DRAW = Draw(seeds_n=SEEDS, calls_n=torch.zeros_like(SEEDS))

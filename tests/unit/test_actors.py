@@ -9,26 +9,26 @@ import pytest
 import torch
 
 import runs
-from mmrl import Case, Prompt, Rollout, Status, plugins
-from mmrl.actors import NICENESS, Elsewhere, heard, own_judges, start_here, told, wait_for_room
-from mmrl.collect.actors import ActorSimulator, SimulatorActors, packed, unpacked
-from mmrl.collect.steps import StepCollector
-from mmrl.errors import UserError
-from mmrl.generate.sampling import Sampling
-from mmrl.interfaces import Expert, Simulator
+from mmrl import Case, Prompt, Rollout, Status
+from mmrl.api.errors import PluginError, UserError, calling
+from mmrl.api.interfaces import Expert, Simulator
+from mmrl.api.simulators.types import Observation, Simulation
+from mmrl.api.types import replace
+from mmrl.compute.ray import NICENESS, Elsewhere, heard, own_judges, start_here, told, wait_for_room
+from mmrl.config.sections import PolicyConfig, SimulateConfig
 from mmrl.judge import Judge
 from mmrl.judge.actors import JudgeActors
-from mmrl.policies.small import Small
-from mmrl.schema import PolicyConfig, SimulateConfig
-from mmrl.simulation import Observation, Simulation
-from mmrl.targets import PluginError, calling
-from mmrl.types import replace
+from mmrl.policies.acting.small import Small
+from mmrl.registry import plugins
+from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.simulators.lockstep import StepCollector
+from mmrl.rollout.simulators.remote import ActorSimulator, SimulatorActors, packed, unpacked
 
 DIAL = os.path.join(os.path.dirname(runs.TOY), "dial.py")
 FAULTY = """
 import os, signal, time
 from mmrl import Score, SimulatorSpec, VerifierSpec, hookimpl
-from mmrl.simulation import ActionSpec
+from mmrl.api.simulators.types import ActionSpec
 
 @hookimpl
 def mmrl_verifiers():
@@ -238,7 +238,7 @@ def test_whoever_waits_for_a_closed_judge_is_told(ray):
 
 @pytest.mark.slow
 def test_more_judges_than_there_is_room_for_are_refused(ray, monkeypatch):
-    monkeypatch.setattr("mmrl.actors.PATIENCE_S", 0.0)
+    monkeypatch.setattr("mmrl.compute.ray.PATIENCE_S", 0.0)
     await_(lambda: ray.available_resources()["CPU"] == 6)
     with pytest.raises(UserError, match=r"^compute\.judges = 4 wants 20 CPUs, of 6 in the cluster 6 are free: ask for fewer, or"):
         JudgeActors(config(4, processes=5), {"odd/slow": {}})
@@ -439,7 +439,7 @@ def test_what_others_are_about_to_leave_is_waited_for(monkeypatch):
     with pytest.raises(UserError, match=r"^it wants 5 CPUs, of 4 in the cluster 3 are free: ask for fewer, or add nodes$"):
         wait_for_room(There(4.0, [3.0]), "it", 5)
     with pytest.raises(UserError, match=r"^it wants 3 CPUs, of 4 in the cluster 1 are free"):
-        monkeypatch.setattr("mmrl.actors.PATIENCE_S", 0.0)
+        monkeypatch.setattr("mmrl.compute.ray.PATIENCE_S", 0.0)
         wait_for_room(There(4.0, [1.0, 1.0]), "it", 3)
 
 

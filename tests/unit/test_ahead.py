@@ -8,13 +8,14 @@ import pytest
 import torch
 
 import vlm_cases as cases
-from mmrl.ahead import Ahead, lag
-from mmrl.errors import UserError
-from mmrl.generate.local import LocalGenerator
-from mmrl.generate.sampling import Sampling
-from mmrl.generate.twin import TwinGenerator
-from mmrl.refuse import check_config, resolved
-from mmrl.types import replace
+from mmrl.api.errors import UserError
+from mmrl.api.types import replace
+from mmrl.rollout.generate.local import LocalGenerator
+from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.generate.twin import TwinGenerator
+from mmrl.train.checks.run_file import check_config
+from mmrl.train.setup import resolved
+from mmrl.train.stages.ahead import Ahead, lag
 from runs import TOY, Silent, run, toy_config
 
 

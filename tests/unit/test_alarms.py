@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from mmrl import files
-from mmrl.record import ENDED, RunFolder
-from mmrl.schema import LimitsConfig
-from mmrl.view import alarms
-from mmrl.view.alarms import WAYS, Alarm, witnesses
-from mmrl.view.report import write_report
+from mmrl.config.sections import LimitsConfig
+from mmrl.run_folder import files
+from mmrl.run_folder.writer import ENDED, RunFolder
+from mmrl.ui.report import alarms
+from mmrl.ui.report.alarms import WAYS, Alarm, witnesses
+from mmrl.ui.report.report import write_report
 from pages import Page, assert_self_contained, page_of
 
 CONFIG = {"name": "a", "tasks": [{"id": "t"}]}

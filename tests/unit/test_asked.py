@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from mmrl.asked import check_count, check_states, check_variant, checked_actions, checked_ids, checked_seeds
-from mmrl.errors import UserError
+from mmrl.api.errors import UserError
+from mmrl.api.simulators.checks import check_count, check_states, check_variant, checked_actions, checked_ids, checked_seeds
 
 ALL = torch.ones(3, dtype=torch.bool)
 

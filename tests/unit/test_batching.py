@@ -4,11 +4,11 @@ import pytest
 import torch
 
 import vlm_cases as cases
-from mmrl.generate import cache
-from mmrl.generate.local import LocalGenerator, chosen
-from mmrl.generate.sampling import Sampling
-from mmrl.pack import pack
-from mmrl.types import replace
+from mmrl.api.types import replace
+from mmrl.rollout.generate import cache
+from mmrl.rollout.generate.local import LocalGenerator, chosen
+from mmrl.rollout.generate.sampling import Sampling
+from mmrl.train.update.pack_words import pack
 
 
 def rows(vlm, lengths):

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-import mmrl.board
-from mmrl.view import svg
+import mmrl.ui.board
+from mmrl.ui.report import svg
 
-STATIC = Path(mmrl.board.__file__).with_name("static")
+STATIC = Path(mmrl.ui.board.__file__).with_name("static")
 PAGE = Path(svg.__file__).with_name("page.css")
 SCRIPTS = sorted(STATIC.glob("*.js"))
 

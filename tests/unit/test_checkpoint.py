@@ -8,11 +8,11 @@ import os
 import pytest
 import torch
 
-from mmrl import checkpoint
-from mmrl.errors import UserError
+from mmrl.api.errors import UserError
 from mmrl.policies.shard_files import write_shards
-from mmrl.record import RunFolder
-from mmrl.start import find_checkpoint, newest
+from mmrl.run_folder.writer import RunFolder
+from mmrl.train import checkpoint
+from mmrl.train.resume import find_checkpoint, newest
 
 
 class Weights:

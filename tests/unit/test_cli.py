@@ -18,8 +18,8 @@ from click.testing import CliRunner
 from processes import heeding_ctrl_c
 
 from mmrl import __version__
-from mmrl.cli import COMMANDS, main
-from mmrl.cli.terminal import tell
+from mmrl.ui.cli import COMMANDS, main
+from mmrl.ui.cli.terminal import tell
 
 ZOO = """
     import click
@@ -500,7 +500,7 @@ def test_completion_knows_ids(mmrl, site, tmp_path, words: str, completed: list[
 
 def run_folder(path: Path, best: int | None = None, evaluated: int = 4) -> None:
     """A run folder with checkpoints after steps 2 and 4, without weights; the newest evaluation was after step `evaluated`."""
-    from mmrl.record import RunFolder
+    from mmrl.run_folder.writer import RunFolder
 
     config = {
         "name": path.name,
@@ -539,7 +539,7 @@ def test_eval_without_any_run(mmrl) -> None:
 
 
 def test_eval_says_when_the_newest_checkpoint_was_never_evaluated(tmp_path, monkeypatch) -> None:
-    from mmrl import start
+    from mmrl.train import start
 
     monkeypatch.setattr(start, "evaluate_only", lambda config, folder, which: [])
     run_folder(tmp_path / "x", best=0, evaluated=0)
@@ -561,8 +561,8 @@ def test_eval_says_when_the_newest_checkpoint_was_never_evaluated(tmp_path, monk
     ],
 )
 def test_eval_names_the_weights(tmp_path, monkeypatch, best: int, which: str, weights: str) -> None:
-    from mmrl import start
-    from mmrl.evaluate import Evaluation
+    from mmrl.evaluation.figures import Evaluation
+    from mmrl.train import start
 
     figure = Evaluation(
         task="t",

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmrl import UserError, clips
-from mmrl.clips import Clip, Footage, Limits, frames_of
-from mmrl.decoding import Facts, Scaler, chosen, probe
-from mmrl.types import replace
+from mmrl import UserError
+from mmrl.api.media import clips
+from mmrl.api.media.clips import Clip, Footage, Limits
+from mmrl.api.media.decoding import _KEPT, Count, Facts, Scaler, chosen, forget, frames_of, probe
+from mmrl.api.types import replace
 
 COUNT, RATE = 50, 25
 
@@ -128,24 +129,24 @@ def test_what_is_chosen_lies_in_order_within_the_part(frames, rate, count, data)
 
 
 def test_a_clip_is_decoded_once(good):
-    clips.forget()
-    before = clips.Count.files
+    forget()
+    before = Count.files
     for _ in range(5):
         frames_of(Clip(path=str(good), count=5))
-    assert clips.Count.files == before + 1
+    assert Count.files == before + 1
     good.touch()
     frames_of(Clip(path=str(good), count=5))
-    assert clips.Count.files == before + 2, "the file may have changed"
+    assert Count.files == before + 2, "the file may have changed"
 
 
 def test_what_is_kept_has_a_bound(good, monkeypatch):
-    clips.forget()
+    forget()
     one = frames_of(Clip(path=str(good), count=5))
     monkeypatch.setattr(clips, "KEPT_BYTES", int(2.5 * one.frames_THWC.nbytes))
     for start in range(9):
         frames_of(Clip(path=str(good), indices=tuple(range(start, start + 5))))
-        assert sum(f.frames_THWC.nbytes for f in clips._KEPT.values()) <= clips.KEPT_BYTES
-    assert len(clips._KEPT) == 2
+        assert sum(f.frames_THWC.nbytes for f in _KEPT.values()) <= clips.KEPT_BYTES
+    assert len(_KEPT) == 2
     with pytest.raises(ValueError, match="read-only"):
         one.frames_THWC[0] = 0
 

@@ -9,19 +9,21 @@ import pytest
 import torch
 
 import runs
-from mmrl import __version__, ranks
-from mmrl.actors import shares, spare_gpus
-from mmrl.cluster import conclude, follow, train_on_cluster
-from mmrl.cluster.connect import connected, fault
-from mmrl.cluster.learner import check_node, learn
-from mmrl.cluster.relay import Relay, Teller, said_by
-from mmrl.cluster.room import Wanted, check_room, lacking
-from mmrl.errors import UserError
-from mmrl.evaluate import Evaluation, Item
-from mmrl.generate.engines import Engine, packed_weights, take
-from mmrl.generate.sampling import Sampling
-from mmrl.policies.vlm import VLM
-from mmrl.schema import ComputeConfig, LoraConfig, PolicyConfig
+from mmrl import __version__
+from mmrl.api.errors import UserError
+from mmrl.compute import ranks
+from mmrl.compute.cluster import conclude, follow, train_on_cluster
+from mmrl.compute.cluster.connect import connected, fault
+from mmrl.compute.cluster.relay import Relay, said_by
+from mmrl.compute.cluster.room import Wanted, check_room, lacking
+from mmrl.compute.progress import Teller
+from mmrl.compute.ray import shares, spare_gpus
+from mmrl.config.sections import ComputeConfig, LoraConfig, PolicyConfig
+from mmrl.evaluation.figures import Evaluation, Item
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.generate.engines import Engine, packed_weights, take
+from mmrl.rollout.generate.sampling import Sampling
+from mmrl.train.on_cluster import check_node, learn
 
 
 class There:
@@ -51,7 +53,7 @@ def test_without_ray_the_package_to_install_is_named(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else find(name))
     with pytest.raises(UserError, match=r'--cluster needs Ray, which is not installed: pip install "mmrl\[ray\]"'):
-        train_on_cluster(runs.toy_config("."), runs.Silent(), "local")
+        train_on_cluster(runs.toy_config("."), runs.Silent(), "local", learn=print, report=print)
     monkeypatch.setenv("MMRL_PLUGIN_FILES", runs.TOY)
     with pytest.raises(UserError, match=r'compute\.placement = "separate" needs Ray, which is not installed'):
         runs.run(runs.toy_config(".", compute={"placement": "separate"}))
@@ -105,7 +107,7 @@ def test_more_than_the_cluster_holds_is_refused_with_both_numbers(monkeypatch):
         check_room(There({"CPU": 4.0}), wanted, "auto")
     with pytest.raises(UserError, match=r"want 7 GPUs of 0 in the cluster"):
         check_room(There({"CPU": 9.0}), wanted, "cuda")
-    monkeypatch.setattr("mmrl.cluster.room.PATIENCE_S", 0.0)
+    monkeypatch.setattr("mmrl.compute.cluster.room.PATIENCE_S", 0.0)
     with pytest.raises(UserError, match=r"want 7 CPUs of 3 that are free: wait for what uses the others"):
         check_room(There({"CPU": 9.0}, {"CPU": 3.0}), wanted, "auto")
 
@@ -190,8 +192,8 @@ def test_a_wish_to_stop_reaches_the_run_with_the_next_thing_it_says(monkeypatch)
 
 
 def test_with_nobody_left_to_end_a_step_a_wish_to_stop_ends_the_run(monkeypatch):
-    monkeypatch.setattr("mmrl.cluster.LOOK_S", 0.0)
-    monkeypatch.setattr("mmrl.cluster.HEARD_S", 0.001)
+    monkeypatch.setattr("mmrl.compute.cluster.LOOK_S", 0.0)
+    monkeypatch.setattr("mmrl.compute.cluster.HEARD_S", 0.001)
     stop, show = threading.Event(), runs.Silent()
     stop.set()
     with pytest.raises(KeyboardInterrupt):
@@ -257,7 +259,7 @@ def test_only_what_another_attempt_can_mend_is_left_to_ray(monkeypatch, raised, 
     relay = Relay()
     monkeypatch.setattr("ray.get", lambda thing: thing)
     monkeypatch.setattr(ray.train, "get_context", lambda: type("Context", (), {"get_world_rank": lambda self: 0})())
-    monkeypatch.setattr("mmrl.cluster.learner._learn", fail)
+    monkeypatch.setattr("mmrl.train.on_cluster._learn", fail)
     job = {"relay": Called(relay), "environment": {}}
     if passed_on:
         with pytest.raises(passed_on):
@@ -314,7 +316,7 @@ def test_of_lora_the_adapters_alone_are_handed_out():
 
 
 def test_no_variable_but_the_plugins_goes_to_other_nodes(monkeypatch):
-    from mmrl.actors import switches
+    from mmrl.compute.ray import switches
 
     monkeypatch.setenv("MMRL_PLUGINS", "toy")
     monkeypatch.setenv("A_SECRET", "x")

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from mmrl import UserError, files
-from mmrl.cli import main
-from mmrl.intervals import mean_interval, wilson
-from mmrl.record import RunFolder, read_items, read_run
+from mmrl import UserError
+from mmrl.api.statistics import mean_interval, wilson
+from mmrl.run_folder import files
+from mmrl.run_folder.reader import read_items, read_run
+from mmrl.run_folder.writer import RunFolder
+from mmrl.ui.cli import main
 from runs import figure
 
 
@@ -332,7 +334,7 @@ def test_nothing_heavy_is_imported(tmp_path):
     make(tmp_path / "a", "0110")
     for name in "bc":
         shutil.copytree(tmp_path / "a", tmp_path / name)
-    program = "from mmrl.cli import main; import sys; main(sys.argv[1:], standalone_mode=False); print(*sorted(sys.modules))"
+    program = "from mmrl.ui.cli import main; import sys; main(sys.argv[1:], standalone_mode=False); print(*sorted(sys.modules))"
     for runs in ("ab", "abc"):
         command = [sys.executable, "-c", program, "compare", *(str(tmp_path / name) for name in runs)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mmrl import compat
+from mmrl.compute import torchvision
 
-ROOT = Path(compat.__file__).parents[1]
+ROOT = Path(torchvision.__file__).parents[1]
 SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 FAKE_TORCH = """
@@ -62,7 +62,7 @@ def listed(nms: str, qnms: str) -> str:
 
 
 SITE_PACKAGES = Path(sysconfig.get_path("purelib"))
-PREPARE = "from mmrl.compat import prepare_torchvision; prepare_torchvision(); prepare_torchvision()\n"
+PREPARE = "from mmrl.compute.torchvision import prepare_torchvision; prepare_torchvision(); prepare_torchvision()\n"
 SHOW = "import torch, torchvision; print(torch.defined)"
 
 
@@ -100,8 +100,8 @@ def test_pth_serves_processes_that_never_heard_of_mmrl(tmp_path):
     libraries, site = tmp_path / "libraries", tmp_path / "site"
     libraries.mkdir(), site.mkdir()
     fake_libraries(libraries, loads=False)
-    assert compat.install_pth(site) == site / compat.PTH_NAME
-    assert compat.install_pth(site).read_text().count("\n") == 1  # site runs a .pth line by line
+    assert torchvision.install_pth(site) == site / torchvision.PTH_NAME
+    assert torchvision.install_pth(site).read_text().count("\n") == 1  # site runs a .pth line by line
     start = f"import site; before = set(sys.modules); site.addsitedir({str(site)!r}); new = set(sys.modules) - before\n"
     assert python(start + "print(new)", libraries, ROOT, SITE_PACKAGES) == "set()"  # nothing is imported at start-up
     assert python(start + SHOW, libraries, ROOT, SITE_PACKAGES) == listed(SCHEMA, SCHEMA)
@@ -110,11 +110,11 @@ def test_pth_serves_processes_that_never_heard_of_mmrl(tmp_path):
 
 
 def test_the_command_writes_the_file(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(compat.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(torchvision.sysconfig, "get_path", lambda name: str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["compat", "--install-pth"])
-    compat.main()
-    assert capsys.readouterr().out == f"wrote {tmp_path / compat.PTH_NAME}\n"
-    assert (tmp_path / compat.PTH_NAME).is_file()
+    torchvision.main()
+    assert capsys.readouterr().out == f"wrote {tmp_path / torchvision.PTH_NAME}\n"
+    assert (tmp_path / torchvision.PTH_NAME).is_file()
 
 
 def test_the_real_torchvision_imports():

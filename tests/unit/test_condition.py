@@ -5,10 +5,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mmrl.condition import labels_of, relabelled, shown_as
-from mmrl.groups import Gathered, Group
-from mmrl.schema import ConditionConfig
-from mmrl.types import Credit, Prompt, Rollout, Score, Status, Turn, user
+from mmrl.api.types import Prompt, Rollout, Score, Status, Turn, user
+from mmrl.config.sections import ConditionConfig
+from mmrl.policies.batches import Credit
+from mmrl.train.sampling.condition import labels_of, relabelled, shown_as
+from mmrl.train.sampling.groups import Gathered, Group
 
 NAN = float("nan")
 

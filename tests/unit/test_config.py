@@ -8,8 +8,9 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmrl import config as configs
-from mmrl.errors import UserError
+from mmrl.api.errors import UserError
+from mmrl.config import load as configs
+from mmrl.train.smoke import TINY, smoke
 
 GOOD = {
     "name": "x",
@@ -132,12 +133,12 @@ def test_inf_stays_inf_in_settings_and_options():
     stage = {"kind": "rl", "steps": 9, "settings": {"clip_high": math.inf}}
     config = configs.parse_config({**GOOD, "stages": [stage], "tasks": [{"id": "a", "options": {"far": [math.inf, 1]}}]})
     again = configs.parse_config(tomllib.loads(tomli_w.dumps(configs.as_data(config))))
-    for each in (again, configs.smoke(config), pilot_of(config)):
+    for each in (again, smoke(config), pilot_of(config)):
         assert each.stages[0].settings == {"clip_high": math.inf} and each.tasks[0].options == {"far": [math.inf, 1]}
 
 
 def pilot_of(config):
-    from mmrl.mixture import Mixture, pilot
+    from mmrl.data.mixture import Mixture, pilot
 
     two = config.model_copy(update={"tasks": [*config.tasks, config.tasks[0].model_copy(update={"name": "b"})]})
     return pilot(two, 1, Mixture("only a", (1.0, 0.0)), 2, "runs")
@@ -159,7 +160,7 @@ def test_a_smoke_run_leaves_out_what_is_about_other_layers():
             ],
         }
     )
-    small = configs.smoke(config)
+    small = smoke(config)
     assert small.policy.lora.match == ["vision"] and [p.match for p in small.stages[0].parts] == ["vision"]
     assert small.stages[0].critic.warmup_steps == 1
 
@@ -169,14 +170,14 @@ def test_an_empty_list_has_no_items_to_set():
         configs.parse_config({**GOOD, "tasks": []}, ["tasks.0.weight=1"])
 
 
-@pytest.mark.parametrize(("size", "kept"), [(1, True), (configs.TINY - 1, True), (configs.TINY, False), (None, False)])
+@pytest.mark.parametrize(("size", "kept"), [(1, True), (TINY - 1, True), (TINY, False), (None, False)])
 def test_a_smoke_run_keeps_a_model_in_a_folder_that_is_small_itself(tmp_path, size, kept):
     model = tmp_path / "model"
     model.mkdir()
     if size is not None:
         with open(model / "model.safetensors", "wb") as file:
             file.truncate(size)  # it takes no room
-    small = configs.smoke(configs.parse_config({**GOOD, "policy": {"model": str(model)}}))
+    small = smoke(configs.parse_config({**GOOD, "policy": {"model": str(model)}}))
     assert (small.policy.model == str(model)) == kept
 
 
@@ -189,7 +190,7 @@ def test_smoke_makes_any_run_small_and_local():
         },
         ["stages.1.steps=5000", "stages.1.epochs=4", "evaluate.n=5000"],
     )
-    small = configs.smoke(config)
+    small = smoke(config)
     assert (small.policy.model, small.policy.dtype, small.policy.device) == ("tiny:qwen2_5_vl", "float32", "cpu")
     assert (small.stages[1].steps, small.stages[1].epochs, small.generate.max_tokens, small.evaluate.n, small.name) == (
         2,

@@ -7,15 +7,15 @@ import torch
 
 import vlm_cases as cases
 from mmrl.algorithms.presets import load_algorithm
-from mmrl.learn import Learner
-from mmrl.pack import pack
-from mmrl.policies.acting import Calls
+from mmrl.api.simulators.types import Observation
+from mmrl.api.types import Turn, replace
+from mmrl.config.sections import CriticConfig, PolicyConfig, RlStage
+from mmrl.policies.acting.small import Small
+from mmrl.policies.batches import Calls, Credit
 from mmrl.policies.critic import Critic
-from mmrl.policies.small import Small
-from mmrl.policies.vlm import VLM
-from mmrl.schema import CriticConfig, PolicyConfig, RlStage
-from mmrl.simulation import Observation
-from mmrl.types import Credit, Turn, replace
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.train.update.learner import Learner
+from mmrl.train.update.pack_words import pack
 
 FAMILIES = (*cases.FAMILIES, "llava")
 

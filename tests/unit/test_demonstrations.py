@@ -8,16 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmrl import plugins
-from mmrl.collect.demonstrations import Played, demonstrated, size_of
-from mmrl.collect.steps import StepCollector
-from mmrl.errors import UserError
-from mmrl.experts import ExpertEpisodes
-from mmrl.policies.small import Small
-from mmrl.schema import PolicyConfig, SimulateConfig
-from mmrl.simulation import Demonstration, Simulation
-from mmrl.targets import PluginError
-from mmrl.types import Prompt, replace
+from mmrl.api.errors import PluginError, UserError
+from mmrl.api.services import expert_episodes
+from mmrl.api.simulators.types import Demonstration, Simulation
+from mmrl.api.types import Prompt, replace
+from mmrl.config.sections import PolicyConfig, SimulateConfig
+from mmrl.policies.acting.small import Small
+from mmrl.registry import plugins
+from mmrl.rollout.simulators.demonstrations import Played, demonstrated, size_of
+from mmrl.rollout.simulators.lockstep import StepCollector
 
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
 
@@ -135,7 +134,7 @@ def test_what_a_task_raises_is_told_with_its_name():
 
     with pytest.raises(PluginError, match=r"task 'dial/turn': demonstration\(\) of prompt 'a' raised KeyError"):
         demonstrated_by(broken)
-    with pytest.raises(PluginError, match=r"is a dict: return a mmrl.simulation.Demonstration"):
+    with pytest.raises(PluginError, match=r"is a dict: return a mmrl.api.simulators.types.Demonstration"):
         demonstrated_by(lambda prompt: {})
 
 
@@ -194,7 +193,7 @@ def test_what_could_not_be_played_again_is_kept(monkeypatch):
 
 
 def test_the_experts_episodes_are_those_that_a_stage_imitates():
-    episodes = ExpertEpisodes("dial/turn", {}, 10, split="warm", environments=2)
+    episodes = expert_episodes("dial/turn", {}, 10, split="warm", environments=2)
     found = list(episodes)
     wanted = imitated(made := collector(), prompts(10))
     assert len(found) == 10 and episodes.action.dims == 2 and all(o["success"] == 1.0 for _, o in found)
@@ -205,7 +204,7 @@ def test_the_experts_episodes_are_those_that_a_stage_imitates():
     episodes.close()
     made.close()
     with pytest.raises(UserError, match=r"split 'warm' of task 'dial/turn' has 64 episodes, and 65 are asked for: ask for fewer"):
-        ExpertEpisodes("dial/turn", {}, 65, split="warm")
+        expert_episodes("dial/turn", {}, 65, split="warm")
 
 
 def test_a_task_without_a_simulator_has_none():

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from mmrl import doctor, facts
-from mmrl.plugins import PluginInfo
+from mmrl.registry.plugins import PluginInfo
+from mmrl.run_folder import machine
+from mmrl.ui import doctor
 
 HAVE = {"mmrl": "0.1.0", "torch": "2.13.0+cpu", "torchvision": "0.28.0", "transformers": "5.19.0", "qwen-vl-utils": "0.0.14"}
 TRIED = {"torch": {"build": "cpu", "gpus": []}, "torchvision": {"compiled": False}, "transformers": {}}
@@ -73,7 +74,7 @@ def test_torchvision_that_fits_by_version_only():
     """Operators that don't load are harmless beside CPU torch, where mmrl declares them, and a fault beside CUDA torch."""
     assert base()["torchvision"].state == "ok"
     note = base(pth=False)["torchvision"]
-    assert (note.state, note.cure) == ("note", "python -m mmrl.compat --install-pth")
+    assert (note.state, note.cure) == ("note", "python -m mmrl.compute.torchvision --install-pth")
     cuda = {**TRIED, "torch": {"build": "13.0", "gpus": ["H200"]}}
     finding = base({**HAVE, "torch": "2.13.0+cu130"}, cuda)["torchvision"]
     assert finding.state == "broken"
@@ -134,13 +135,13 @@ def test_requirements_of_an_extra_are_its_own(monkeypatch):
             ],
         }
     )
-    monkeypatch.setattr(facts.metadata, "metadata", lambda dist: declared)
-    found = {extra: [r.name for r in wanted] for extra, wanted in facts.extras().items()}
+    monkeypatch.setattr(machine.metadata, "metadata", lambda dist: declared)
+    found = {extra: [r.name for r in wanted] for extra, wanted in machine.extras().items()}
     assert found == {"train": ["torch"], "vllm": ["vllm"]}
 
 
 def test_extras_of_what_is_not_installed():
-    assert facts.extras("mmrl-that-nobody-installed") == {}
+    assert machine.extras("mmrl-that-nobody-installed") == {}
 
 
 def test_both_opencvs():
@@ -191,11 +192,11 @@ def test_nvidia_smi_is_asked(tmp_path, monkeypatch):
     smi.write_text("#!/bin/sh\necho 'NVIDIA H200'\necho 'NVIDIA H200'\n")
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    assert facts.nvidia_gpus() == ["NVIDIA H200", "NVIDIA H200"]
+    assert machine.nvidia_gpus() == ["NVIDIA H200", "NVIDIA H200"]
     smi.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'\nexit 9\n")
-    assert facts.nvidia_gpus() == []
+    assert machine.nvidia_gpus() == []
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert facts.nvidia_gpus() == []
+    assert machine.nvidia_gpus() == []
 
 
 def test_vulkan(tmp_path):
@@ -219,15 +220,15 @@ def test_vulkan_drivers(tmp_path):
     folder = tmp_path / "icd.d"
     folder.mkdir()
     (folder / "b.json").touch(), (folder / "a.json").touch(), (folder / "readme.txt").touch()
-    assert facts.vulkan_drivers({}, [str(folder), str(tmp_path / "absent")]) == [folder / "a.json", folder / "b.json"]
+    assert machine.vulkan_drivers({}, [str(folder), str(tmp_path / "absent")]) == [folder / "a.json", folder / "b.json"]
     named = {"VK_ICD_FILENAMES": f"/x.json{os.pathsep}/y.json"}
-    assert facts.vulkan_drivers(named, [str(folder)]) == [Path("/x.json"), Path("/y.json")]
-    assert facts.vulkan_drivers({**named, "VK_DRIVER_FILES": "/z.json"}, [str(folder)]) == [Path("/z.json")]
+    assert machine.vulkan_drivers(named, [str(folder)]) == [Path("/x.json"), Path("/y.json")]
+    assert machine.vulkan_drivers({**named, "VK_DRIVER_FILES": "/z.json"}, [str(folder)]) == [Path("/z.json")]
 
 
 def test_asking_vulkan_answers_on_any_machine():
     """With or without the library and a driver: the structure that is passed is sound, so that nothing crashes."""
-    answer = facts.try_python(facts.TRY_VULKAN, 60.0)
+    answer = machine.try_python(machine.TRY_VULKAN, 60.0)
     assert answer == {"loader": False, "devices": 0} or (answer["loader"] is True and answer["devices"] >= 0)
 
 
@@ -270,11 +271,11 @@ def test_a_check_is_run_in_a_process_of_its_own(tmp_path, monkeypatch):
         "def crash():\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
     )
     monkeypatch.setenv("MMRL_PLUGIN_FILES", str(tmp_path / "arm.py"))
-    (arm,) = doctor.check_simulator("arm:findings", facts.try_python(facts.TRY_SIMULATOR, 60.0, "arm:findings"))
+    (arm,) = doctor.check_simulator("arm:findings", machine.try_python(machine.TRY_SIMULATOR, 60.0, "arm:findings"))
     assert (arm.name, arm.state) == ("arm", "ok") and arm.detail.isdigit() and arm.detail != str(os.getpid())
-    (crashed,) = doctor.check_simulator("arm:crash", facts.try_python(facts.TRY_SIMULATOR, 60.0, "arm:crash"))
+    (crashed,) = doctor.check_simulator("arm:crash", machine.try_python(machine.TRY_SIMULATOR, 60.0, "arm:crash"))
     assert (crashed.state, crashed.detail) == ("broken", "its check arm:crash failed: crashed with SIGSEGV")
-    (absent,) = doctor.check_simulator("arm:none", facts.try_python(facts.TRY_SIMULATOR, 60.0, "arm:none"))
+    (absent,) = doctor.check_simulator("arm:none", machine.try_python(machine.TRY_SIMULATOR, 60.0, "arm:none"))
     assert absent.state == "broken" and "arm has no 'none'" in absent.detail
 
 
@@ -323,11 +324,11 @@ def test_space(tmp_path):
     ],
 )
 def test_code_is_tried_in_a_child_process(code, answer):
-    assert facts.try_python(code, 30.0) == answer
+    assert machine.try_python(code, 30.0) == answer
 
 
 def test_what_hangs_is_not_waited_for():
-    assert facts.try_python("import time; time.sleep(60)", 0.5) == {"error": "no answer within 0.5 s"}
+    assert machine.try_python("import time; time.sleep(60)", 0.5) == {"error": "no answer within 0.5 s"}
 
 
 PLANTED = {

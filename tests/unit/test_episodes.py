@@ -11,14 +11,16 @@ import pytest
 from PIL import Image
 
 from footage import noise, track
-from mmrl import UserError, episodes, files
-from mmrl.intervals import wilson
-from mmrl.kept import rollout_row
-from mmrl.record import RunFolder, read_rows, read_run
-from mmrl.types import Prompt, Rollout, Score, Status
-from mmrl.video import pictures
-from mmrl.view import episodes as shown_episodes
-from mmrl.view import evaluations
+from mmrl import UserError
+from mmrl.api.statistics import wilson
+from mmrl.api.types import Prompt, Rollout, Score, Status
+from mmrl.run_folder import episodes, files
+from mmrl.run_folder.reader import read_rows, read_run
+from mmrl.run_folder.rollouts import rollout_row
+from mmrl.run_folder.webp import pictures
+from mmrl.run_folder.writer import RunFolder
+from mmrl.ui.report import episodes as shown_episodes
+from mmrl.ui.report import evaluations
 from pages import assert_self_contained, page_of
 
 EVIL = "</figcaption><script>alert(1)</script>\" onload='x'"

@@ -14,18 +14,20 @@ from scipy import stats
 from scipy.stats import binomtest
 
 import runs
-from mmrl import plugins
-from mmrl.altered import blanked
-from mmrl.cli import main
-from mmrl.clips import Footage
-from mmrl.data.seeds import derive
-from mmrl.errors import UserError
-from mmrl.evaluate import Evaluation, Evaluator, Item, _figure, metric_of, parts_of, pass_at, several
-from mmrl.interfaces import Task
-from mmrl.intervals import mean_interval, student, wilson
-from mmrl.specs import VerifierSpec
-from mmrl.targets import PluginError
-from mmrl.types import Frame, Prompt, Rollout, Score, Status, Turn, replace, user
+from mmrl.api.errors import PluginError, UserError
+from mmrl.api.frames import Frame
+from mmrl.api.interfaces import Task
+from mmrl.api.media.clips import Footage
+from mmrl.api.seeds import derive
+from mmrl.api.specs import VerifierSpec
+from mmrl.api.statistics import mean_interval, student, wilson
+from mmrl.api.types import Prompt, Rollout, Score, Status, Turn, replace, user
+from mmrl.data.altered import blanked
+from mmrl.evaluation.evaluator import Evaluator
+from mmrl.evaluation.figures import Evaluation, Item, _figure, parts_of, pass_at, several
+from mmrl.judge.rewards import metric_of
+from mmrl.registry import plugins
+from mmrl.ui.cli import main
 
 
 @pytest.fixture(autouse=True)
@@ -521,7 +523,7 @@ def test_shuffled_videos_are_a_second_pass(tmp_path):
 
 
 def test_few_frames_and_then_more(tmp_path):
-    """Which answers decide is `mmrl.sparse`'s; here it is what is shown, and that the last answers are judged once."""
+    """Which answers decide is `mmrl.evaluation.probes.sparse_to_dense`'s; here it is what is shown, and that the last answers are judged once."""
     settings = ("evaluate.frames=[2,4]", "evaluate.agree=2", "evaluate.n=2")
     judge, collector = Twice((1.0, 1.0), (1.0, 0.0)), Sampled("ab")
     found, _ = Evaluator(runs.toy_config(tmp_path, overrides=settings), {"toy/colour": Films()}, collector, judge)("toy/colour")
@@ -608,7 +610,7 @@ RUN_FILE = 'name = "x"\npolicy.model = "tiny:qwen2_5_vl"\ntasks = [{id = "toy/co
 @pytest.fixture
 def evaluated(tmp_path, monkeypatch):
     """Runs `mmrl eval` in a folder with a run file, and keeps what was to be evaluated."""
-    from mmrl import start
+    from mmrl.train import start
 
     asked = []
     monkeypatch.setattr(start, "evaluate_only", lambda *arguments: asked.append(arguments) or [FIGURE])
@@ -659,9 +661,9 @@ def test_eval_refuses(evaluated, arguments, told):
 
 
 def test_eval_reads_a_checkpoints_state_once(evaluated, tmp_path, monkeypatch):
-    from mmrl import checkpoint
-    from mmrl.config import as_data
-    from mmrl.record import RunFolder
+    from mmrl.config.load import as_data
+    from mmrl.run_folder.writer import RunFolder
+    from mmrl.train import checkpoint
 
     folder = RunFolder.create(tmp_path / "runs" / "x", as_data(runs.toy_config(tmp_path)), 0)
     for step in (2, 4):

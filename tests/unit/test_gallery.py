@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmrl import Mark, files, user
-from mmrl.clips import Footage
-from mmrl.marks import as_json
-from mmrl.record import RunFolder, read_rows
-from mmrl.view import cards, gallery, overlay
-from mmrl.view.report import write_report
-from mmrl.view.sources import Embedded, Linked, Still
+from mmrl import Mark, user
+from mmrl.api.media.clips import Footage
+from mmrl.api.tasks.marks import as_json
+from mmrl.run_folder import files
+from mmrl.run_folder.reader import read_rows
+from mmrl.run_folder.writer import RunFolder
+from mmrl.ui.report import cards, gallery, overlay
+from mmrl.ui.report.report import write_report
+from mmrl.ui.report.sources import Embedded, Linked, Still
 from pages import Page, assert_self_contained, page_of
 
 TRUE = Mark(kind="box", at=(0.25, 0.5, 0.75, 1), of="true", label="a cat")

@@ -10,15 +10,14 @@ import pytest
 import torch
 
 from mmrl import Task
-from mmrl.clips import Clip
-from mmrl.errors import UserError
-from mmrl.gather import HINT, Gatherer, collected, with_text
-from mmrl.generate.sampling import Sampling
-from mmrl.groups import outcomes
+from mmrl.api.errors import PluginError, UserError
+from mmrl.api.media.clips import Clip
+from mmrl.api.types import Prompt, Rollout, Score, Status, Turn, replace, user
+from mmrl.config.sections import RlStage
 from mmrl.judge import weigh
-from mmrl.schema import RlStage
-from mmrl.targets import PluginError
-from mmrl.types import Prompt, Rollout, Score, Status, Turn, replace, user
+from mmrl.rollout.generate.sampling import Sampling
+from mmrl.train.sampling.gather import HINT, Gatherer, collected, with_text
+from mmrl.train.sampling.groups import outcomes
 
 
 class Numbers(Task):

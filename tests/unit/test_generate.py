@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import vlm_cases as cases
-from mmrl.generate.local import LocalGenerator
-from mmrl.generate.sampling import Sampling
-from mmrl.pack import pack
+from mmrl.rollout.generate.local import LocalGenerator
+from mmrl.rollout.generate.sampling import Sampling
+from mmrl.train.update.pack_words import pack
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.3])

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from mmrl.algorithms import advantage, labels, loss, shaping
-from mmrl.schema import TemporalConfig
-from mmrl.temporal import Timed
-from mmrl.types import Score
+from mmrl.api.types import Score
+from mmrl.config.sections import TemporalConfig
+from mmrl.train.sampling.temporal import Timed
 
 ROWS = [
     json.loads(line)

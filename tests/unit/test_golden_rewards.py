@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mmrl import Case, Score, plugins
+from mmrl import Case, Score
+from mmrl.registry import plugins
 
 TOLERANCE = 2e-6
 MUST_RUN = {

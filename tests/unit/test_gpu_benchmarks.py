@@ -18,8 +18,8 @@ def test_the_arithmetic_counts_the_weights_of_the_model_that_is_built(size, tied
     import step_gpu
     import transformers
 
-    from mmrl.compat import prepare_torchvision
-    from mmrl.policies import tiny
+    from mmrl.compute.torchvision import prepare_torchvision
+    from mmrl.policies.vlm import tiny
     from model_shapes import shape, shape_of
 
     prepare_torchvision()

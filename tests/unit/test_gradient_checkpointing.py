@@ -5,14 +5,14 @@ import torch
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 import vlm_cases as cases
-from mmrl.generate.local import LocalGenerator
-from mmrl.generate.sampling import Sampling
-from mmrl.pack import pack
+from mmrl.config.sections import LoraConfig, PolicyConfig
+from mmrl.policies.batches import Credit
 from mmrl.policies.lora import adapters_off
 from mmrl.policies.recompute import checkpointing
-from mmrl.policies.vlm import VLM
-from mmrl.schema import LoraConfig, PolicyConfig
-from mmrl.types import Credit
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.generate.local import LocalGenerator
+from mmrl.rollout.generate.sampling import Sampling
+from mmrl.train.update.pack_words import pack
 
 
 def batch(vlm, shared=True):

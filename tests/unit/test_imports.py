@@ -32,13 +32,13 @@ HEAVY = {
 }
 LIGHT = [
     "import mmrl",
-    "import mmrl.plugins, mmrl.contract, mmrl.targets, mmrl.testing, mmrl.testing.pytest_plugin, mmrl.cli",
-    "import mmrl.record, mmrl.judge, mmrl.media, mmrl.tasks",
-    "from mmrl.cli import main; main(['--help'], standalone_mode=False)",
-    "from mmrl.cli import main; main(['--version'], standalone_mode=False)",
-    "from mmrl.cli import main; main(['plugins'], standalone_mode=False)",
-    "from mmrl.cli import main; main(['list', '--json'], standalone_mode=False)",
-    "import mmrl.cli as c, importlib; [importlib.import_module(f'mmrl.cli.{n}') for n in c.COMMANDS]",
+    "import mmrl.registry.plugins, mmrl.registry.contract, mmrl.registry.targets, mmrl.testing, mmrl.testing.pytest_plugin, mmrl.ui.cli",
+    "import mmrl.run_folder.writer, mmrl.judge, mmrl.api.media.images, mmrl.api.tasks.options",
+    "from mmrl.ui.cli import main; main(['--help'], standalone_mode=False)",
+    "from mmrl.ui.cli import main; main(['--version'], standalone_mode=False)",
+    "from mmrl.ui.cli import main; main(['plugins'], standalone_mode=False)",
+    "from mmrl.ui.cli import main; main(['list', '--json'], standalone_mode=False)",
+    "import mmrl.ui.cli as c, importlib; [importlib.import_module(f'mmrl.ui.cli.{n}') for n in c.COMMANDS]",
 ]
 
 

@@ -10,8 +10,9 @@ import pytest
 from processes import gone
 
 from mmrl import Case, Frame, Prompt, Rollout, Score, Status, Turn, UserError, user
+from mmrl.api.errors import PluginError
 from mmrl.judge import Judge, cases_of, pool
-from mmrl.targets import PluginError
+from mmrl.judge.messages import Request
 
 PLUGIN = '''
 import ctypes, os, signal, sys, threading, time
@@ -338,7 +339,7 @@ def test_cases_of_rollouts():
 
 
 def test_cases_of_rollouts_without_inputs():
-    from mmrl.types import replace
+    from mmrl.api.types import replace
 
     [case] = cases_of([replace(rollout(), inputs=None)])
     assert (case.image_sizes, case.model_sizes, case.frame) == ((), (), Frame.PIXELS)
@@ -552,7 +553,7 @@ def test_a_result_that_can_t_be_made_is_told_to_who_asked_and_nobody_else():
         raise KeyError("weight")
 
     with Judge({"faulty/equal": {}}) as judge:
-        request = pool.Request([GOOD], {"faulty/equal": [0]}, fault)
+        request = Request([GOOD], {"faulty/equal": [0]}, fault)
         judge._pool.submit(request)
         with pytest.raises(KeyError, match="weight"):
             request.future.result(timeout=20)

@@ -11,12 +11,12 @@ import time
 
 import pytest
 
-from mmrl import launch, ranks
-from mmrl.errors import UserError
+from mmrl.api.errors import UserError
+from mmrl.compute import processes, ranks
 
 ASKED = """
 import os, signal, sys, time
-from mmrl.stopping import asked_to_end
+from mmrl.compute.signals import asked_to_end
 
 before = signal.getsignal(signal.SIGHUP)
 told = []
@@ -65,23 +65,23 @@ DEAF = "import signal, sys, time; signal.signal(signal.SIGINT, signal.SIG_IGN); 
 @pytest.mark.parametrize("times, grace", [(2, 0.2), (3, 60.0)])
 def test_ranks_that_hear_no_ctrl_c_are_killed_in_the_end(monkeypatch, capfd, times, grace):
     """After a second one when their time is over, after a third at once."""
-    monkeypatch.setattr(launch, "GRACE_S", grace)
+    monkeypatch.setattr(processes, "GRACE_S", grace)
     ranks = [subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE) for _ in range(2)]
     for rank in ranks:
         with rank.stdout as ready:
             ready.readline()
         rank.send_signal(signal.SIGINT)
     began = time.monotonic()
-    assert launch._wait(ranks, [signal.SIGINT] * times) == 130
+    assert processes._wait(ranks, [signal.SIGINT] * times) == 130
     assert time.monotonic() - began < 10 and all(rank.returncode == -signal.SIGKILL for rank in ranks)
     assert capfd.readouterr().err == "mmrl: 2 of the ranks didn't end by themselves and were killed; --resume goes on\n"
 
 
 def test_a_machine_is_not_filled_with_processes(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    launch.check_crowd("compute.learners = 32", 32)
+    processes.check_crowd("compute.learners = 32", 32)
     with pytest.raises(UserError, match=r"compute\.learners = 33: 33 processes are too many for the 2 cores .*: ask for fewer"):
-        launch.launch(33, [], on_gpu=False)
+        processes.launch(33, [], on_gpu=False)
 
 
 @pytest.mark.parametrize("number, count", [("x", "2"), ("0", "two"), ("2", "2"), ("-1", "2"), ("0", "0"), ("0", "-3"), ("", "2")])

@@ -13,14 +13,13 @@ from torch.nn.functional import log_softmax
 
 from mmrl.algorithms.loss import clipped_surrogate
 from mmrl.algorithms.presets import Algorithm
-from mmrl.errors import UserError
-from mmrl.learn import Demonstrations, Learner, importance, pair
-from mmrl.policies.families import Family
+from mmrl.api.errors import PluginError, UserError
+from mmrl.config.sections import PolicyConfig, RlStage, SftStage
+from mmrl.policies.batches import Batch, MicroBatch
 from mmrl.policies.reference import Reference
-from mmrl.policies.vlm import VLM, Outputs
-from mmrl.schema import PolicyConfig, RlStage, SftStage
-from mmrl.targets import PluginError
-from mmrl.types import Batch, MicroBatch
+from mmrl.policies.vlm.families import Family
+from mmrl.policies.vlm.vlm import VLM, Outputs
+from mmrl.train.update.learner import Demonstrations, Learner, importance, pair
 
 
 class Bandit:

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import vlm_cases as cases
-from mmrl.generate.local import LocalGenerator, likeliest
-from mmrl.generate.sampling import Sampling
-from mmrl.types import Rollout
+from mmrl.api.types import Rollout
+from mmrl.rollout.generate.local import LocalGenerator, likeliest
+from mmrl.rollout.generate.sampling import Sampling
 
 P = [0.05, 0.4, 0.1, 0.25, 0.2]
 """Likeliest first: 1 (0.4), 3 (0.65 together), 4 (0.85), 2 (0.95), 0."""

@@ -9,17 +9,17 @@ import torch
 from safetensors.torch import load_file
 
 import vlm_cases as cases
-from mmrl.errors import UserError
-from mmrl.generate.local import LocalGenerator
-from mmrl.generate.sampling import Sampling
-from mmrl.optimizer import Optimizer
-from mmrl.pack import pack
+from mmrl.api.errors import UserError
+from mmrl.config.sections import LoraConfig, PolicyConfig, SftStage
+from mmrl.policies.batches import Credit
 from mmrl.policies.lora import adapters_off, is_adapter, layers_of, merged, targets
-from mmrl.policies.parts import skeleton
-from mmrl.policies.vlm import VLM
-from mmrl.policies.vocabulary import read
-from mmrl.schema import LoraConfig, PolicyConfig, SftStage
-from mmrl.types import Credit
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.policies.vlm.vocabulary import read
+from mmrl.rollout.generate.local import LocalGenerator
+from mmrl.rollout.generate.sampling import Sampling
+from mmrl.train.checks.parts import skeleton
+from mmrl.train.update.optimizer import Optimizer
+from mmrl.train.update.pack_words import pack
 
 TINY = "tiny:{}:hidden=64,layers=2"
 ALL = ["vision", "projector", "language"]

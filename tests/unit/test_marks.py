@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mmrl import Eyes, Frame, Mark, Prompt, Rollout, Status, Task, Turn, UserError, marks, user
-from mmrl.kept import marked, rollout_row
-from mmrl.targets import PluginError
-from mmrl.types import Score
+from mmrl import Eyes, Frame, Mark, Prompt, Rollout, Status, Task, Turn, UserError, user
+from mmrl.api.errors import PluginError
+from mmrl.api.tasks import marks
+from mmrl.api.types import Score
+from mmrl.run_folder.rollouts import marked, rollout_row
 
 SOUND = [
     Mark(kind="box", at=(0.1, 0.2, 0.3, 0.4), of="true", label="a cat"),

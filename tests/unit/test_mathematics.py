@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from mmrl import mathematics
-from mmrl.mathematics import MAX_MATH, equal, explosive, read, same
+from mmrl.api.verifiers import mathematics
+from mmrl.api.verifiers.mathematics import MAX_MATH, equal, explosive, read, same
 
 EQUAL = [  # completion, answer
     ("so it is **747**", "747"),
@@ -128,7 +128,7 @@ import sys
 sys.modules["math_verify"] = None
 from mmrl import UserError
 try:
-    import mmrl.mathematics
+    import mmrl.api.verifiers.mathematics
 except UserError as error:
     print(error)
 """

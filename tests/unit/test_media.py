@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mmrl import Frame, UserError
-from mmrl.media import MAX_PIXELS, load_image, to_frame
+from mmrl.api.frames import to_frame
+from mmrl.api.media.images import MAX_PIXELS, load_image
 
 RED, WHITE = (255, 0, 0), (255, 255, 255)
 
@@ -213,5 +214,5 @@ def test_a_round_trip_gives_back_the_pixel(size, model, frame, data):
 
 
 def test_importing_media_imports_no_pillow():
-    code = "import sys, mmrl.media; sys.exit(any(m in sys.modules for m in ('PIL', 'numpy', 'torch')))"
+    code = "import sys, mmrl.api.media.images; sys.exit(any(m in sys.modules for m in ('PIL', 'numpy', 'torch')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from mmrl.metrics import rl_metrics, top_share, zero_spread_share
-from mmrl.types import Prompt, Rollout, Score, Status, Turn, user
+from mmrl.api.types import Prompt, Rollout, Score, Status, Turn, user
+from mmrl.train.metrics import rl_metrics, top_share, zero_spread_share
 
 
 def rollout(group, *tokens, task="a/one", status=Status.FINISHED, text="", answer=None):

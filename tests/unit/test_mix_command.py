@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from mmrl.cli import main
-from mmrl.config import as_data, load_config
-from mmrl.errors import UserError
-from mmrl.record import RunFolder
+from mmrl.api.errors import UserError
+from mmrl.config.load import as_data, load_config
+from mmrl.run_folder.writer import RunFolder
+from mmrl.ui.cli import main
 
 FILE = """
 name = "two"
@@ -62,9 +62,9 @@ class Stub:
 @pytest.fixture
 def stub(monkeypatch):
     found = Stub()
-    monkeypatch.setitem(sys.modules, "mmrl.start", SimpleNamespace(train=found.train, resolved=lambda config: config))
-    monkeypatch.setattr("mmrl.cli.terminal.quiet", lambda: None)
-    monkeypatch.setattr("mmrl.manifest.manifest", lambda seed: {})
+    monkeypatch.setitem(sys.modules, "mmrl.train.start", SimpleNamespace(train=found.train, resolved=lambda config: config))
+    monkeypatch.setattr("mmrl.ui.cli.terminal.quiet", lambda: None)
+    monkeypatch.setattr("mmrl.run_folder.manifest.manifest", lambda seed: {})
     return found
 
 
@@ -252,7 +252,7 @@ def test_a_pilot_that_fails_is_named(mix, stub):
     def broken(*args, **options):
         raise UserError("the judge is out")
 
-    sys.modules["mmrl.start"].train = broken
+    sys.modules["mmrl.train.start"].train = broken
     code, _, err = mix()
     assert code == 2 and lines(err) == ["mmrl: pilot two-mix-01: the judge is out"]
 

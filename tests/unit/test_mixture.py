@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from mmrl.config import as_data, parse_config
-from mmrl.errors import UserError
-from mmrl.mixture import (
+from mmrl.api.errors import UserError
+from mmrl.config.load import as_data, parse_config
+from mmrl.data.mixture import (
     Mixture,
     Surrogate,
     best,

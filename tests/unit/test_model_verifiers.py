@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from mmrl import Case, Prompt, Rollout, Status, UserError
-from mmrl.cli.options import options_of
+from mmrl.api.simulators.types import Track
+from mmrl.api.specs import VerifierSpec
 from mmrl.judge import Judge, cases_of, pool
 from mmrl.judge.pool import lighten
-from mmrl.plugins import registry
-from mmrl.simulation import Track
-from mmrl.specs import VerifierSpec
+from mmrl.registry.plugins import registry
 from mmrl.testing import check_id
+from mmrl.ui.cli.options import options_of
 
 PLUGIN = '''
 import os, time

@@ -9,11 +9,12 @@ import torch
 from PIL import Image
 
 from mmrl import UserError, user
-from mmrl.generate.local import LocalGenerator
-from mmrl.generate.sampling import Sampling
-from mmrl.models import NUMBER, check_contrastive, check_vision_language, contrastive, device_of, vision_language
-from mmrl.policies import tiny, tiny_clip
-from mmrl.types import Prompt
+from mmrl.api.types import Prompt
+from mmrl.judge import tiny_clip
+from mmrl.judge.models import NUMBER, check_contrastive, check_vision_language, contrastive, device_of, vision_language
+from mmrl.policies.vlm import tiny
+from mmrl.rollout.generate.local import LocalGenerator
+from mmrl.rollout.generate.sampling import Sampling
 
 FAMILY = "tiny:qwen3_vl:hidden=32,layers=1"
 

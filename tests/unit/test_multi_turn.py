@@ -6,10 +6,11 @@ import pytest
 import torch
 
 import vlm_cases as cases
-from mmrl.pack import pack
-from mmrl.policies.vlm import VLM
-from mmrl.schema import PolicyConfig
-from mmrl.types import Credit, Turn, replace
+from mmrl.api.types import Turn, replace
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.batches import Credit
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.train.update.pack_words import pack
 
 FAMILIES = (*cases.FAMILIES, "llava")
 TEMPERATURE = 0.8

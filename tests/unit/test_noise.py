@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mmrl import noise
+from mmrl.api.simulators import noise
 
 MASK = 2**64 - 1
 

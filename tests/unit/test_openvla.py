@@ -13,15 +13,15 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import conv2d, gelu, layer_norm
 
-from mmrl.errors import UserError
-from mmrl.policies import tiny
-from mmrl.policies.acting import Calls
+from mmrl.api.errors import UserError
+from mmrl.api.simulators.types import Observation
+from mmrl.config.sections import CriticConfig, LoraConfig, PolicyConfig
+from mmrl.policies.acting.vla import VLA
+from mmrl.policies.batches import Calls
 from mmrl.policies.critic import Critic
-from mmrl.policies.openvla import OpenVLA, OpenVLAConfig
-from mmrl.policies.openvla_reading import Pictures
-from mmrl.policies.vla import VLA
-from mmrl.schema import CriticConfig, LoraConfig, PolicyConfig
-from mmrl.simulation import Observation
+from mmrl.policies.openvla.model import OpenVLA, OpenVLAConfig
+from mmrl.policies.openvla.reading import Pictures
+from mmrl.policies.vlm import tiny
 
 TINY = "tiny:openvla:hidden=32,layers=2"
 SEEDS, CALLS = torch.arange(50, 56), torch.arange(6)

@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn import Parameter
 
-from mmrl.errors import UserError
-from mmrl.optimizer import Optimizer, learning_rate
-from mmrl.schema import CriticConfig, PartConfig, SftStage
+from mmrl.api.errors import UserError
+from mmrl.config.sections import CriticConfig, PartConfig, SftStage
+from mmrl.train.update.optimizer import Optimizer, learning_rate
 
 RULES = ("adamw", "adam", "sgd", "rmsprop", "adafactor", "muon")
 VISION, MERGER, TEXT = "model.visual.blocks.0.w", "model.visual.merger.w", "model.language_model.w"

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import vlm_cases as cases
-from mmrl.pack import pack
-from mmrl.types import replace
+from mmrl.api.types import replace
+from mmrl.train.update.pack_words import pack
 
 CREDIT = cases.credit(1.0, -0.5, 0.25, 2.0, -1.0, 0.75, 0.5, -2.0)
 
@@ -50,7 +50,7 @@ def test_eight_sequences_as_1x8_2x4_and_8x1():
 
 
 def test_the_mask_lets_a_completion_see_the_prompt_and_itself():
-    from mmrl.policies.vlm import prefix_mask
+    from mmrl.policies.vlm.vlm import prefix_mask
 
     segment = torch.tensor([[0, 0, 1, 1, 2, -1]])
     expected = [
@@ -109,7 +109,7 @@ def test_other_prompt_ids_than_the_learners_are_refused():
 
 def test_a_mask_that_lets_completions_see_each_other_would_be_caught(monkeypatch):
     """The planted fault of the parity test above."""
-    from mmrl.policies import vlm as module
+    from mmrl.policies.vlm import vlm as module
 
     vlm = cases.policy("qwen2_5_vl")
     rollouts = cases.rollouts(vlm, [cases.prompt(1)])

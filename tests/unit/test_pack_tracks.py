@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mmrl import tracks
 from mmrl.algorithms.signals import Signals
-from mmrl.pack_tracks import pack_tracks
-from mmrl.packer import TrackPacker
-from mmrl.schema import RlStage
-from mmrl.simulation import Track
-from mmrl.types import Credit, Prompt, Rollout, Score, Status
+from mmrl.api.simulators.types import Track
+from mmrl.api.types import Prompt, Rollout, Score, Status
+from mmrl.config.sections import RlStage
+from mmrl.policies import batches as tracks
+from mmrl.policies.batches import Credit
+from mmrl.train.update.pack_tracks import TrackPacker, pack_tracks
 
 RATIOS = ("token", "action", "chunk")
 K, C = 3, 2

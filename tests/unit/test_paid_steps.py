@@ -9,14 +9,13 @@ import random
 import pytest
 import torch
 
-from mmrl import tracks
 from mmrl.algorithms.gae import gae
 from mmrl.algorithms.signals import Signals
-from mmrl.groups import adjusted
+from mmrl.api.simulators.types import Track
+from mmrl.api.types import Prompt, Rollout, Score, Status, Turn, adjusted
+from mmrl.config.sections import RlStage
 from mmrl.judge import weigh
-from mmrl.schema import RlStage
-from mmrl.simulation import Track
-from mmrl.types import Prompt, Rollout, Score, Status, Turn
+from mmrl.policies import batches
 
 RATIOS = ("token", "action", "chunk")
 K, C = 3, 2
@@ -154,5 +153,5 @@ def test_a_score_is_written_with_its_steps_where_it_has_some():
 @pytest.mark.parametrize("ratio", RATIOS)
 def test_where_calls_end(ratio):
     track = episode(0, 3, 2).track
-    assert tracks.ends_of(track, ratio).tolist() == {"token": [5, 11, 13], "action": [2, 5, 6], "chunk": [0, 1, 2]}[ratio]
-    assert tracks.ends_of(track, ratio)[-1] == tracks.size(track, ratio) - 1
+    assert batches.ends_of(track, ratio).tolist() == {"token": [5, 11, 13], "action": [2, 5, 6], "chunk": [0, 1, 2]}[ratio]
+    assert batches.ends_of(track, ratio)[-1] == batches.size(track, ratio) - 1

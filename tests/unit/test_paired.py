@@ -7,8 +7,8 @@ import random
 import pytest
 from scipy import stats
 
-from mmrl import paired
-from mmrl.paired import compare, mcnemar, proportions_interval, sign_flips
+from mmrl.evaluation import paired
+from mmrl.evaluation.paired import compare, mcnemar, proportions_interval, sign_flips
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmrl import parse
-from mmrl.parse import fenced, first, first_on_a_line, json_in, last, nfc, number, numbers, only_answer, thinks_then_answers
+from mmrl.api.verifiers import parse
+from mmrl.api.verifiers.parse import (
+    fenced,
+    first,
+    first_on_a_line,
+    json_in,
+    last,
+    nfc,
+    number,
+    numbers,
+    only_answer,
+    thinks_then_answers,
+)
 
 TOKENS = ("<think>", "</think>", "<answer>", "</answer>", " ", "\n", "a")
 PUBLISHED = re.compile(r"<think>.*?</think>\s*<answer>.*?</answer>", re.DOTALL)

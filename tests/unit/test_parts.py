@@ -4,11 +4,13 @@ import pytest
 import torch
 
 import vlm_cases as cases
-from mmrl.errors import UserError
-from mmrl.policies import parts, tiny
-from mmrl.policies.parts import check_parts, matches, part_of, skeleton
-from mmrl.policies.vlm import VLM
-from mmrl.schema import PolicyConfig, RunConfig
+from mmrl.api.errors import UserError
+from mmrl.config import parts
+from mmrl.config.parts import matches, part_of
+from mmrl.config.sections import PolicyConfig, RunConfig
+from mmrl.policies.vlm import tiny
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.train.checks.parts import check_parts, skeleton
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,17 @@ import math
 import pytest
 import torch
 
-from mmrl.errors import UserError
-from mmrl.policies import parts, tiny_pi0
-from mmrl.policies.acting import Calls
+from mmrl.api.errors import UserError
+from mmrl.api.simulators.types import Observation, Track
+from mmrl.config import parts
+from mmrl.config.sections import CriticConfig, LoraConfig, PartConfig, PolicyConfig
+from mmrl.policies.acting.draw import Draw
+from mmrl.policies.acting.flow import PLACES
+from mmrl.policies.batches import Calls
 from mmrl.policies.critic import Critic
-from mmrl.policies.draw import Draw
-from mmrl.policies.flow import PLACES
-from mmrl.policies.pi0 import Pi0
-from mmrl.policies.pi0_loading import check
+from mmrl.policies.pi0.loading import check
+from mmrl.policies.pi0.model import Pi0
 from mmrl.policies.recompute import checkpointing
-from mmrl.schema import CriticConfig, LoraConfig, PartConfig, PolicyConfig
-from mmrl.simulation import Observation, Track
 
 MODEL = "tiny:pi0:hidden=32,layers=2,chunk=5"
 TEXTS = ["pick up the red cube", "push it", "stack the ball on the yellow box", "x"]
@@ -407,7 +407,7 @@ def test_observations_that_cannot_be():
 
 
 def test_folders_that_are_no_pi0(tmp_path):
-    from mmrl.policies import tiny
+    from mmrl.policies.vlm import tiny
 
     (tmp_path / "nothing").mkdir()
     tiny.save(str(tmp_path / "qwen"), hidden=32, layers=1)
@@ -426,7 +426,7 @@ def test_folders_that_are_no_pi0(tmp_path):
         with pytest.raises(UserError, match="is not a folder: give a folder or hub name of a pi0"):
             check(name)
     check("lerobot/pi0_base")
-    assert tiny_pi0.full_name("tiny:pi0", 7) == "tiny:pi0:hidden=64,layers=2,chunk=50,seed=7"
+    assert tiny.full_name("tiny:pi0", 7) == "tiny:pi0:hidden=64,layers=2,chunk=50,seed=7"
 
 
 def test_a_model_without_a_tokenizer_says_which_one_to_take(tmp_path):

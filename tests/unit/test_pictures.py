@@ -6,9 +6,22 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmrl import pictures
-from mmrl.errors import UserError
-from mmrl.pictures import PHOTOGRAPHS, SHARES, Folder, Photographs, chance, crop, dealt, files, part, photograph, rank, split_of
+from mmrl.api.errors import UserError
+from mmrl.api.tasks import pictures
+from mmrl.api.tasks.pictures import (
+    PHOTOGRAPHS,
+    SHARES,
+    Folder,
+    Photographs,
+    chance,
+    crop,
+    dealt,
+    files,
+    part,
+    photograph,
+    rank,
+    split_of,
+)
 
 
 def test_draws_are_the_same_on_every_machine():

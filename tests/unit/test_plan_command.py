@@ -5,10 +5,10 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from mmrl import start
-from mmrl.cli import main
-from mmrl.errors import UserError
-from mmrl.plan.machines import GPUS
+from mmrl.api.errors import UserError
+from mmrl.train import start
+from mmrl.train.plan.machines import GPUS
+from mmrl.ui.cli import main
 
 RUN = """
 name = "x"
@@ -98,7 +98,7 @@ class Told:
 
 
 def test_train_asks_before_it_loads(run_file, monkeypatch):
-    from mmrl.config import load_config
+    from mmrl.config.load import load_config
 
     config = load_config(run_file)
     monkeypatch.setattr(start, "device_of", lambda config: "cuda")

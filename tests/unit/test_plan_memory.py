@@ -4,20 +4,32 @@ import pytest
 import torch
 
 import vlm_cases as cases
-from mmrl.generate import cache as caches
-from mmrl.generate.cache import ReservedLayer
-from mmrl.optimizer import Optimizer
-from mmrl.pack import pack
-from mmrl.plan.machines import GPUS, MIB
-from mmrl.plan.memory import LOGIT_CHUNK, ROOM, activations, again, cache_token, logits, peaks, resident, room, trained, usable
-from mmrl.plan.published import PUBLISHED
-from mmrl.plan.shapes import shapes_of
-from mmrl.plan.workload import Micro, Sizes, workload
-from mmrl.policies import vlm as vlms
+from mmrl.config.sections import LoraConfig, PartConfig, PolicyConfig, RlStage, RunConfig, SftStage
+from mmrl.policies.batches import Credit
 from mmrl.policies.recompute import checkpointing
-from mmrl.policies.vlm import VLM
-from mmrl.schema import LoraConfig, PartConfig, PolicyConfig, RlStage, RunConfig, SftStage
-from mmrl.types import Credit
+from mmrl.policies.vlm import vlm as vlms
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.generate import cache as caches
+from mmrl.rollout.generate.cache import ReservedLayer
+from mmrl.train.plan.machines import GPUS, MIB
+from mmrl.train.plan.memory import (
+    LOGIT_CHUNK,
+    ROOM,
+    activations,
+    again,
+    cache_token,
+    logits,
+    peaks,
+    resident,
+    room,
+    trained,
+    usable,
+)
+from mmrl.train.plan.published import PUBLISHED
+from mmrl.train.plan.shapes import shapes_of
+from mmrl.train.plan.workload import Micro, Sizes, workload
+from mmrl.train.update.optimizer import Optimizer
+from mmrl.train.update.pack_words import pack
 
 RL = RlStage(kind="rl", steps=1)
 

@@ -7,18 +7,18 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import vlm_cases as cases
-from mmrl.errors import UserError
-from mmrl.plan import check_fits, predict, sizes_of
-from mmrl.plan.machines import GB, GPUS, MIB, TERA, Machine, cpu, named
-from mmrl.plan.memory import trained
-from mmrl.plan.published import PUBLISHED
-from mmrl.plan.seconds import Clock, Cost
-from mmrl.plan.shapes import shapes_of
-from mmrl.plan.sources import found
-from mmrl.plan.workload import Micro, Sizes
-from mmrl.policies.vlm import VLM
-from mmrl.refuse import resolved
-from mmrl.schema import PolicyConfig, RlStage, RunConfig
+from mmrl.api.errors import UserError
+from mmrl.config.sections import PolicyConfig, RlStage, RunConfig
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.train.plan import check_fits, predict, sizes_of
+from mmrl.train.plan.machines import GB, GPUS, MIB, TERA, Machine, cpu, named
+from mmrl.train.plan.memory import trained
+from mmrl.train.plan.published import PUBLISHED
+from mmrl.train.plan.seconds import Clock, Cost
+from mmrl.train.plan.shapes import shapes_of
+from mmrl.train.plan.sources import found
+from mmrl.train.plan.workload import Micro, Sizes
+from mmrl.train.setup import resolved
 
 MACHINE = Machine(
     name="plain", kind="gpu", memory=80 * 2**30, flops=100 * TERA, flops32=10 * TERA, bandwidth=1000 * GB, link=100 * GB,
@@ -43,8 +43,8 @@ def seconds(plan, name, stage=0):
 def test_floating_point_operations_are_those_that_torch_counts(family):
     vlm = VLM(PolicyConfig(model=f"tiny:{family}:hidden=64,layers=3", attention="eager"))
     clock = Clock(shapes_of(vlm.model.config.to_dict(), family), MACHINE, "float32")
-    from mmrl.pack import pack
-    from mmrl.types import Credit
+    from mmrl.policies.batches import Credit
+    from mmrl.train.update.pack_words import pack
 
     def counted(size):
         rollouts = cases.rollouts(vlm, [cases.prompt(0, size=size)], longest=20)

@@ -5,12 +5,12 @@ import math
 
 import pytest
 
-from mmrl.errors import UserError
-from mmrl.plan.published import PUBLISHED, published
-from mmrl.plan.shapes import FAMILIES, shapes_of
-from mmrl.plan.sources import found
-from mmrl.policies import tiny
-from mmrl.schema import PolicyConfig
+from mmrl.api.errors import UserError
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.vlm import tiny
+from mmrl.train.plan.published import PUBLISHED, published
+from mmrl.train.plan.shapes import FAMILIES, shapes_of
+from mmrl.train.plan.sources import found
 
 COUNTED = {  # parameters in the checkpoints on the hub
     "Qwen/Qwen2.5-VL-3B": 3_754_622_976,

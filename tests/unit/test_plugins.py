@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mmrl import Case, UserError
-from mmrl.plugins import GROUP, PluginInfo, Registry, registry
-from mmrl.targets import PluginError
+from mmrl.api.errors import PluginError
+from mmrl.registry.plugins import GROUP, PluginInfo, Registry, registry
 
 FLAGS = """
     from mmrl import TaskSpec, VerifierSpec, hookimpl

@@ -6,17 +6,18 @@ import pytest
 import torch
 
 import vlm_cases as cases
-from mmrl.errors import UserError
-from mmrl.generate.local import LocalGenerator
-from mmrl.generate.sampling import Sampling
-from mmrl.pack import pack
-from mmrl.policies import tiny
-from mmrl.policies import vlm as vlm_module
-from mmrl.policies.families import Family
-from mmrl.policies.vision import embed_patches, stacked_attention
-from mmrl.policies.vlm import VLM
-from mmrl.schema import PolicyConfig
-from mmrl.types import Frame, Prompt, replace, user
+from mmrl.api.errors import UserError
+from mmrl.api.frames import Frame
+from mmrl.api.types import Prompt, replace, user
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.vlm import tiny
+from mmrl.policies.vlm import vlm as vlm_module
+from mmrl.policies.vlm.families import Family
+from mmrl.policies.vlm.vision import embed_patches, stacked_attention
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.generate.local import LocalGenerator
+from mmrl.rollout.generate.sampling import Sampling
+from mmrl.train.update.pack_words import pack
 
 
 @pytest.mark.parametrize("family", cases.FAMILIES)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from mmrl.errors import UserError
-from mmrl.schema import PolicyConfig
-from mmrl.start import made_policy
+from mmrl.api.errors import UserError
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.load import made_policy
 
 SMALL = {"kind": "small", "model": "mlp"}
 CNN = {"kind": "small", "model": "cnn"}

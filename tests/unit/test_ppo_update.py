@@ -12,14 +12,14 @@ from torch.distributions import Normal
 
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.algorithms.signals import Signals
-from mmrl.config import parse_config
-from mmrl.learn import Learner
-from mmrl.packer import TrackPacker
+from mmrl.api.simulators.types import Observation, Track
+from mmrl.api.types import Prompt, Rollout, Score, Status
+from mmrl.config.load import parse_config
+from mmrl.config.sections import CriticConfig, PolicyConfig, RlStage
+from mmrl.policies.acting.small import Small
 from mmrl.policies.critic import Critic
-from mmrl.policies.small import Small
-from mmrl.schema import CriticConfig, PolicyConfig, RlStage
-from mmrl.simulation import Observation, Track
-from mmrl.types import Prompt, Rollout, Score, Status
+from mmrl.train.update.learner import Learner
+from mmrl.train.update.pack_tracks import TrackPacker
 
 RUN = {"name": "x", "policy": {"model": "mlp"}, "tasks": [{"id": "x/y"}], "stages": [{"kind": "rl", "steps": 1}]}
 STATE, DIMS, GAMMA, LAM, RATE, NORM = 5, 3, 0.8, 0.9, 3e-3, 0.5

@@ -6,20 +6,20 @@ import pytest
 import torch
 
 import vlm_cases as cases
-from mmrl import plugins
 from mmrl.algorithms.advantage import group_relative
 from mmrl.algorithms.loss import LossInputs
 from mmrl.algorithms.presets import load_algorithm, settings_of, signals_of, with_defaults
 from mmrl.algorithms.signals import Signals
-from mmrl.errors import UserError
-from mmrl.learn import Learner
-from mmrl.pack import pack
+from mmrl.api.errors import PluginError, UserError
+from mmrl.api.types import Prompt, Rollout, Score, Status, Turn, replace
+from mmrl.config.sections import PolicyConfig, RlStage
+from mmrl.policies.batches import Credit
 from mmrl.policies.critic import Critic
 from mmrl.policies.reference import Reference
-from mmrl.policies.vlm import VLM
-from mmrl.schema import PolicyConfig, RlStage
-from mmrl.targets import PluginError
-from mmrl.types import Credit, Prompt, Rollout, Score, Status, Turn, replace
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.registry import plugins
+from mmrl.train.update.learner import Learner
+from mmrl.train.update.pack_words import pack
 
 BUILT_IN = [
     *("awr", "cispo", "dapo", "dcpo", "digirl", "dr-grpo", "filtered-cloning", "gdpo", "grpo", "gspo", "gui-g1", "lite-ppo"),

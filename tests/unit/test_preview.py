@@ -9,10 +9,10 @@ from click.testing import CliRunner
 from PIL import Image
 
 from mmrl import Mark, Prompt, UserError, user
-from mmrl.cli import main
-from mmrl.view import contact_sheet as sheets
-from mmrl.view.contact_sheet import CARD, GAP, HEADER, MARGIN, PICTURE, contact_sheet, wrap
-from mmrl.view.figures import Bar, Figure
+from mmrl.ui.cli import main
+from mmrl.ui.report import contact_sheet as sheets
+from mmrl.ui.report.contact_sheet import CARD, GAP, HEADER, MARGIN, PICTURE, contact_sheet, wrap
+from mmrl.ui.report.figures import Bar, Figure
 
 TRUE = (0, 158, 115)
 RED, GREEN, BLUE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (0, 0, 0)

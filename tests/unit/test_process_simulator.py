@@ -1,16 +1,16 @@
-"""`mmrl.workers.simulator`: the conformance kit on a world in processes (`tests/support/toy_walk.py`), and what is lost."""
+"""`mmrl.api.simulators.processes.simulator`: the conformance kit on a world in processes (`tests/support/toy_walk.py`), and what is lost."""
 
 from typing import Any
 
 import pytest
 import torch
 
-from mmrl.errors import UserError
-from mmrl.simulation import ActionSpec
-from mmrl.specs import SimulatorSpec
+from mmrl.api.errors import UserError
+from mmrl.api.simulators.processes import Workers
+from mmrl.api.simulators.processes.simulator import ProcessSimulator
+from mmrl.api.simulators.types import ActionSpec
+from mmrl.api.specs import SimulatorSpec
 from mmrl.testing.simulators import check_simulator
-from mmrl.workers import Workers
-from mmrl.workers.simulator import ProcessSimulator
 
 SPEC = SimulatorSpec(
     id="toy/walk",

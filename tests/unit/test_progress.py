@@ -13,15 +13,15 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from mmrl.evaluate import Evaluation
-from mmrl.schema import RlStage, SftStage
-from mmrl.types import replace
-from mmrl.view import progress
-from mmrl.view.catalogue import PARTS
-from mmrl.view.pace import Pace
-from mmrl.view.panel import ASCII_BARS, COLOURS, STOPPING, Sample, panel, sparkline
-from mmrl.view.progress import Show
-from mmrl.view.text import thought
+from mmrl.api.types import replace
+from mmrl.config.sections import RlStage, SftStage
+from mmrl.evaluation.figures import Evaluation
+from mmrl.run_folder.metrics import PARTS
+from mmrl.ui.report import progress
+from mmrl.ui.report.pace import Pace
+from mmrl.ui.report.panel import ASCII_BARS, COLOURS, STOPPING, Sample, panel, sparkline
+from mmrl.ui.report.progress import Show
+from mmrl.ui.report.text import thought
 
 
 @pytest.fixture
@@ -292,7 +292,7 @@ def test_a_terminal_without_colours_has_the_letters(clock):
 
 
 def test_the_parts_of_the_time_have_the_report_s_colours_on_dark_pages():
-    dark = files("mmrl.view").joinpath("page.css").read_text("utf-8").partition("prefers-color-scheme: dark")[2]
+    dark = files("mmrl.ui.report").joinpath("page.css").read_text("utf-8").partition("prefers-color-scheme: dark")[2]
     assert list(COLOURS) == list(PARTS)
     assert list(COLOURS.values()) == [re.search(rf"--c{n}: (#\w+)", dark)[1] for n in range(1, len(PARTS) + 1)]
 

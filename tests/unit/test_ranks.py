@@ -18,19 +18,20 @@ import torch
 from torch import distributed
 
 import vlm_cases as cases
-from mmrl import plugins
 from mmrl.algorithms.presets import Normalise, load_algorithm
 from mmrl.algorithms.signals import Signals
-from mmrl.errors import UserError
-from mmrl.groups import light
-from mmrl.learn import Demonstrations, Learner
-from mmrl.optimizer import Optimizer
-from mmrl.pack import pack
+from mmrl.api.errors import UserError
+from mmrl.api.types import Score
+from mmrl.config.sections import CriticConfig, DistillStage, PolicyConfig, RlStage, SftStage
+from mmrl.policies.batches import Credit
 from mmrl.policies.critic import Critic
 from mmrl.policies.reference import Reference
-from mmrl.policies.vlm import VLM
-from mmrl.schema import CriticConfig, DistillStage, PolicyConfig, RlStage, SftStage
-from mmrl.types import Credit, Score
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.registry import plugins
+from mmrl.train.sampling.groups import light
+from mmrl.train.update.learner import Demonstrations, Learner
+from mmrl.train.update.optimizer import Optimizer
+from mmrl.train.update.pack_words import pack
 
 pytestmark = pytest.mark.slow
 

@@ -17,10 +17,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmrl import UserError, files, user
-from mmrl.kept import rollout_row
-from mmrl.record import RunFolder, read_rows, read_run, step_of
-from mmrl.types import Prompt, Rollout, Score, Status, Turn
+from mmrl import UserError, user
+from mmrl.api.types import Prompt, Rollout, Score, Status, Turn
+from mmrl.run_folder import files
+from mmrl.run_folder.reader import read_rows, read_run, step_of
+from mmrl.run_folder.rollouts import rollout_row
+from mmrl.run_folder.writer import RunFolder
 from runs import figure
 
 CONFIG = {"name": "demo", "seed": 3, "policy": {"model": "tiny", "max_pixels": None}, "stages": [{"kind": "rl", "steps": 5}]}
@@ -74,7 +76,7 @@ def test_create_writes_config_and_manifest(run: RunFolder) -> None:
 
 
 def test_manifest_names_the_commit_and_whether_it_was_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mmrl.manifest import git
+    from mmrl.run_folder.manifest import git
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
@@ -112,14 +114,14 @@ def test_a_used_folder_is_refused_and_untouched(tmp_path: Path, held: str, words
 
 
 def test_a_race_for_the_same_name_is_lost_politely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import mmrl.manifest
+    import mmrl.run_folder.manifest
 
     def slow(seed: int) -> dict[str, int]:  # meanwhile another process makes it
         (tmp_path / "demo").mkdir()
         (tmp_path / "demo" / "config.toml").write_text("theirs = 1")
         return {"seed": seed}
 
-    monkeypatch.setattr(mmrl.manifest, "manifest", slow)
+    monkeypatch.setattr(mmrl.run_folder.manifest, "manifest", slow)
     with pytest.raises(UserError, match="already holds a run"):
         RunFolder.create(tmp_path / "demo", CONFIG, 0)
     assert tree(tmp_path) == {"demo/config.toml": b"theirs = 1"}
@@ -135,9 +137,9 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_a_failure_while_making_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import mmrl.manifest
+    import mmrl.run_folder.manifest
 
-    monkeypatch.setattr(mmrl.manifest, "manifest", lambda seed: 1 / 0)
+    monkeypatch.setattr(mmrl.run_folder.manifest, "manifest", lambda seed: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         RunFolder.create(tmp_path / "run", CONFIG, 0)
     assert list(tmp_path.iterdir()) == []
@@ -363,7 +365,7 @@ def test_checkpoints_are_listed_in_order(run: RunFolder) -> None:
 FULL = """
 import os, resource, signal, sys
 from mmrl import UserError
-from mmrl.record import RunFolder
+from mmrl.run_folder.writer import RunFolder
 run = RunFolder.open(sys.argv[1])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a limit on file sizes fails like a full disk: after a part was written
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
@@ -405,7 +407,7 @@ def test_no_space_left_is_named(run: RunFolder) -> None:
 def test_killed_while_writing_leaves_a_readable_run(run: RunFolder) -> None:
     code = """
     import sys
-    from mmrl.record import RunFolder
+    from mmrl.run_folder.writer import RunFolder
     run = RunFolder.open(sys.argv[1])
     print("ready", flush=True)
     step = 0
@@ -430,7 +432,7 @@ def test_killed_while_writing_leaves_a_readable_run(run: RunFolder) -> None:
 
 def test_recording_imports_nothing_heavy() -> None:
     code = (
-        "import sys, mmrl.record, mmrl.files, mmrl.manifest, mmrl.view.report, mmrl.cli.report;"
+        "import sys, mmrl.run_folder.writer, mmrl.run_folder.files, mmrl.run_folder.manifest, mmrl.ui.report.report, mmrl.ui.cli.report;"
         "print([m for m in ('torch', 'numpy', 'PIL', 'transformers') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

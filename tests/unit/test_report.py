@@ -18,12 +18,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from mmrl import UserError, files, user
-from mmrl.cli import main
-from mmrl.record import ENDED, RunFolder
-from mmrl.view import cards, catalogue, charts, gallery, svg, text
-from mmrl.view.report import write_report
-from mmrl.view.sources import Embedded
+from mmrl import UserError, user
+from mmrl.run_folder import files, metrics
+from mmrl.run_folder.writer import ENDED, RunFolder
+from mmrl.ui.cli import main
+from mmrl.ui.report import cards, charts, gallery, svg, text
+from mmrl.ui.report.report import write_report
+from mmrl.ui.report.sources import Embedded
 from pages import Page, assert_self_contained, page_of
 from runs import figure
 
@@ -700,7 +701,7 @@ def test_clips_of_a_prompt_stand_beside_it_and_those_of_episodes_beside_what_cam
     import numpy as np
     from PIL import Image
 
-    from mmrl.clips import Footage
+    from mmrl.api.media.clips import Footage
 
     def clip(grey: int) -> Footage:
         frames = np.full((2, 8, 8, 3), grey, np.uint8)
@@ -741,7 +742,7 @@ def test_a_drawn_picture_is_as_large_as_there_is_room_for(tmp_path: Path) -> Non
 def test_what_came_of_episodes_has_charts_of_its_own() -> None:
     names = ("episode/success", "episode/refused", "episode/raw_reward", "episode/reward", "world/lost", "episode/grasped")
     of = {}
-    for _, listed in catalogue.SECTIONS:
+    for _, listed in metrics.SECTIONS:
         for chart in listed:
             of |= {n: chart.title for n in names if n not in of and any(fnmatch.fnmatchcase(n, key) for key in chart.keys)}
     assert of == {

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from mmrl.policies.acting import Calls
+from mmrl.api.simulators.types import Observation
+from mmrl.config.sections import CriticConfig, PolicyConfig
+from mmrl.policies.acting.draw import Draw
+from mmrl.policies.acting.small import Small
+from mmrl.policies.batches import Calls
 from mmrl.policies.critic import Critic
-from mmrl.policies.draw import Draw
-from mmrl.policies.residual import Residual
-from mmrl.policies.small import Small
-from mmrl.schema import CriticConfig, PolicyConfig
-from mmrl.simulation import Observation
+from mmrl.policies.residual.model import Residual
 
 STATE, DIMS = 3, 2
 
@@ -138,7 +138,7 @@ def test_a_correction_sees_through_its_own_camera_and_the_base_through_another(t
 @pytest.mark.parametrize("kind", ["pi0", "vla"])
 def test_large_policies_are_corrected_like_small_ones(kind, tmp_path):
     """A saved pi0 or VLA with chunks: at first its very actions, call by call."""
-    from mmrl.start import made_policy
+    from mmrl.policies.load import made_policy
 
     model, options = {
         "pi0": ("tiny:pi0:hidden=32,layers=1,chunk=5", {"chunk": 2, "state": STATE, "cameras": ["wrist"], "steps": 3}),

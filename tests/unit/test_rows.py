@@ -5,8 +5,8 @@ import json
 import pytest
 from PIL import Image
 
-from mmrl.errors import UserError
-from mmrl.rows import Items, beside, read_rows
+from mmrl.api.errors import UserError
+from mmrl.api.tasks.rows import Items, beside, read_rows
 
 ROWS = [{"id": "a", "n": 1}, {"id": "b", "n": 2}, {"id": "c", "n": 3}]
 

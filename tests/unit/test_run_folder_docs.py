@@ -13,9 +13,9 @@ from typing import Any, get_args
 import pytest
 from safetensors.torch import load_file
 
-from mmrl.config import load_config
-from mmrl.marks import Kind, Mark, as_json
-from mmrl.record import read_rows, read_run
+from mmrl.api.tasks.marks import Kind, Mark, as_json
+from mmrl.config.load import load_config
+from mmrl.run_folder.reader import read_rows, read_run
 
 pytestmark = pytest.mark.slow
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmrl.errors import UserError
-from mmrl.policies.saved import check_teacher, refuse_teacher
-from mmrl.policies.small import Small
-from mmrl.policies.vla import VLA
-from mmrl.schema import PolicyConfig
-from mmrl.simulation import Observation, Track
-from mmrl.start import made_policy
+from mmrl.api.errors import UserError
+from mmrl.api.simulators.types import Observation, Track
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.acting.acting import check_teacher, refuse_teacher
+from mmrl.policies.acting.small import Small
+from mmrl.policies.acting.vla import VLA
+from mmrl.policies.load import made_policy
 
 SEEDS, CALLS = torch.arange(60, 64), torch.zeros(4, dtype=torch.int64)
 QWEN, PI0 = "tiny:qwen3_vl:hidden=32,layers=1", "tiny:pi0:hidden=32,layers=1,chunk=5"

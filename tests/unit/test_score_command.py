@@ -8,7 +8,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from mmrl.cli import main
+from mmrl.ui.cli import main
 
 PLUGIN = """
 import time

@@ -8,10 +8,10 @@ from collections import Counter
 import pytest
 
 from mmrl import Prompt, Task, UserError, user
+from mmrl.api.errors import brief
+from mmrl.api.tasks.options import Prompts
+from mmrl.config.sections import RlStage, SelectConfig
 from mmrl.data.selection import chosen, prompts_for, scored, taken
-from mmrl.rows import brief
-from mmrl.schema import RlStage, SelectConfig
-from mmrl.tasks import Prompts
 
 
 def rule(kind="variance", **keys):

@@ -16,9 +16,9 @@ from mmrl.algorithms.shaping import (
     potential_difference,
     time_proportional,
 )
-from mmrl.schema import TemporalConfig
-from mmrl.temporal import Timed
-from mmrl.types import Score
+from mmrl.api.types import Score
+from mmrl.config.sections import TemporalConfig
+from mmrl.train.sampling.temporal import Timed
 
 
 def test_overlong_penalty_is_a_straight_line_into_the_limit():

@@ -9,9 +9,9 @@ import torch
 from mmrl.algorithms.gae import gae
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.algorithms.signals import MEASURED, SIGNALS, Signals
-from mmrl.schema import RlStage
-from mmrl.targets import PluginError
-from mmrl.types import Prompt, Rollout, Score, Status, Turn
+from mmrl.api.errors import PluginError
+from mmrl.api.types import Prompt, Rollout, Score, Status, Turn
+from mmrl.config.sections import RlStage
 
 WEIGHTS = [{"exact": 1.0, "format": 0.25}, {"exact": 2.0}]
 """Of two tasks; the second has no format."""

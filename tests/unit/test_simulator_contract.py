@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmrl import plugins
-from mmrl.collect.steps import StepCollector
-from mmrl.errors import UserError
-from mmrl.generate.sampling import Sampling
-from mmrl.policies.small import Small
-from mmrl.schema import PolicyConfig, SimulateConfig
-from mmrl.types import Prompt, replace
+from mmrl.api.errors import UserError
+from mmrl.api.types import Prompt, replace
+from mmrl.config.sections import PolicyConfig, SimulateConfig
+from mmrl.policies.acting.small import Small
+from mmrl.registry import plugins
+from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.simulators.lockstep import StepCollector
 
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
 N = 3
@@ -39,7 +39,7 @@ def seen(change):
 
 NAN = torch.tensor([0.5, torch.nan, 0.5])
 STEPS = {
-    "nothing": (lambda moved: None, "gave a NoneType in place of a mmrl.simulation.Transition"),
+    "nothing": (lambda moved: None, "gave a NoneType in place of a mmrl.api.simulators.types.Transition"),
     "one flag for all": (
         lambda moved: replace(moved, terminated_N=torch.zeros(1, dtype=torch.bool)),
         r"terminated_N is torch.bool \[1\], and must be torch.bool \[3\]",
@@ -89,7 +89,7 @@ def test_a_step_that_is_none(monkeypatch, change, message):
 
 
 RESETS = {
-    "nothing": (lambda shown: None, "gave a NoneType in place of a mmrl.simulation.Observation"),
+    "nothing": (lambda shown: None, "gave a NoneType in place of a mmrl.api.simulators.types.Observation"),
     "all rows": (lambda shown: replace(shown, state=torch.zeros(N + 2, 2)), r"state is torch.float32 \[5, 2\]"),
     "a list of pictures": (lambda shown: replace(shown, images={"front": [1, 2]}), "gave a list for camera 'front'"),
     "a list for a state": (lambda shown: replace(shown, state=[1.0, 2.0]), "gave a list for state"),

@@ -7,13 +7,12 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from mmrl.data.seeds import derive
-from mmrl.data.source import Outcome, Source, easy_first, prompt_at, prompts_of
-from mmrl.errors import UserError
-from mmrl.interfaces import Task
-from mmrl.targets import PluginError
-from mmrl.tasks import Prompts
-from mmrl.types import Prompt, user
+from mmrl.api.errors import PluginError, UserError
+from mmrl.api.interfaces import Task
+from mmrl.api.seeds import derive
+from mmrl.api.tasks.options import Prompts
+from mmrl.api.types import Prompt, user
+from mmrl.data.prompts import Outcome, Source, easy_first, prompt_at, prompts_of
 
 
 def items(n, name="p"):

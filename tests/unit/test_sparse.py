@@ -2,8 +2,8 @@
 
 import pytest
 
-from mmrl.sparse import Decided, climb, figures, sampling
-from mmrl.types import Case, Prompt
+from mmrl.api.types import Case, Prompt
+from mmrl.evaluation.probes.sparse_to_dense import Decided, climb, figures, sampling
 
 SAYS = {
     "a": {2: "xxx", 4: "???", 8: "???"},  # agree at once

@@ -11,16 +11,16 @@ from click.testing import CliRunner
 
 import runs
 import vlm_cases as cases
-from mmrl.cli import main
-from mmrl.clips import Footage
-from mmrl.errors import UserError
-from mmrl.generate import steering as module
-from mmrl.generate.local import LocalGenerator
-from mmrl.generate.sampling import Sampling
-from mmrl.generate.steering import SteeredLayer, Steering, Switch
-from mmrl.policies.vlm import VLM
-from mmrl.schema import PolicyConfig
-from mmrl.types import Prompt, user
+from mmrl.api.errors import UserError
+from mmrl.api.media.clips import Footage
+from mmrl.api.types import Prompt, user
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.generate import steering as module
+from mmrl.rollout.generate.local import LocalGenerator
+from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.generate.steering import SteeredLayer, Steering, Switch
+from mmrl.ui.cli import main
 
 LONG = 14
 
@@ -310,7 +310,7 @@ def test_the_entropy_falls_while_it_is_lowered_and_rises_while_it_is_raised(fami
 PLUGIN = """
 import numpy as np
 from mmrl import Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
-from mmrl.clips import Footage
+from mmrl.api.media.clips import Footage
 
 @hookimpl
 def mmrl_tasks():
@@ -408,7 +408,7 @@ def test_bad_settings_are_one_line(mmrl_eval, setting, told):
 
 
 def test_policies_that_act_are_not_steered(tmp_path, monkeypatch):
-    from mmrl.start import check_config
+    from mmrl.train.start import check_config
 
     dial = runs.TOY.replace("toy.py", "dial.py")
     monkeypatch.setenv("MMRL_PLUGIN_FILES", dial)

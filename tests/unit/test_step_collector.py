@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmrl import plugins
-from mmrl.collect import steps
-from mmrl.collect.steps import StepCollector
-from mmrl.errors import UserError
-from mmrl.generate.sampling import Sampling
+from mmrl.api.errors import UserError
+from mmrl.api.types import Status, replace
+from mmrl.config.sections import CriticConfig, PolicyConfig, SimulateConfig
+from mmrl.policies.acting.small import Small
 from mmrl.policies.critic import Critic
-from mmrl.policies.small import Small
-from mmrl.schema import CriticConfig, PolicyConfig, SimulateConfig
-from mmrl.types import Status, replace
+from mmrl.registry import plugins
+from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.simulators import lockstep
+from mmrl.rollout.simulators.lockstep import StepCollector
 
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
 SAMPLING = Sampling(max_tokens=1, temperature=1.0, seed=5)
@@ -248,7 +248,7 @@ def test_the_critic_values_what_is_seen_and_the_states_that_were_cut_off():
         for p in made.critic.head.parameters():
             p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
     found = collected(made, prompts(12))
-    from mmrl.simulation import Observation
+    from mmrl.api.simulators.types import Observation
 
     for rollout in found:
         track = rollout.track
@@ -307,9 +307,9 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(UserError, match=r"has no part 'nearer' that a stage could pay for: it has success, near"):
         collected(collector(stages={"nearer": 1.0}), prompts(1))
     with pytest.raises(UserError, match=r"simulator 'dial/dial' has no option 'colour'"):
-        steps.made_lane(replace(task.simulation, options={"colour": 1}), 2, "cpu")
+        lockstep.made_lane(replace(task.simulation, options={"colour": 1}), 2, "cpu")
     with pytest.raises(UserError, match="no simulator 'dial/none'"):
-        steps.made_lane(replace(task.simulation, simulator="dial/none"), 2, "cpu")
+        lockstep.made_lane(replace(task.simulation, simulator="dial/none"), 2, "cpu")
 
 
 def test_a_policy_that_gives_nan_is_told():

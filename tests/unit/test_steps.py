@@ -14,17 +14,18 @@ import vlm_cases as cases
 from mmrl import Task
 from mmrl.algorithms.kl import ESTIMATES
 from mmrl.algorithms.presets import load_algorithm
-from mmrl.collect.turns import TurnCollector
-from mmrl.config import parse_config
-from mmrl.data.seeds import derive
-from mmrl.errors import UserError
+from mmrl.api.errors import UserError
+from mmrl.api.seeds import derive
+from mmrl.api.types import Prompt, Rollout, Score, Status, Turn, replace, user
+from mmrl.config.load import parse_config
+from mmrl.config.sections import PolicyConfig
 from mmrl.judge import weigh
-from mmrl.kept import kept_of
-from mmrl.policies.vlm import VLM
-from mmrl.run import Run
-from mmrl.schema import PolicyConfig
-from mmrl.start import resolved
-from mmrl.types import Credit, Prompt, Rollout, Score, Status, Turn, replace, user
+from mmrl.policies.batches import Credit
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.turns import TurnCollector
+from mmrl.run_folder.rollouts import kept_of
+from mmrl.train.run import Run
+from mmrl.train.start import resolved
 
 MODEL = "tiny:qwen2_5_vl:hidden=32,layers=1"
 DESCENT = {"optimizer": "sgd", "beta1": 0.0, "learning_rate": 1.0, "max_grad_norm": math.inf}
@@ -291,7 +292,7 @@ def kept(limit, sizes, taught=(), tasks="", gold=()):
             turn = Turn(observed_ids=(1,), token_ids=(2,), logprobs=(math.nan if len(rollouts) in gold else -1.0,), text="0")
             rollouts.append(Rollout(prompt=prompt, group=group, turns=(turn,), status=Status.FINISHED))
     credit = Credit(advantages=torch.tensor([float(r.group in taught) for r in rollouts]))
-    numbers = kept_of(rollouts, credit, limit)
+    numbers = kept_of(rollouts, credit.taught, limit)
     assert len({*numbers}) == len(numbers) <= limit
     return [rollouts[n].group for n in numbers] if not gold else numbers
 

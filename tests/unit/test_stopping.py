@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from mmrl.stopping import interrupted_later
+from mmrl.compute.signals import interrupted_later
 
 
 @pytest.fixture(autouse=True)

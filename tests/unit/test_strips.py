@@ -4,12 +4,12 @@ import footages
 import numpy as np
 import pytest
 
-from mmrl.clips import Clip, Footage
-from mmrl.marks import Mark
-from mmrl.strips import SAID, TRUE, Span, strip
-from mmrl.types import Prompt, user
-from mmrl.video import of_clip, pictures, webp
-from mmrl.view.contact_sheet import contact_sheet
+from mmrl.api.media.clips import Clip, Footage
+from mmrl.api.media.strips import SAID, TRUE, Span, strip
+from mmrl.api.tasks.marks import Mark
+from mmrl.api.types import Prompt, user
+from mmrl.run_folder.webp import of_clip, pictures, webp
+from mmrl.ui.report.contact_sheet import contact_sheet
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from mmrl.cli import main
-from mmrl.cli import preview as command
-from mmrl.survey import Survey
-from mmrl.view.figures import cards, figures
+from mmrl.ui.cli import main
+from mmrl.ui.cli import preview as command
+from mmrl.ui.report.figures import cards, figures
+from mmrl.ui.survey import Survey
 
 ODD = """
 from mmrl import Mark, NoGold, Prompt, Task, TaskSpec, VerifierSpec, hookimpl, user
-from mmrl.tasks import Prompts
+from mmrl.api.tasks.options import Prompts
 from PIL import Image
 
 @hookimpl

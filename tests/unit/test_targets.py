@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from mmrl import UserError
-from mmrl.targets import PluginError, building, misfit
+from mmrl.api.errors import PluginError
+from mmrl.registry.targets import building, misfit
 
 if TYPE_CHECKING:
     from nowhere import Nothing

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from mmrl import Prompt, UserError, user
-from mmrl.tasks import Prompts, known_split, of_kind, one_of, shares_of, whole
+from mmrl.api.tasks.options import Prompts, known_split, of_kind, one_of, shares_of, whole
 
 
 def refused(message: str, check, *args, **options) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from mmrl.config import parse_config
-from mmrl.errors import UserError
-from mmrl.record import RunFolder, read_rows
-from mmrl.schema import RunConfig
-from mmrl.targets import PluginError
-from mmrl.trackers import Trackers, check_trackers
+from mmrl.api.errors import PluginError, UserError
+from mmrl.config.load import parse_config
+from mmrl.config.sections import RunConfig
+from mmrl.run_folder.reader import read_rows
+from mmrl.run_folder.writer import RunFolder
+from mmrl.train.trackers import Trackers, check_trackers
 
 RUN = {
     "name": "digits",
@@ -302,7 +302,7 @@ def test_what_is_unknown_or_no_tracker_is_refused(flaky) -> None:
 
 
 def test_needs_must_be_a_tuple(site) -> None:
-    from mmrl.plugins import registry
+    from mmrl.registry.plugins import registry
 
     source = """
         from mmrl import TrackerSpec, hookimpl
@@ -321,10 +321,10 @@ def test_needs_must_be_a_tuple(site) -> None:
 def test_checking_and_listing_import_nothing_heavy(mmrl) -> None:
     program = f"""
 import sys
-from mmrl.config import parse_config
-from mmrl.trackers import check_trackers
+from mmrl.config.load import parse_config
+from mmrl.train.trackers import check_trackers
 check_trackers(parse_config({RUN!r}))
-import mmrl.trackers.wandb, mmrl.trackers.trackio, mmrl.trackers.mlflow
+import mmrl.train.trackers.wandb, mmrl.train.trackers.trackio, mmrl.train.trackers.mlflow
 print(sorted({{"tensorboard", "torch", "numpy", "wandb", "trackio", "mlflow"}} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from mmrl.errors import UserError
-from mmrl.policies.small import Small
-from mmrl.policies.units import GRIPPERS, Units, read, units_of
-from mmrl.schema import PolicyConfig
-from mmrl.simulation import ActionSpec, Observation, Track
-from mmrl.specs import SimulatorSpec
+from mmrl.api.errors import UserError
+from mmrl.api.simulators.types import ActionSpec, Observation, Track
+from mmrl.api.specs import SimulatorSpec
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.acting.small import Small
+from mmrl.policies.acting.units import GRIPPERS, Units, read, units_of
 
 ACTION = {
     "mean": [0.01, 0.0, -0.02, 0.001, 0.0, 0.0, 0.6],

@@ -10,11 +10,13 @@ from transformers.video_utils import VideoMetadata
 
 import vlm_cases as cases
 from mmrl import UserError
-from mmrl.clips import Clip, Footage, Limits, frames_of
-from mmrl.pack import pack
-from mmrl.policies.vlm import VLM
-from mmrl.schema import PolicyConfig
-from mmrl.types import Credit, Prompt, Rollout, Status, Turn, replace, user
+from mmrl.api.media.clips import Clip, Footage, Limits
+from mmrl.api.media.decoding import frames_of
+from mmrl.api.types import Prompt, Rollout, Status, Turn, replace, user
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.batches import Credit
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.train.update.pack_words import pack
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 

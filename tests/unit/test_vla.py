@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mmrl.errors import UserError
-from mmrl.policies.acting import Calls
+from mmrl.api.errors import UserError
+from mmrl.api.simulators.types import Observation
+from mmrl.api.types import Prompt, user
+from mmrl.config.sections import CriticConfig, LoraConfig, PolicyConfig
+from mmrl.policies.acting.vla import VLA
+from mmrl.policies.batches import Calls
 from mmrl.policies.critic import Critic
-from mmrl.policies.vla import VLA
-from mmrl.schema import CriticConfig, LoraConfig, PolicyConfig
-from mmrl.simulation import Observation
-from mmrl.types import Prompt, user
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 SEEDS, CALLS = torch.arange(50, 56), torch.arange(6)
@@ -163,7 +163,7 @@ def test_ratios_are_sums_and_dropped_actions_are_left_out():
     found = policy.act(shown, SEEDS, CALLS, 1.0)
     valid = torch.tensor([[1, 1, 1], [1, 0, 0], [1, 1, 0], [1, 1, 1], [1, 0, 0], [1, 1, 1]], dtype=torch.bool)
     each = found.logprobs_nKC
-    from mmrl.tracks import targets
+    from mmrl.policies.batches import targets
 
     assert torch.equal(targets(each, valid, "token"), each[valid].flatten())
     wanted = [float(each[n, k].sum()) for n in range(6) for k in range(3) if valid[n, k]]

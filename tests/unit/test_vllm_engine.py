@@ -14,14 +14,14 @@ from torch import distributed
 
 import runs
 import vlm_cases as cases
-from mmrl.errors import UserError
-from mmrl.generate import vllm_engine, weights
-from mmrl.generate.local import LocalGenerator
-from mmrl.generate.sampling import Sampling
-from mmrl.generate.vllm import VllmGenerator
-from mmrl.learn import Learner
+from mmrl.api.errors import UserError
+from mmrl.config.sections import ComputeConfig, LoraConfig
 from mmrl.policies.lora import add_adapters, plain_weights
-from mmrl.schema import ComputeConfig, LoraConfig
+from mmrl.rollout.generate import vllm_engine, weights
+from mmrl.rollout.generate.local import LocalGenerator
+from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.generate.vllm import VllmGenerator
+from mmrl.train.update.learner import Learner
 
 
 class Engine:
@@ -59,7 +59,7 @@ def policy():
 
 @pytest.fixture
 def generator(policy, monkeypatch):
-    monkeypatch.setattr("mmrl.generate.vllm.start", lambda *a: Engine())
+    monkeypatch.setattr("mmrl.rollout.generate.vllm.start", lambda *a: Engine())
     made = VllmGenerator(policy, ComputeConfig(sampler="vllm"), batch_size=4, max_context=64)
     yield made
     made.close()
@@ -201,9 +201,9 @@ import torch
 from torch import distributed
 
 import vlm_cases as cases
-from mmrl.generate.weights import changed, versions
+from mmrl.rollout.generate.weights import changed, versions
 from mmrl.policies.lora import add_adapters, plain_weights
-from mmrl.schema import LoraConfig
+from mmrl.config.sections import LoraConfig
 
 if __name__ == "__main__":
     distributed.init_process_group("gloo")
@@ -302,8 +302,8 @@ def test_a_run_lets_it_rest_before_each_update(tmp_path, monkeypatch):
         return update(self, *args, **options)
 
     monkeypatch.setenv("MMRL_PLUGIN_FILES", runs.TOY)
-    monkeypatch.setattr("mmrl.generate.vllm.VllmGenerator", Noted)
-    monkeypatch.setattr("mmrl.generate.vllm_engine.check_installed", lambda: None)
+    monkeypatch.setattr("mmrl.rollout.generate.vllm.VllmGenerator", Noted)
+    monkeypatch.setattr("mmrl.rollout.generate.vllm_engine.check_installed", lambda: None)
     monkeypatch.setattr(Learner, "update", learn)
     config = runs.toy_config(tmp_path, compute={"sampler": "vllm"}, evaluate={"n": 0})
     runs.run(config)

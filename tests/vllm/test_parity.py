@@ -14,11 +14,11 @@ pytest.importorskip("vllm", reason="vLLM is not installed: make engines")
 from vllm_cases import FAMILY, GAP, picture, sampled, varied
 
 import vlm_cases as cases
-from mmrl.generate.local import LocalGenerator
-from mmrl.generate.sampling import Sampling
-from mmrl.generate.vllm import VllmGenerator
-from mmrl.schema import ComputeConfig
-from mmrl.types import Prompt
+from mmrl.api.types import Prompt
+from mmrl.config.sections import ComputeConfig
+from mmrl.rollout.generate.local import LocalGenerator
+from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.generate.vllm import VllmGenerator
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed: make engines")
 
 import runs
 import vlm_cases
-from mmrl.errors import UserError
+from mmrl.api.errors import UserError
 
 MODEL = {"model": "tiny:qwen2_5_vl:hidden=128,layers=1"}
 STAGES = [

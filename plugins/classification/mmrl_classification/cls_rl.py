@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from mmrl import Case, mathematics
-from mmrl.parse import first_on_a_line, thinks_then_answers
+from mmrl import Case
+from mmrl.api.verifiers import mathematics
+from mmrl.api.verifiers.parse import first_on_a_line, thinks_then_answers
 from mmrl_classification.verifiers import answer_of
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mmrl import UserError
-from mmrl.pictures import rank
+from mmrl.api.tasks.pictures import rank
 
 
 class Item(NamedTuple):

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from mmrl import UserError
-from mmrl.media import load_image
-from mmrl.pictures import SUFFIXES, rank
+from mmrl.api.media.images import load_image
+from mmrl.api.tasks.pictures import SUFFIXES, rank
 from mmrl_classification.sampling import Item
 
 SPLITS = {"train": ("train", "training"), "test": ("test", "val", "valid", "validation")}

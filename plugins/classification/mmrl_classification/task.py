@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mmrl import Prompt, Task, UserError, user
-from mmrl.intervals import wilson
-from mmrl.media import load_image
-from mmrl.tasks import Prompts, known_split, of_kind, one_of, suggest, whole
+from mmrl.api.media.images import load_image
+from mmrl.api.statistics import wilson
+from mmrl.api.tasks.options import Prompts, known_split, of_kind, one_of, suggest, whole
 from mmrl_classification import sources
 from mmrl_classification.sampling import Item, base_and_new, few_shot, harmonic_mean, offer, rank, split
 from mmrl_classification.verifiers import normalise

@@ -10,7 +10,7 @@ import re
 import unicodedata
 
 from mmrl import Case, Score
-from mmrl.parse import nfc, only_answer
+from mmrl.api.verifiers.parse import nfc, only_answer
 
 MAX_LENGTH = 50_000
 """Characters of a completion that `contains` reads."""

@@ -13,8 +13,8 @@ from mmrl_classification.task import STYLES, Dataset, Digits, Folder
 from PIL import Image
 
 from mmrl import UserError
-from mmrl.intervals import wilson
-from mmrl.media import load_image
+from mmrl.api.media.images import load_image
+from mmrl.api.statistics import wilson
 from mmrl.testing import check_plugin
 
 TEN = {f"c{i}": 5 for i in range(10)}

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmrl.types import Frame
+from mmrl.api.frames import Frame
 
 STYLES = ("short", "json", "tags")
 _SHORT = {

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from mmrl import Prompt, UserError, user
-from mmrl.media import load_image
-from mmrl.pictures import chance, rank, split_of
-from mmrl.rows import Items
-from mmrl.tasks import known_split, of_kind, one_of, shares_of, whole
+from mmrl.api.media.images import load_image
+from mmrl.api.tasks.options import known_split, of_kind, one_of, shares_of, whole
+from mmrl.api.tasks.pictures import chance, rank, split_of
+from mmrl.api.tasks.rows import Items
 from mmrl_grounding import asking, sources
 from mmrl_grounding.task import Grounded
 

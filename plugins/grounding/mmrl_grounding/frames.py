@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mmrl import Case
-from mmrl.media import to_frame
-from mmrl.types import Frame
+from mmrl.api.frames import Frame, to_frame
 from mmrl_grounding.geometry import is_box
 
 Size = tuple[int, int]

@@ -13,7 +13,7 @@ import re
 from typing import Any, NamedTuple
 
 from mmrl import Case
-from mmrl.parse import MAX_LENGTH, json_in, number, numbers, only_answer
+from mmrl.api.verifiers.parse import MAX_LENGTH, json_in, number, numbers, only_answer
 from mmrl_grounding.geometry import is_box
 
 MOST = 500

@@ -1,6 +1,6 @@
 """Composed scenes: shapes and small photographs laid on a piece of a photograph, so that every box is known exactly.
 
-Everything is drawn from a generator that a split and a number seed, and photographs are cut as `mmrl.pictures` cuts them for
+Everything is drawn from a generator that a split and a number seed, and photographs are cut as `mmrl.api.tasks.pictures` cuts them for
 that split: the same scene on every machine, and no pixel of one split in another.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mmrl import UserError
-from mmrl.pictures import crop
+from mmrl.api.tasks.pictures import crop
 
 if TYPE_CHECKING:
     from PIL.Image import Image

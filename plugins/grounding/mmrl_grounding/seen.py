@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mmrl import Case, Mark
-from mmrl.marks import box, point
+from mmrl.api.tasks.marks import box, point
 from mmrl_grounding import geometry, reading, verifiers
 from mmrl_grounding.frames import in_pixels, truth_as_written
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from mmrl import UserError
-from mmrl.parse import numbers
-from mmrl.rows import Rows, beside, read_rows
+from mmrl.api.tasks.rows import Rows, beside, read_rows
+from mmrl.api.verifiers.parse import numbers
 from mmrl_grounding.reading import only_json
 
 IMAGE_KEYS = ("image", "image_path", "img", "file_name", "images")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mmrl import Case, Mark, Prompt, Task, UserError, user
-from mmrl.pictures import chance
-from mmrl.tasks import Prompts, known_split, one_of, whole
-from mmrl.types import Frame
+from mmrl.api.frames import Frame
+from mmrl.api.tasks.options import Prompts, known_split, one_of, whole
+from mmrl.api.tasks.pictures import chance
 from mmrl_grounding import asking, scenes, seen
 from mmrl_grounding.frames import written
 from mmrl_grounding.scenes import Kind, Thing

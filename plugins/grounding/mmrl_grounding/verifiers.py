@@ -12,8 +12,8 @@ import math
 from typing import Any, Literal
 
 from mmrl import Case, Score
-from mmrl.parse import fenced
-from mmrl.types import Frame
+from mmrl.api.frames import Frame
+from mmrl.api.verifiers.parse import fenced
 from mmrl_grounding import geometry, reading
 from mmrl_grounding.coco import THRESHOLDS, average_precision
 from mmrl_grounding.frames import frame_of, in_pixels, truth_as_written

@@ -2,7 +2,7 @@
 
 Zhan et al., "Vision-R1: Evolving Human-Free Alignment in Large Vision-Language Models via Vision-Guided Reinforcement Learning".
 `answer` is the list of true `{"bbox_2d", "label"}`. Published completions end at 512 tokens; one of more than
-`mmrl.parse.MAX_LENGTH` characters is read as if it were empty. Numbers are float32, as published.
+`mmrl.api.verifiers.parse.MAX_LENGTH` characters is read as if it were empty. Numbers are float32, as published.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from mmrl import Case
-from mmrl.parse import MAX_LENGTH
+from mmrl.api.verifiers.parse import MAX_LENGTH
 from mmrl_grounding.frames import in_pixels
 from mmrl_grounding.geometry import giou
 

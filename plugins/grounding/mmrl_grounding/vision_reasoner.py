@@ -2,7 +2,7 @@
 
 Liu et al., "VisionReasoner: Unified Visual Perception and Reasoning via Reinforcement Learning". `answer` is the list of true
 `{"bbox_2d", "point_2d"}`. Published coordinates are pixels of the picture as the model sees it, and distances count in them. A
-completion of more than `mmrl.parse.MAX_LENGTH` characters is read as if it were empty.
+completion of more than `mmrl.api.verifiers.parse.MAX_LENGTH` characters is read as if it were empty.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from mmrl import Case
-from mmrl.parse import MAX_LENGTH, first, thinks_then_answers
+from mmrl.api.verifiers.parse import MAX_LENGTH, first, thinks_then_answers
 from mmrl_grounding.frames import truth_as_written
 from mmrl_grounding.geometry import inside, iou
 

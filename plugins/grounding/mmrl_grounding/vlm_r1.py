@@ -3,7 +3,7 @@
 Shen et al., "VLM-R1: A Stable and Generalizable R1-style Large Vision-Language Model". `answer` is the true box, or for detection
 the list of `{"bbox_2d", "label"}`, where `[]` stands for the published "None".
 
-Published completions end at 2,048 tokens; one of more than `mmrl.parse.MAX_LENGTH` characters is read as if it were empty.
+Published completions end at 2,048 tokens; one of more than `mmrl.api.verifiers.parse.MAX_LENGTH` characters is read as if it were empty.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from mmrl import Case
-from mmrl.parse import MAX_LENGTH, first, last, thinks_then_answers
+from mmrl.api.verifiers.parse import MAX_LENGTH, first, last, thinks_then_answers
 from mmrl_grounding.coco import THRESHOLDS, average_precision
 from mmrl_grounding.frames import in_pixels, truth_as_written
 from mmrl_grounding.geometry import Box, area, sides

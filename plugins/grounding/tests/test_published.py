@@ -13,7 +13,7 @@ from mmrl_grounding import vision_r1, vision_reasoner, vlm_r1
 from mmrl_grounding.coco import RECALLS, THRESHOLDS, average_precision
 
 from mmrl import Case
-from mmrl.types import Frame
+from mmrl.api.frames import Frame
 
 
 def tagged(answer, thought="t"):

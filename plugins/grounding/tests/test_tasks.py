@@ -7,13 +7,14 @@ import pytest
 from mmrl_grounding import scenes, verifiers
 from mmrl_grounding.task import Count, Detect, Point, Refer
 
-from mmrl import Case, Eyes, UserError, plugins
-from mmrl.config import parse_config
-from mmrl.pictures import chance
-from mmrl.start import train
+from mmrl import Case, Eyes, UserError
+from mmrl.api.frames import Frame
+from mmrl.api.tasks.pictures import chance
+from mmrl.config.load import parse_config
+from mmrl.registry import plugins
 from mmrl.testing.other_process import rows_elsewhere
 from mmrl.testing.sample import fingerprint, take
-from mmrl.types import Frame
+from mmrl.train.start import train
 
 ALL = (Refer, Detect, Count, Point)
 

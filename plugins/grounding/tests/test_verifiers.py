@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mmrl_grounding import geometry, reading, verifiers
 
-from mmrl import Case, Score, plugins
-from mmrl.types import Frame
+from mmrl import Case, Score
+from mmrl.api.frames import Frame
+from mmrl.registry import plugins
 
 BOX = [40, 40, 60, 60]
 TRUTH = [{"bbox_2d": [40, 40, 60, 60], "label": "red oval"}, {"bbox_2d": [10, 70, 40, 90], "label": "blue arch"}]

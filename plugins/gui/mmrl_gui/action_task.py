@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mmrl import Prompt, UserError, user
-from mmrl.rows import Rows, brief
-from mmrl.screens import KINDS, Action, Box
-from mmrl.tasks import of_kind, one_of, whole
+from mmrl.api.errors import brief
+from mmrl.api.simulators.screens import KINDS, Action, Box
+from mmrl.api.tasks.options import of_kind, one_of, whole
+from mmrl.api.tasks.rows import Rows
 from mmrl_gui import asking, published
 from mmrl_gui.actions import as_data, of_data, write
 from mmrl_gui.data_task import means
@@ -196,7 +197,7 @@ class Inverse(Acts):
             return False
 
     def pose(self, row: dict[str, Any], number: int, rows: Any) -> Prompt:
-        from mmrl.media import load_image
+        from mmrl.api.media.images import load_image
 
         after = rows.later(number, self.k)
         if after is None:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmrl.screens import DIRECTIONS, Action, Box, Element, Point
+from mmrl.api.simulators.screens import DIRECTIONS, Action, Box, Element, Point
 from mmrl_gui.frames import Numbers
 from mmrl_gui.geometry import is_number, middle
 from mmrl_gui.reading import BOX_KEYS, POINT_KEYS, only_json, point_in, quoted, said

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmrl import Prompt, user
-from mmrl.rows import Rows
-from mmrl.screens import Box
-from mmrl.tasks import of_kind, one_of
+from mmrl.api.simulators.screens import Box
+from mmrl.api.tasks.options import of_kind, one_of
+from mmrl.api.tasks.rows import Rows
 from mmrl_gui import asking, published, sources
 from mmrl_gui.geometry import is_number, middle, sound
 from mmrl_gui.splits import Data, size_of

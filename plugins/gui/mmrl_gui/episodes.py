@@ -10,9 +10,10 @@ from functools import cache, partial
 from typing import Any, Literal
 
 from mmrl import NoGold, Prompt, Reply, Rollout, Task, UserError, WorldLost, user
-from mmrl.screens import Action, Screen, Screens, Shown, screens_of
-from mmrl.tasks import Prompts, known_split, of_kind, one_of, suggest, whole
-from mmrl.types import replace
+from mmrl.api.services import screens_of
+from mmrl.api.simulators.screens import Action, Screen, Screens, Shown
+from mmrl.api.tasks.options import Prompts, known_split, of_kind, one_of, suggest, whole
+from mmrl.api.types import replace
 from mmrl_gui import asking
 from mmrl_gui.actions import STYLES, NoAction, listed, read, write
 from mmrl_gui.examples import Examples

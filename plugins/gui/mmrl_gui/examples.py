@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Sequence
 
 from mmrl import UserError, WorldLost
-from mmrl.pictures import chance
-from mmrl.screens import Screens, Shown
+from mmrl.api.simulators.screens import Screens, Shown
+from mmrl.api.tasks.pictures import chance
 from mmrl_gui.exploring import Step, chooser
 
 STEPS = 10

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mmrl import UserError
-from mmrl.screens import Action, Box, Element, Point, Screen, Shown
+from mmrl.api.simulators.screens import Action, Box, Element, Point, Screen, Shown
 from mmrl_gui.listing import meant, spot_of
 
 Chooses = Callable[[Screen, Shown], "Step | None"]

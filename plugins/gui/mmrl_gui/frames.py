@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mmrl import Case, Eyes, Frame
-from mmrl.media import to_frame
-from mmrl.screens import Box, Point
+from mmrl.api.frames import to_frame
+from mmrl.api.simulators.screens import Box, Point
 from mmrl_gui.geometry import inside, is_box, middle
 
 Size = tuple[int, int]

@@ -10,8 +10,8 @@ import math
 from typing import Any
 
 from mmrl import Case
-from mmrl.parse import MAX_LENGTH, literal
-from mmrl.screens import Box
+from mmrl.api.simulators.screens import Box
+from mmrl.api.verifiers.parse import MAX_LENGTH, literal
 from mmrl_gui.frames import numbers_of
 from mmrl_gui.geometry import inside, middle
 

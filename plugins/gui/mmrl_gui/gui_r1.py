@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from mmrl import Case, Score
-from mmrl.parse import MAX_LENGTH, first, literal, thinks_then_answers
+from mmrl.api.verifiers.parse import MAX_LENGTH, first, literal, thinks_then_answers
 from mmrl_gui.frames import Numbers, numbers_of
 
 REACH = 140

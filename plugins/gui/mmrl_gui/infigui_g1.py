@@ -14,7 +14,7 @@ from itertools import combinations
 from typing import Any
 
 from mmrl import Case, Score
-from mmrl.parse import MAX_LENGTH
+from mmrl.api.verifiers.parse import MAX_LENGTH
 from mmrl_gui.frames import numbers_of
 from mmrl_gui.geometry import inside
 

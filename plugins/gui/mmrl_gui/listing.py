@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from mmrl.screens import Action, Element, Point
+from mmrl.api.simulators.screens import Action, Element, Point
 from mmrl_gui.actions import write
 from mmrl_gui.frames import Numbers
 from mmrl_gui.geometry import inside, middle

@@ -9,8 +9,8 @@ import json
 import re
 from typing import Any
 
-from mmrl.parse import MAX_LENGTH, fenced, json_in, literal, only_answer
-from mmrl.screens import Box, Point
+from mmrl.api.simulators.screens import Box, Point
+from mmrl.api.verifiers.parse import MAX_LENGTH, fenced, json_in, literal, only_answer
 from mmrl_gui.geometry import is_box, is_number, middle
 
 PROSE = 2_000

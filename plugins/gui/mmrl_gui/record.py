@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from mmrl import UserError
-from mmrl.pictures import chance
-from mmrl.screens import Screens, screens_of
-from mmrl.tasks import one_of, suggest, whole
+from mmrl.api.services import screens_of
+from mmrl.api.simulators.screens import Screens
+from mmrl.api.tasks.options import one_of, suggest, whole
+from mmrl.api.tasks.pictures import chance
 from mmrl_gui import pages
 from mmrl_gui.exploring import WALKS
 from mmrl_gui.recording import Plan, Tally, record

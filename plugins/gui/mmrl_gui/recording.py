@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmrl import UserError, WorldLost
-from mmrl.pictures import chance
-from mmrl.screens import Element, Screens
+from mmrl.api.simulators.screens import Element, Screens
+from mmrl.api.tasks.pictures import chance
 from mmrl_gui.actions import as_data
 from mmrl_gui.exploring import WALKS, chooser
 from mmrl_gui.stopping import Stop

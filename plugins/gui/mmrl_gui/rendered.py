@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mmrl import UserError, WorldLost
-from mmrl.screens import Box, Element, Screen, Screens, Shown, screens_of
+from mmrl.api.services import screens_of
+from mmrl.api.simulators.screens import Box, Element, Screen, Screens, Shown
 from mmrl_gui.exploring import Step
 from mmrl_gui.phrases import fold
 from mmrl_gui.sheet import Page

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from mmrl import Reply, UserError
-from mmrl.media import load_image
-from mmrl.rows import Items
-from mmrl.screens import Action, Shown
+from mmrl.api.media.images import load_image
+from mmrl.api.simulators.screens import Action, Shown
+from mmrl.api.tasks.rows import Items
 from mmrl_gui.frames import Size
 from mmrl_gui.tables import tables
 from mmrl_gui.trajectories import checked, steps

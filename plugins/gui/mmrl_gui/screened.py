@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mmrl import Frame, Mark, Prompt, Task, UserError, marks
-from mmrl.media import to_frame
-from mmrl.screens import Action
-from mmrl.tasks import one_of
+from mmrl import Frame, Mark, Prompt, Task, UserError
+from mmrl.api.frames import to_frame
+from mmrl.api.simulators.screens import Action
+from mmrl.api.tasks import marks
+from mmrl.api.tasks.options import one_of
 from mmrl_gui import asking, reading
 from mmrl_gui.actions import NoAction, of_data, read
 from mmrl_gui.frames import Numbers, Size, numbers_for

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from mmrl import Prompt, UserError, user
-from mmrl.pictures import chance, rank
-from mmrl.tasks import Prompts, known_split, one_of, whole
+from mmrl.api.tasks.options import Prompts, known_split, one_of, whole
+from mmrl.api.tasks.pictures import chance, rank
 from mmrl_gui import asking, pages
 from mmrl_gui.data_task import means
 from mmrl_gui.geometry import middle

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmrl import UserError
-from mmrl.rows import Rows, beside
+from mmrl.api.tasks.rows import Rows, beside
 from mmrl_gui.geometry import is_number
 from mmrl_gui.tables import Table, first, parsed, text_of
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mmrl import Prompt, UserError
-from mmrl.media import load_image
-from mmrl.pictures import rank, split_of
-from mmrl.rows import Items, Rows, brief
-from mmrl.tasks import known_split, of_kind, shares_of, whole
+from mmrl.api.errors import brief
+from mmrl.api.media.images import load_image
+from mmrl.api.tasks.options import known_split, of_kind, shares_of, whole
+from mmrl.api.tasks.pictures import rank, split_of
+from mmrl.api.tasks.rows import Items, Rows
 from mmrl_gui.screened import Screened
 from mmrl_gui.tables import Table, tables
 
@@ -96,6 +97,6 @@ def size_of(image: Any) -> tuple[int, int]:
 
 
 def _of(split: str, prompt: Prompt) -> Prompt:
-    from mmrl.types import replace
+    from mmrl.api.types import replace
 
     return replace(prompt, id=f"{split}-{prompt.id}")

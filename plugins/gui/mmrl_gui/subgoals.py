@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from mmrl import Case, Score, UserError, user
-from mmrl.models import check_vision_language, device_of, vision_language
-from mmrl.tasks import whole
+from mmrl.api.services import check_vision_language, device_of, vision_language
+from mmrl.api.tasks.options import whole
 from mmrl_gui.actions import NoAction, read, write
 from mmrl_gui.frames import Numbers, numbers_of
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mmrl import UserError
-from mmrl.rows import Rows, brief, read_rows
+from mmrl.api.errors import brief
+from mmrl.api.tasks.rows import Rows, read_rows
 
 EPISODES = "episodes.jsonl"
 """The file of a recording, see the guide."""

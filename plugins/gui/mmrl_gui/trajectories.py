@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mmrl import UserError
-from mmrl.rows import Rows, beside
-from mmrl.screens import Action, Box
+from mmrl.api.simulators.screens import Action, Box
+from mmrl.api.tasks.rows import Rows, beside
 from mmrl_gui.actions import of_data
 from mmrl_gui.geometry import inside, is_number
 from mmrl_gui.tables import Table, first, parsed, text_of
@@ -69,7 +69,7 @@ class Steps(Rows):
 
 def steps(tables: list[Table]) -> Steps:
     """The steps of some tables: rows `{"id", "image", "final", "goal", "step", "action", "box"}`, the action as
-    `mmrl.screens.Action`. A row that can't be read counts as an episode of one step, and is told when it is asked for."""
+    `mmrl.api.simulators.screens.Action`. A row that can't be read counts as an episode of one step, and is told when it is asked for."""
     found: dict[str, list[tuple[float, Place]]] = {}
     known: dict[str, tuple[str, bool]] = {}
     for t, table in enumerate(tables):

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmrl import Prompt, UserError, user
-from mmrl.pictures import chance
-from mmrl.screens import Action, Screen, Shown
-from mmrl.tasks import Prompts, known_split, one_of
+from mmrl.api.simulators.screens import Action, Screen, Shown
+from mmrl.api.tasks.options import Prompts, known_split, one_of
+from mmrl.api.tasks.pictures import chance
 from mmrl_gui import asking, pages
 from mmrl_gui.action_task import STYLES, target
 from mmrl_gui.actions import as_data, of_data, write

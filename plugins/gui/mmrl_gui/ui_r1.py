@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from mmrl import Case
-from mmrl.parse import MAX_LENGTH, first, thinks_then_answers
+from mmrl.api.verifiers.parse import MAX_LENGTH, first, thinks_then_answers
 from mmrl_gui.frames import numbers_of
 
 _QUOTED = re.compile(r"'action':\s*'(\w+)'")

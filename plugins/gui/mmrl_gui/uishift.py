@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mmrl import Case
-from mmrl.parse import MAX_LENGTH, first
+from mmrl.api.verifiers.parse import MAX_LENGTH, first
 from mmrl_gui.frames import Numbers, numbers_of
 
 _ARGUMENT = {"scroll": "direction", "open_app": "app_name", "input_text": "text"}

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from mmrl import Case, Score
-from mmrl.parse import fenced
-from mmrl.screens import Action, Box
+from mmrl.api.simulators.screens import Action, Box
+from mmrl.api.verifiers.parse import fenced
 from mmrl_gui import geometry, reading
 from mmrl_gui.actions import NoAction, of_data, read
 from mmrl_gui.frames import Numbers, numbers_of

@@ -16,8 +16,9 @@ from mmrl_gui.actions import SAME, NoAction, as_data, key_of, listed, of_data, r
 from mmrl_gui.asking import _BRIEF, _JSON, language
 from mmrl_gui.frames import Numbers, numbers_for
 
-from mmrl import Eyes, Frame, parse
-from mmrl.screens import DIRECTIONS, KINDS, Action, Element
+from mmrl import Eyes, Frame
+from mmrl.api.simulators.screens import DIRECTIONS, KINDS, Action, Element
+from mmrl.api.verifiers import parse
 
 ELEMENTS = [Element(box=(0, 0, 10, 10), role="button", text="Save"), Element(box=(10, 20, 30, 40), role="link", icon=True)]
 CLICK = Action(kind="click", at=(12, 40))

@@ -11,9 +11,10 @@ from mmrl_gui.data_task import GroundingData
 from mmrl_gui.marks import SAID, marked
 from PIL import Image
 
-from mmrl import Case, Eyes, Frame, UserError, plugins
+from mmrl import Case, Eyes, Frame, UserError
 from mmrl.algorithms.signals import weight_of
-from mmrl.screens import Action
+from mmrl.api.simulators.screens import Action
+from mmrl.registry import plugins
 from mmrl.testing import check_task, check_verifier
 
 SIZE = (120, 90)

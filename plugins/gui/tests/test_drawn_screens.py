@@ -23,8 +23,8 @@ from PIL import Image
 from processes import gone
 
 from mmrl import Case, Eyes, UserError, WorldLost
-from mmrl.screens import Action, Element, Shown
-from mmrl.types import Frame
+from mmrl.api.frames import Frame
+from mmrl.api.simulators.screens import Action, Element, Shown
 
 ROLES = {"button": "button", "a": "link", "input": "textbox"}
 
@@ -651,7 +651,7 @@ def test_tasks_are_the_same_again_with_a_browser(chromium):
 
 def told_apart(drawn):
     """Click on every thing of a page, each on the page anew. (clicks that show, groups of things whose clicks show the same)."""
-    from mmrl.screens import screens_of
+    from mmrl.api.services import screens_of
 
     screens = screens_of("browser/html", {"size": list(drawn.look.size)})
     screen = screens.open(elements=True)

@@ -7,7 +7,7 @@ from mmrl_gui.episodes import APART, Episodes
 from PIL import Image
 
 from mmrl import Eyes, Frame, NoGold, Reply, UserError, WorldLost
-from mmrl.screens import Action, Element, Shown
+from mmrl.api.simulators.screens import Action, Element, Shown
 
 
 class FakeScreen:
@@ -183,8 +183,8 @@ def test_a_place_off_the_screen_is_told_in_the_numbers_of_the_model(screens, gri
 
 
 def test_every_option_has_its_own_text():
-    from mmrl import plugins
-    from mmrl.cli.options import options_of
+    from mmrl.registry import plugins
+    from mmrl.ui.cli.options import options_of
 
     options = options_of("tasks", plugins.registry().get("tasks", "gui/episodes"), Episodes)
     found = {option.name: option.meaning for option in options}
@@ -233,7 +233,7 @@ def test_recorded_episodes_are_shown_again(screens, tmp_path):
     world = task.world(prompts[1])
     reply = world.step("whatever")
     assert task.gold(prompts[1]) == "click 25 25" and world.gold_turn() == "click 75 25"
-    from mmrl.media import load_image
+    from mmrl.api.media.images import load_image
 
     assert load_image(reply.messages[0]["content"][0]["image"]).getpixel((0, 0)) == (100, 50, 0)
     assert world.step(world.gold_turn()).terminated
@@ -385,8 +385,8 @@ def test_options_that_cant_be(screens, options, why):
     ],
 )
 def test_an_option_of_another_kind_is_refused_in_one_line(id, options, why):
-    from mmrl import plugins
-    from mmrl.targets import PluginError
+    from mmrl.api.errors import PluginError
+    from mmrl.registry import plugins
 
     with pytest.raises(UserError, match=rf"^task '{id}': {why}") as found:
         plugins.registry().make_task(id, options)
@@ -395,7 +395,7 @@ def test_an_option_of_another_kind_is_refused_in_one_line(id, options, why):
 
 def drawn(task, prompt, *completions):
     """The strip of an episode."""
-    from mmrl.types import Rollout, Status, Turn
+    from mmrl.api.types import Rollout, Status, Turn
 
     messages = [(), *(tuple(reply.messages) for reply in play(task, prompt, *completions)[:-1])]
     turns = tuple(

@@ -12,7 +12,7 @@ from mmrl_gui.listing import kept, named, spot_of, words
 from PIL import Image
 
 from mmrl import Frame, UserError, WorldLost
-from mmrl.screens import Action, Element, Shown
+from mmrl.api.simulators.screens import Action, Element, Shown
 
 NUMBERS = Numbers(frame=Frame.PIXELS, image=(100, 100))
 

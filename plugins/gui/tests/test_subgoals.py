@@ -8,7 +8,8 @@ import torch
 from mmrl_gui.subgoals import MOST, Subgoals, first_reached, subgoals
 from PIL import Image
 
-from mmrl import Case, Prompt, Rollout, Status, Turn, UserError, plugins, user
+from mmrl import Case, Prompt, Rollout, Status, Turn, UserError, user
+from mmrl.registry import plugins
 
 TINY = "tiny:qwen3_vl:hidden=32,layers=1"
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from mmrl_gui import verifiers
 
 from mmrl import Case, Frame
-from mmrl.screens import Action
+from mmrl.api.simulators.screens import Action
 
 BOX = [40, 30, 80, 50]
 SIZE = ((400, 300),)

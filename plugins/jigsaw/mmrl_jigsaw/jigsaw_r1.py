@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmrl import Case
-from mmrl.media import to_frame
-from mmrl.parse import first
-from mmrl.types import Frame
+from mmrl.api.frames import Frame, to_frame
+from mmrl.api.verifiers.parse import first
 
 _ANSWER_AFTER_THOUGHT = re.compile(r"</think>\s*<answer>")
 _BOX = re.compile(r"(?<!\d)(\d++),\s*+(\d++),\s*+(\d++),\s*+(\d+)")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from mmrl import Case, Mark, Prompt, Task, UserError, user
-from mmrl.marks import Of
-from mmrl.pictures import Folder, Photographs, Source, chance
-from mmrl.tasks import Prompts, known_split, of_kind, one_of, whole
+from mmrl.api.tasks.marks import Of
+from mmrl.api.tasks.options import Prompts, known_split, of_kind, one_of, whole
+from mmrl.api.tasks.pictures import Folder, Photographs, Source, chance
 from mmrl_jigsaw import puzzle, verifiers, words
 from mmrl_jigsaw.puzzle import Size
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from mmrl import Case, Score
-from mmrl.parse import only_answer
-from mmrl.tasks import one_of
+from mmrl.api.tasks.options import one_of
+from mmrl.api.verifiers.parse import only_answer
 
 LONGEST = 4000
 """Characters of an answer that is read; the longest right one, of 400 patches, is half of it."""

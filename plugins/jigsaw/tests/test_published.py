@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from mmrl_jigsaw import jigsaw_r1, ssl4rl
 
-from mmrl import Case, plugins
+from mmrl import Case
+from mmrl.registry import plugins
 
 TABLE = Path(__file__).parents[3] / "tests" / "golden" / "rewards.jsonl"
 ROWS = {"grid": 27, "grid-format": 27, "pair": 23, "letter-format": 23, "digit": 17, "digit-format": 17}

@@ -13,12 +13,13 @@ from mmrl_jigsaw.puzzle import Size
 from mmrl_jigsaw.task import Full, Pair, Single
 from PIL import Image
 
-from mmrl import Case, UserError, plugins
-from mmrl.cli import main
-from mmrl.media import load_image
+from mmrl import Case, UserError
+from mmrl.api.media.images import load_image
+from mmrl.registry import plugins
 from mmrl.testing import check_plugin
 from mmrl.testing.other_process import rows_elsewhere
 from mmrl.testing.sample import fingerprint, take
+from mmrl.ui.cli import main
 
 SIZES = st.builds(Size, st.integers(1, 4), st.integers(1, 4)).filter(lambda size: size.patches > 1)
 

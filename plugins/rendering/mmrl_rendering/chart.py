@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
-from mmrl.parse import json_in, only_answer
+from mmrl.api.verifiers.parse import json_in, only_answer
 from mmrl_rendering.svg import Refused
 
 KEYS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PIL import Image
 
-from mmrl.tasks import one_of
+from mmrl.api.tasks.options import one_of
 from mmrl_rendering import chart, html, shapes, svg
 from mmrl_rendering.svg import Refused
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from PIL import Image
 
 from mmrl import UserError
-from mmrl.media import load_image
-from mmrl.parse import fenced
+from mmrl.api.media.images import load_image
+from mmrl.api.verifiers.parse import fenced
 from mmrl_rendering.svg import Refused
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")

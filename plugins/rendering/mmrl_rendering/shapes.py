@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmrl.parse import only_answer
+from mmrl.api.verifiers.parse import only_answer
 from mmrl_rendering.svg import Refused
 
 COLOURS = ("red", "blue", "green", "orange", "purple", "black", "gold", "teal", "pink", "grey")

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mmrl import Prompt, Task, UserError, user
-from mmrl.media import load_image
-from mmrl.pictures import SHARES, chance, rank, split_of
-from mmrl.rows import Items, Rows, beside, brief, read_rows
-from mmrl.tasks import Prompts, known_split, of_kind, one_of, whole
+from mmrl.api.errors import brief
+from mmrl.api.media.images import load_image
+from mmrl.api.tasks.options import Prompts, known_split, of_kind, one_of, whole
+from mmrl.api.tasks.pictures import SHARES, chance, rank, split_of
+from mmrl.api.tasks.rows import Items, Rows, beside, read_rows
 from mmrl_rendering import chart, random_pictures, shapes, svg
 from mmrl_rendering.code import CHART_SIZE, known, render, source
 from mmrl_rendering.compare import rendered

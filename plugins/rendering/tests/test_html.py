@@ -8,8 +8,9 @@ from mmrl_rendering import html
 from mmrl_rendering.html import Refused
 from mmrl_rendering.task import Pages
 
-from mmrl import Case, UserError, plugins
+from mmrl import Case, UserError
 from mmrl.judge import Judge
+from mmrl.registry import plugins
 from mmrl.testing import check_task
 
 PAGE = '<html><body style="margin:0;background:gold"><div style="background:navy;height:40px;width:60px"></div></body></html>'

@@ -7,7 +7,8 @@ import pytest
 from mmrl_rendering.task import Charts, Svg
 from PIL import ImageChops
 
-from mmrl import UserError, plugins
+from mmrl import UserError
+from mmrl.registry import plugins
 from mmrl.testing import check_task
 
 KINDS = {"svg": Svg(turns=3), "short": Svg(code="short", turns=3), "chart": Charts(turns=3)}

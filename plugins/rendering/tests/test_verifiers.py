@@ -12,7 +12,8 @@ from mmrl_rendering.svg import Refused
 from mmrl_rendering.task import Charts, Svg
 from PIL import Image
 
-from mmrl import Case, plugins
+from mmrl import Case
+from mmrl.registry import plugins
 
 SVG = (
     '<svg viewBox="0 0 100 100"><rect x="10" y="20" width="40" height="40" fill="red"/>'

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmrl import UserError
-from mmrl.rows import brief, read_rows
+from mmrl.api.errors import brief
+from mmrl.api.tasks.rows import read_rows
 
 if TYPE_CHECKING:
     import numpy

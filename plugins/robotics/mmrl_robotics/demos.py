@@ -8,8 +8,8 @@ from itertools import accumulate
 from typing import Any, Literal
 
 from mmrl import Prompt, UserError
-from mmrl.simulation import Demonstration
-from mmrl.tasks import Prompts, known_split, of_kind, one_of, whole
+from mmrl.api.simulators.types import Demonstration
+from mmrl.api.tasks.options import Prompts, known_split, of_kind, one_of, whole
 from mmrl_robotics.lerobot import DataSet
 from mmrl_robotics.task import Episodes
 

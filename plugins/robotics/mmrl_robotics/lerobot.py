@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from mmrl import UserError
-from mmrl.rows import brief
+from mmrl.api.errors import brief
 from mmrl_robotics import columns
 from mmrl_robotics.pictures import Pictures
 

@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from mmrl import Case, Score, UserError, user
-from mmrl.models import check_vision_language, device_of, vision_language
-from mmrl.tasks import whole
+from mmrl.api.services import check_vision_language, device_of, vision_language
+from mmrl.api.tasks.options import whole
 
 DONE = (
     "This is how a robot left its task. Its instruction was: {instruction}. Has the robot done what the instruction says? "

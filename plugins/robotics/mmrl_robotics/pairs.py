@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from mmrl import Prompt, Task, UserError, user
-from mmrl.experts import ExpertEpisodes
-from mmrl.tasks import Prompts, known_split, of_kind, whole
+from mmrl.api.services import expert_episodes
+from mmrl.api.tasks.options import Prompts, known_split, of_kind, whole
 from mmrl_robotics.looking import PAIR
 
 SOURCES = {"train": "demo", "test": "test"}
@@ -71,7 +71,7 @@ class ProgressPairs(Task):
 
     def _played(self, split: str) -> list[Episode]:
         if split not in self._episodes:
-            played = ExpertEpisodes(self.task, self.options, self.counts[split], split=SOURCES[split])
+            played = expert_episodes(self.task, self.options, self.counts[split], split=SOURCES[split])
             try:
                 found = [self._kept(track) for track, outcome in played.tracks() if outcome["success"]]
             finally:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from mmrl import UserError
-from mmrl.media import load_image
-from mmrl.rows import brief
+from mmrl.api.errors import brief
+from mmrl.api.media.images import load_image
 
 TOLERANCE_S = 1e-4
 """How far a frame's time may be from the time of its step; LeRobot's own default."""

@@ -19,7 +19,7 @@ from typing import Any
 import numpy
 
 from mmrl import UserError
-from mmrl.simulation import ActionSpec, Demonstration
+from mmrl.api.simulators.types import ActionSpec, Demonstration
 
 CHUNK = 1000
 """Episodes in a folder of files."""
@@ -225,11 +225,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _recorded(given: argparse.Namespace) -> str:
     """Plays and writes; what to say of it."""
-    from mmrl.experts import ExpertEpisodes
+    from mmrl.api.services import expert_episodes
 
     if given.n < 1:
         raise UserError(f"-n {given.n}: write at least one episode")
-    played = ExpertEpisodes(given.task, dict(_option(text) for text in given.set), given.n, split=given.split)
+    played = expert_episodes(given.task, dict(_option(text) for text in given.set), given.n, split=given.split)
     solved: list[float] = []
 
     def shown() -> Iterator[Demonstration]:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from mmrl import Prompt, Task, UserError
-from mmrl.simulation import Simulation
-from mmrl.tasks import Prompts, known_split, of_kind, one_of, whole
+from mmrl.api.simulators.types import Simulation
+from mmrl.api.tasks.options import Prompts, known_split, of_kind, one_of, whole
 
 APART = 100_000_000
 """Seeds of different splits are so far from each other."""
@@ -42,7 +42,7 @@ class Episodes(Task):
         **options: Any,
     ) -> None:
         """simulator: its id. variant: a change of the world, in every split but `demo`. demos, starts, held_out: episodes of the
-        splits. stages, reward, difference, until_success, deadline, max_steps: see `mmrl.simulation.Simulation`. options: the
+        splits. stages, reward, difference, until_success, deadline, max_steps: see `mmrl.api.simulators.types.Simulation`. options: the
         simulator's own. With reward = "stages" the difference is paid unless it is False."""
         for name, value in (("demos", demos), ("starts", starts), ("held_out", held_out)):
             whole(name, value, 1, APART)

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import torch
 
 from mmrl import Case, Score, UserError
-from mmrl.models import check_contrastive, contrastive, device_of
-from mmrl.tasks import whole
+from mmrl.api.services import check_contrastive, contrastive, device_of
+from mmrl.api.tasks.options import whole
 from mmrl_robotics.looking import check_cameras, formatted, instruction, pictures
 
 

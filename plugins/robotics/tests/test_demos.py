@@ -16,11 +16,12 @@ import torch
 from mmrl_robotics import mmrl_tasks, record
 from mmrl_robotics.demos import Demos
 
-from mmrl import UserError, plugins
-from mmrl.collect.demonstrations import demonstrated
-from mmrl.collect.starts import starts
-from mmrl.experts import ExpertEpisodes
-from mmrl.simulation import Demonstration
+from mmrl import UserError
+from mmrl.api.services import expert_episodes
+from mmrl.api.simulators.types import Demonstration
+from mmrl.registry import plugins
+from mmrl.rollout.simulators.demonstrations import demonstrated
+from mmrl.rollout.simulators.starts import starts
 from mmrl.testing import check_task
 
 OPTIONS = {"dims": 4, "size": 32, "cameras": ["front", "wrist"]}
@@ -30,7 +31,7 @@ COUNT = 5
 @pytest.fixture(scope="module")
 def played():
     """(the expert's episodes, what an action is)."""
-    episodes = ExpertEpisodes("robotics/pick", OPTIONS, COUNT, environments=2)
+    episodes = expert_episodes("robotics/pick", OPTIONS, COUNT, environments=2)
     shown = [demonstration for demonstration, _ in episodes]
     episodes.close()
     return shown, episodes.action

@@ -12,9 +12,10 @@ import torch
 from mmrl_robotics.looking import Judge, Progress, moments_of, spread
 from mmrl_robotics.vlm_rm import Closeness, closeness
 
-from mmrl import Case, Prompt, Rollout, Status, UserError, plugins
-from mmrl.models import contrastive, vision_language
-from mmrl.simulation import Track
+from mmrl import Case, Prompt, Rollout, Status, UserError
+from mmrl.api.simulators.types import Track
+from mmrl.judge.models import contrastive, vision_language
+from mmrl.registry import plugins
 
 TINY = "tiny:qwen3_vl:hidden=32,layers=1"
 

@@ -12,7 +12,7 @@ from mmrl_robotics.pairs import ProgressPairs
 from mmrl_robotics.verifiers import percent
 
 from mmrl import Case, Rollout, Status, UserError
-from mmrl.experts import ExpertEpisodes
+from mmrl.api.services import expert_episodes
 
 SMALL = {"dims": 4, "size": 32, "episodes": 6, "held_out": 3, "pairs": 40}
 
@@ -29,7 +29,7 @@ def moment(picture, frames):
 
 def test_the_answer_is_how_far_the_pictures_are_apart(task):
     """Against the episodes as the expert plays them."""
-    played = ExpertEpisodes("robotics/pick", {"dims": 4, "size": 32}, 6)
+    played = expert_episodes("robotics/pick", {"dims": 4, "size": 32}, 6)
     shown = [track for track, outcome in played.tracks() if outcome["success"]]
     played.close()
     prompts = task.prompts("train", 0)
@@ -58,7 +58,7 @@ def test_the_same_pairs_every_time_and_none_in_two_splits(task):
 
 def test_a_critic_that_learned_the_answers_pays_an_experts_way_one_in_all(task, monkeypatch):
     """It is asked the very same by the verifier: it looks the answer up."""
-    (first, *_), played = task.prompts("train", 0), ExpertEpisodes("robotics/pick", {"dims": 4, "size": 32}, 1)
+    (first, *_), played = task.prompts("train", 0), expert_episodes("robotics/pick", {"dims": 4, "size": 32}, 1)
     ((track, _),) = played.tracks()
     played.close()
     frames = track.images["front"].numpy()

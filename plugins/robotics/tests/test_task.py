@@ -9,7 +9,7 @@ from mmrl_robotics.task import CALLS, Episodes
 from mmrl_robotics.verifiers import at_end, quick, success
 
 from mmrl import Case, UserError
-from mmrl.simulation import potential
+from mmrl.api.simulators.types import potential
 
 GOLDEN = Path(__file__).parents[4] / "shared" / "golden" / "algorithms.jsonl"
 

@@ -6,7 +6,7 @@ Guo et al. 2025, "SSL4RL: Revisiting Self-supervised Learning as Intrinsic Rewar
 from __future__ import annotations
 
 from mmrl import Case
-from mmrl.parse import first
+from mmrl.api.verifiers.parse import first
 
 MARKER = "assistant\n"
 

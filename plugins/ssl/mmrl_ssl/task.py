@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from mmrl import Case, Mark, Prompt, Task, UserError, marks, user
-from mmrl.marks import Of
-from mmrl.pictures import Folder, Photographs, Source, chance
-from mmrl.tasks import Prompts, known_split, of_kind, one_of, whole
+from mmrl import Case, Mark, Prompt, Task, UserError, user
+from mmrl.api.tasks import marks
+from mmrl.api.tasks.marks import Of
+from mmrl.api.tasks.options import Prompts, known_split, of_kind, one_of, whole
+from mmrl.api.tasks.pictures import Folder, Photographs, Source, chance
 from mmrl_ssl import verifiers, words
 from mmrl_ssl.augment import STRENGTHS, recoloured, view
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from mmrl import Case, Score
-from mmrl.parse import only_answer
+from mmrl.api.verifiers.parse import only_answer
 
 LONGEST = 200
 """Characters of an answer that is read; every right one is shorter."""

@@ -13,9 +13,10 @@ from mmrl_ssl.augment import STRENGTHS, recoloured, view
 from mmrl_ssl.task import QUADRANTS, UPRIGHT, Contrastive, Masked, Position, Rotation, turned
 from PIL import Image, ImageDraw
 
-from mmrl import Case, UserError, plugins
-from mmrl.cli import main
+from mmrl import Case, UserError
+from mmrl.registry import plugins
 from mmrl.testing import check_plugin
+from mmrl.ui.cli import main
 
 EVERY = (Rotation, Contrastive, Position, Masked)
 

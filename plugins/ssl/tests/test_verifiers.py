@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from mmrl_ssl import ssl4rl
 from mmrl_ssl.verifiers import angle, exact
 
-from mmrl import Case, plugins
+from mmrl import Case
+from mmrl.registry import plugins
 
 TABLE = Path(__file__).parents[3] / "tests" / "golden" / "rewards.jsonl"
 ROWS = {"ssl/rotation@ssl4rl": 18, "ssl/contrastive@ssl4rl": 17, "ssl/position@ssl4rl": 18}

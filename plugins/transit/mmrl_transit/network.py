@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from mmrl.parse import nfc
+from mmrl.api.verifiers.parse import nfc
 
 Lines = Mapping[str, Sequence[str]]
 """Line -> its stations, in order."""

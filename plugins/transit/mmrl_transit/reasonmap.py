@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from mmrl import Prompt, Task, UserError, user
-from mmrl.pictures import SHARES, split_of
-from mmrl.rows import Items, beside, brief, read_rows
-from mmrl.tasks import known_split, of_kind, one_of
+from mmrl.api.errors import brief
+from mmrl.api.tasks.options import known_split, of_kind, one_of
+from mmrl.api.tasks.pictures import SHARES, split_of
+from mmrl.api.tasks.rows import Items, beside, read_rows
 from mmrl_transit.network import Lines, best_route, cost, fold
 from mmrl_transit.task import STYLES, asked, sections, thought, trip
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from mmrl import Prompt, Task, UserError, user
-from mmrl.pictures import chance
-from mmrl.tasks import Prompts, known_split, of_kind, one_of, whole
+from mmrl.api.tasks.options import Prompts, known_split, of_kind, one_of, whole
+from mmrl.api.tasks.pictures import chance
 from mmrl_transit import draw
 from mmrl_transit.network import Lines, Ride, best_route, cost
 from mmrl_transit.questions import KINDS, Question, ask, trips

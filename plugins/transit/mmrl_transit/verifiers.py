@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from mmrl import Case, Score
-from mmrl.parse import number, only_answer
+from mmrl.api.verifiers.parse import number, only_answer
 from mmrl_transit.network import Lines, Ride, best_route, cost, fold
 
 MAX_ANSWER = 2_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mmrl import Case, Score
-from mmrl.tasks import one_of
+from mmrl.api.tasks.options import one_of
 from mmrl_video import answers
 
 BY_KIND: dict[str, Callable[[Case], Score]] = {

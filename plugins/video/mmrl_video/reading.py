@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmrl import Case
-from mmrl.parse import MAX_DEPTH, MAX_LENGTH, NUMBER, depth, fenced, nfc, number, numbers, only_answer
+from mmrl.api.verifiers.parse import MAX_DEPTH, MAX_LENGTH, NUMBER, depth, fenced, nfc, number, numbers, only_answer
 from mmrl_video.spans import Span
 
 LONGEST = 2_000

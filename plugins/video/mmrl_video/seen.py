@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mmrl import Case, Mark, Prompt
-from mmrl.clips import Footage, glimpse
-from mmrl.marks import Of
-from mmrl.parse import first
-from mmrl.strips import SAID, TRUE, strip
+from mmrl.api.media.clips import Footage
+from mmrl.api.media.decoding import glimpse
+from mmrl.api.media.strips import SAID, TRUE, strip
+from mmrl.api.tasks.marks import Of
+from mmrl.api.verifiers.parse import first
 from mmrl_video import reading, spans, tracks
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import json
 import re
 
 from mmrl import Case
-from mmrl.parse import MAX_LENGTH, first
+from mmrl.api.verifiers.parse import MAX_LENGTH, first
 from mmrl_video.spans import hull_iou
 
 _TIMES = re.compile(r'</think>\s*<answer>\s*\{\s*"start_time"\s*:\s*"[\d.]+"\s*,\s*"end_time"\s*:\s*"[\d.]+"\s*\}\s*</answer>')

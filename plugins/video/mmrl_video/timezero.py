@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from mmrl import Case
-from mmrl.parse import last, thinks_then_answers
+from mmrl.api.verifiers.parse import last, thinks_then_answers
 from mmrl_video.spans import Span, hull_iou
 
 _SECOND = re.compile(r" (?:to|and) (\d+\.?\d*)", re.IGNORECASE)

@@ -13,8 +13,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from mmrl import Case
-from mmrl.media import to_frame
-from mmrl.types import Frame
+from mmrl.api.frames import Frame, to_frame
 from mmrl_video.reading import only_json, seconds
 
 Box = tuple[float, float, float, float]

@@ -11,8 +11,8 @@ from itertools import combinations
 from typing import Any, Literal
 
 from mmrl import Case, Score
-from mmrl.parse import only_answer
-from mmrl.tasks import one_of
+from mmrl.api.tasks.options import one_of
+from mmrl.api.verifiers.parse import only_answer
 from mmrl_video import reading, spans, tracks
 from mmrl_video.answers import accepted, picked
 from mmrl_video.spans import Span

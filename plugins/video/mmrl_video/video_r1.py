@@ -7,7 +7,7 @@ is that of the batch's first row for the whole batch.
 from __future__ import annotations
 
 from mmrl import Case
-from mmrl.parse import MAX_LENGTH, first, thinks_then_answers
+from mmrl.api.verifiers.parse import MAX_LENGTH, first, thinks_then_answers
 from mmrl_video.rouge import mean_rouge
 from mmrl_video.words import rightness
 

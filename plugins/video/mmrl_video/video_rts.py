@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 
-from mmrl import Case, mathematics
-from mmrl.parse import first
+from mmrl import Case
+from mmrl.api.verifiers import mathematics
+from mmrl.api.verifiers.parse import first
 
 _PHRASES = (re.compile("final answer", re.IGNORECASE), re.compile("correct answer", re.IGNORECASE))
 _COLON = re.compile(r":\s*([A-Za-z])", re.IGNORECASE)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmrl import Case
-from mmrl.parse import first, literal, thinks_then_answers
+from mmrl.api.verifiers.parse import first, literal, thinks_then_answers
 from mmrl_video import spans
 from mmrl_video.timezero import times
 

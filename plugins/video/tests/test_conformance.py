@@ -3,7 +3,8 @@
 import pytest
 from mmrl_video import reading, spans, verifiers
 
-from mmrl import Prompt, Task, plugins, user
+from mmrl import Prompt, Task, user
+from mmrl.registry import plugins
 from mmrl.testing import check_verifier
 
 TIMES = [[i / 2, i / 2 + 1 + i % 3] for i in range(12)]

@@ -18,8 +18,8 @@ from mmrl_video.data.tracking import TrackingData
 from mmrl_video.drawn.films import encode
 
 from mmrl import Case, UserError
-from mmrl.clips import frames_of
-from mmrl.strips import SAID, TRUE
+from mmrl.api.media.decoding import frames_of
+from mmrl.api.media.strips import SAID, TRUE
 
 ALL = {"test": 1}
 CLIPS = [f"c{number}" for number in range(8)]

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mmrl import Case, UserError, plugins
+from mmrl import Case, UserError
+from mmrl.registry import plugins
 from mmrl.testing.kit import check_task
 
 SAMPLES = Path(__file__).parents[3] / "assets" / "samples" / "video"

@@ -19,9 +19,9 @@ from mmrl_video.drawn.shapes import COLOURS
 from mmrl_video.drawn.temporal import Grounding
 from mmrl_video.drawn.tracking import Tracking
 
-from mmrl import Case, Eyes, Frame, UserError, plugins
-from mmrl.clips import frames_of
-from mmrl.decoding import probe
+from mmrl import Case, Eyes, Frame, UserError
+from mmrl.api.media.decoding import frames_of, probe
+from mmrl.registry import plugins
 from mmrl.testing import check_task
 
 IDS = {

@@ -16,9 +16,10 @@ from mmrl_video.pretext.jigsaw import Jigsaw
 from mmrl_video.pretext.task import Pretext
 from PIL import Image
 
-from mmrl import Case, UserError, plugins
-from mmrl.clips import frames_of
-from mmrl.pictures import chance
+from mmrl import Case, UserError
+from mmrl.api.media.decoding import frames_of
+from mmrl.api.tasks.pictures import chance
+from mmrl.registry import plugins
 
 ALL = (Anomaly, Counting, Jigsaw)
 TEMPORAL = ("slow", "fast", "shuffle", "stutter")

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from mmrl_video import answers, metrics, reading, spans, tracks, verifiers, words
 from mmrl_video.stems import stem
 
-from mmrl import Case, Frame, Score, plugins
+from mmrl import Case, Frame, Score
+from mmrl.registry import plugins
 
 
 def score(verify, completion, answer, meta=None, **options):

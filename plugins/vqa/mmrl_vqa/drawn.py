@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mmrl import Prompt, Task, UserError, user
-from mmrl.pictures import chance, rank, split_of
-from mmrl.tasks import Prompts, known_split, one_of, whole
+from mmrl.api.tasks.options import Prompts, known_split, one_of, whole
+from mmrl.api.tasks.pictures import chance, rank, split_of
 from mmrl_vqa import cards, generalpoints, points24
 from mmrl_vqa.asking import STYLES, ask, some_of, written
 from mmrl_vqa.questions import Question, choose, compare

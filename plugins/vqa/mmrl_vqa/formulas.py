@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from mmrl import mathematics
+from mmrl.api.verifiers import mathematics
 
 MAX_FORMULA = 300
 """Characters of a formula that ours compares."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmrl import Case, Score
-from mmrl.parse import MAX_LENGTH
+from mmrl.api.verifiers.parse import MAX_LENGTH
 from mmrl_vqa.arithmetic import DividesByZero, Illegal, evaluate, tokens_of
 from mmrl_vqa.points24 import TARGET, points
 

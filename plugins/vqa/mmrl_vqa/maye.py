@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from mmrl import Case, Score
-from mmrl.parse import MAX_LENGTH
+from mmrl.api.verifiers.parse import MAX_LENGTH
 from mmrl_vqa.verifiers import answer
 
 WORDS = (

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Literal, NamedTuple
 
 from mmrl import Case, Score, UserError
-from mmrl.parse import json_in
+from mmrl.api.verifiers.parse import json_in
 from mmrl_vqa.arithmetic import MAX_LENGTH, Illegal, evaluate
 from mmrl_vqa.verifiers import given
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from mmrl import Case, Score, mathematics
-from mmrl.parse import first
+from mmrl import Case, Score
+from mmrl.api.verifiers import mathematics
+from mmrl.api.verifiers.parse import first
 
 PREFIXES = (
     *("The best answer is", "The correct answer is", "The answer is", "The answer: ", "Answer: "),

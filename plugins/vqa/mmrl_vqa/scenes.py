@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from mmrl.pictures import PHOTOGRAPHS, crop
+from mmrl.api.tasks.pictures import PHOTOGRAPHS, crop
 
 if TYPE_CHECKING:
     from PIL.Image import Image

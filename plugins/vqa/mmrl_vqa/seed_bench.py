@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from mmrl import Case, mathematics
-from mmrl.parse import first
+from mmrl import Case
+from mmrl.api.verifiers import mathematics
+from mmrl.api.verifiers.parse import first
 
 
 def letter(case: Case) -> float:

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from mmrl import Prompt, Task, UserError, user
-from mmrl.media import load_image
-from mmrl.pictures import chance, rank, split_of
-from mmrl.rows import Items, Rows, beside, brief, read_rows
-from mmrl.tasks import known_split, of_kind, one_of
+from mmrl.api.errors import brief
+from mmrl.api.media.images import load_image
+from mmrl.api.tasks.options import known_split, of_kind, one_of
+from mmrl.api.tasks.pictures import chance, rank, split_of
+from mmrl.api.tasks.rows import Items, Rows, beside, read_rows
 from mmrl_vqa.asking import STYLES, ask, letter_of, written
 from mmrl_vqa.verifiers import KINDS, letter, normalise, said, value
 

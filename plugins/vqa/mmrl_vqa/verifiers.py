@@ -11,8 +11,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mmrl import Case, Score, mathematics
-from mmrl.parse import NUMBER, nfc, number, numbers, only_answer
+from mmrl import Case, Score
+from mmrl.api.verifiers import mathematics
+from mmrl.api.verifiers.parse import NUMBER, nfc, number, numbers, only_answer
 from mmrl_vqa.formulas import formula
 
 KINDS = ("choice", "number", "math", "yes-no", "text")

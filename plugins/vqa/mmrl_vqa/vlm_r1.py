@@ -15,8 +15,9 @@ from typing import Any
 
 import Levenshtein
 
-from mmrl import Case, mathematics
-from mmrl.parse import first, first_on_a_line, last, thinks_then_answers
+from mmrl import Case
+from mmrl.api.verifiers import mathematics
+from mmrl.api.verifiers.parse import first, first_on_a_line, last, thinks_then_answers
 
 WORDS = 6
 """Words of a run that `repetition` counts in prose."""

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mmrl import Case, Score, plugins
-from mmrl.config import load_config
-from mmrl.run import task_weights
-from mmrl.start import check_config
+from mmrl import Case, Score
+from mmrl.config.load import load_config
+from mmrl.judge.rewards import task_weights
+from mmrl.registry import plugins
+from mmrl.train.start import check_config
 
 PATH = Path(__file__).parents[3] / "docs" / "vqa.md"
 PAGE = PATH.read_text() if PATH.exists() else ""

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from mmrl_vqa import r1_reward, seed_bench, vlm_r1
 
-from mmrl import Case, Score, plugins
-from mmrl.types import Prompt, Rollout, Status, Turn
+from mmrl import Case, Score
+from mmrl.api.types import Prompt, Rollout, Status, Turn
+from mmrl.registry import plugins
 
 VERIFIERS = {
     **{"answer": vlm_r1.answer, "choice": vlm_r1.choice, "yes-no": vlm_r1.yes_no, "match": vlm_r1.match, "form": vlm_r1.form},

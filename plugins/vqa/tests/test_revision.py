@@ -5,7 +5,8 @@ from mmrl_vqa.drawn import Points24
 from mmrl_vqa.maye import WORDS, reflection
 from mmrl_vqa.points24 import verdict
 
-from mmrl import Case, UserError, plugins
+from mmrl import Case, UserError
+from mmrl.registry import plugins
 from mmrl.testing import check_task
 
 

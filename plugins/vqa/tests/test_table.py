@@ -8,7 +8,8 @@ import pytest
 from mmrl_vqa.table import Table
 from PIL import Image
 
-from mmrl import Case, UserError, plugins
+from mmrl import Case, UserError
+from mmrl.registry import plugins
 
 
 def picture(folder, name="a.png", colour=(200, 30, 30)):

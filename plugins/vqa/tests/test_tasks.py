@@ -13,8 +13,9 @@ from mmrl_vqa.questions import SINGLE
 from mmrl_vqa.scenes import COLOURS, SHAPES, Thing, picture
 from PIL import ImageChops
 
-from mmrl import Case, UserError, plugins
-from mmrl.pictures import chance
+from mmrl import Case, UserError
+from mmrl.api.tasks.pictures import chance
+from mmrl.registry import plugins
 from mmrl.testing import check_plugin
 
 

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mmrl_vqa import verifiers
 
-from mmrl import Case, Score, mathematics
+from mmrl import Case, Score
+from mmrl.api.verifiers import mathematics
 
 MARGIN = 0.0
 """An attack may score no more than an honest wrong answer plus this."""

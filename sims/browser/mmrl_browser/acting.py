@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from mmrl.screens import Action, Point
+from mmrl.api.simulators.screens import Action, Point
 from mmrl_browser.page import CLOCK, Page
 
 ACTIONS = frozenset(("click", "double-click", "long-press", "drag", "scroll", "type", "key", "wait", "back", "open"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from mmrl.screens import Action, Element
+from mmrl.api.simulators.screens import Action, Element
 
 Expert = Callable[[str, Sequence[Element], Sequence[Action]], Action | None]
 _QUOTED = re.compile(r'"([^"]*)"')

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from mmrl import UserError, WorldLost
-from mmrl.tasks import suggest
+from mmrl.api.tasks.options import suggest
 from mmrl_browser.acting import ACTIONS
 from mmrl_browser.driver import After, Driver
 from mmrl_browser.page import Page

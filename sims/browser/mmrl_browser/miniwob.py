@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mmrl import UserError, WorldLost
-from mmrl.tasks import suggest
+from mmrl.api.tasks.options import suggest
 from mmrl_browser.acting import ACTIONS
 from mmrl_browser.driver import After, Driver
 from mmrl_browser.experts import EXPERTS, Expert

@@ -9,8 +9,8 @@ from importlib.resources import files
 from typing import Any, Protocol
 
 from mmrl import UserError, WorldLost
-from mmrl.screens import Action, Element, Shown
-from mmrl.tasks import whole
+from mmrl.api.simulators.screens import Action, Element, Shown
+from mmrl.api.tasks.options import whole
 from mmrl_browser.acting import ACTIONS, Refused, perform
 from mmrl_browser.driver import After, Driver, driver
 from mmrl_browser.experts import Expert
@@ -60,7 +60,7 @@ class Pages(Protocol):
 
 
 class Browser:
-    """Implements `mmrl.screens.Screens`; a plugin's target makes one with its pages."""
+    """Implements `mmrl.api.simulators.screens.Screens`; a plugin's target makes one with its pages."""
 
     def __init__(
         self, make: Callable[[Driver], Pages], size: Sequence[int], step_ms: int, window: tuple[int, int] | None = None
@@ -90,7 +90,7 @@ class Browser:
 
 
 class BrowserScreen:
-    """Implements `mmrl.screens.Screen`."""
+    """Implements `mmrl.api.simulators.screens.Screen`."""
 
     def __init__(self, browser: Browser, driver: Driver, elements: bool) -> None:
         self.browser, self.site, self.elements = browser, browser.site, elements
@@ -109,7 +109,7 @@ class BrowserScreen:
         return self._driver.run(self._in_turn(self._act(action)))
 
     def advice(self) -> Action | None:
-        """See `mmrl.screens.Screen.advice`."""
+        """See `mmrl.api.simulators.screens.Screen.advice`."""
         expert = self.site.expert(self._name)
         if expert is None or self._page is None or self._last.terminated:
             return None

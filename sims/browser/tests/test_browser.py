@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from mmrl import UserError, WorldLost
-from mmrl.screens import Action, Screens
+from mmrl.api.simulators.screens import Action, Screens
 
 COUNT = """<body style="margin:0"><button id=b style="position:absolute;left:100px;top:80px;width:80px;height:40px">go</button>
 <p id=out>0</p><input id=i style="position:absolute;left:10px;top:150px">

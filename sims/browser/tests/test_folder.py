@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mmrl import UserError, WorldLost
-from mmrl.screens import Action
+from mmrl.api.simulators.screens import Action
 
 FIRST = "<title>first</title><a href='second.html'>on</a> <button onclick='document.title = \"lost\"'>fail</button>"
 SECOND = "<title>second</title><p>two</p><button onclick='document.title = \"Sent\"'>send</button>"

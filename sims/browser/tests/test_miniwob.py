@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from mmrl import UserError
-from mmrl.screens import Action
+from mmrl.api.simulators.screens import Action
 
 AGREE = (
     *("click-test", "click-test-2", "click-test-transfer", "click-button", "click-button-sequence", "click-dialog"),

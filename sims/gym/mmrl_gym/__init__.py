@@ -1,7 +1,7 @@
 """Gymnasium environments that render, a process for each."""
 
 from mmrl import SimulatorSpec, hookimpl
-from mmrl.simulation import ActionSpec
+from mmrl.api.simulators.types import ActionSpec
 
 ABILITIES = frozenset(("partial-reset", "per-env-seed", "snapshot", "render-cpu"))
 

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import torch
 
 from mmrl import UserError
-from mmrl.asked import check_count
-from mmrl.simulation import ActionSpec
-from mmrl.workers import Workers
-from mmrl.workers.simulator import ProcessSimulator
+from mmrl.api.simulators.checks import check_count
+from mmrl.api.simulators.processes import Workers
+from mmrl.api.simulators.processes.simulator import ProcessSimulator
+from mmrl.api.simulators.types import ActionSpec
 
 
 class Gym(ProcessSimulator):

@@ -5,7 +5,7 @@ import dataclasses
 import mmrl_gym
 import pytest
 
-from mmrl.simulation import ActionSpec
+from mmrl.api.simulators.types import ActionSpec
 from mmrl.testing.simulators import check_simulator
 
 (SPEC, _) = mmrl_gym.mmrl_simulators()

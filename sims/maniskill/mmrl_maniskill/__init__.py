@@ -4,7 +4,7 @@ The same tasks in thousands at once on a GPU (`physx_cuda`) are `maniskill/batch
 """
 
 from mmrl import SimulatorSpec, hookimpl
-from mmrl.simulation import ActionSpec
+from mmrl.api.simulators.types import ActionSpec
 from mmrl_maniskill.tasks import CAMERAS, ENVIRONMENTS
 
 POSE = (0.1, 0.1, 0.1, -0.1, -0.1, -0.1)

@@ -16,8 +16,8 @@ from typing import Any, Literal
 import torch
 
 from mmrl import UserError
-from mmrl.asked import check_states, check_variant, checked_actions, checked_ids, checked_seeds
-from mmrl.simulation import ActionSpec, Observation, Transition
+from mmrl.api.simulators.checks import check_states, check_variant, checked_actions, checked_ids, checked_seeds
+from mmrl.api.simulators.types import ActionSpec, Observation, Transition
 from mmrl_maniskill import world
 from mmrl_maniskill.options import check_options
 from mmrl_maniskill.rendering import choose

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mmrl import UserError
-from mmrl.asked import check_count
+from mmrl.api.simulators.checks import check_count
 
 
 def check_options(what: str, num_envs: int, size: int, cameras: Sequence[str], obs: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mmrl import UserError
-from mmrl.workers import Workers
+from mmrl.api.simulators.processes import Workers
 
 PROBE_S = 120.0
 """Seconds that a device may take for its first pictures; drivers that hang do so for ever."""

@@ -9,9 +9,9 @@ from typing import Literal
 import torch
 
 from mmrl import UserError
-from mmrl.simulation import ActionSpec
-from mmrl.workers import Workers
-from mmrl.workers.simulator import ProcessSimulator
+from mmrl.api.simulators.processes import Workers
+from mmrl.api.simulators.processes.simulator import ProcessSimulator
+from mmrl.api.simulators.types import ActionSpec
 from mmrl_maniskill.options import check_options
 from mmrl_maniskill.rendering import choose
 

@@ -1,4 +1,4 @@
-"""One ManiSkill environment in a worker process, see `mmrl.workers`. It imports nothing of mmrl.
+"""One ManiSkill environment in a worker process, see `mmrl.api.simulators.processes`. It imports nothing of mmrl.
 
 The device that renders is chosen by the parent (`mmrl_maniskill.rendering`), which also sets Vulkan's variables: they must be
 there before sapien is imported.

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # where the plugin isn't ins
 from mmrl_maniskill.simulator import ManiSkill
 
 from mmrl import UserError
-from mmrl.specs import SimulatorSpec
+from mmrl.api.specs import SimulatorSpec
 
 OWN = Path(__file__).parents[3] / ".simulators" / "maniskill"
 """Where `make simulators` puts it: its packages don't go with mmrl's."""

@@ -6,7 +6,7 @@ import mmrl_maniskill
 import pytest
 from mmrl_maniskill.simulator import ManiSkill
 
-from mmrl.specs import SimulatorSpec
+from mmrl.api.specs import SimulatorSpec
 from mmrl.testing.simulators import check_simulator
 
 SPECS = {spec.id.partition("/")[2]: spec for spec in mmrl_maniskill.mmrl_simulators()}

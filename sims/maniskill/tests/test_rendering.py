@@ -6,7 +6,7 @@ import pytest
 from mmrl_maniskill import rendering
 
 from mmrl import UserError
-from mmrl.workers import Workers
+from mmrl.api.simulators.processes import Workers
 
 
 @pytest.fixture(autouse=True)

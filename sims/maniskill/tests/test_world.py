@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mmrl import UserError
-from mmrl.simulation import ActionSpec
+from mmrl.api.simulators.types import ActionSpec
 
 SPECS = {spec.id.partition("/")[2]: spec for spec in mmrl_maniskill.mmrl_simulators()}
 STATES = {"obs": "state", "rendering": "none"}

@@ -1,7 +1,7 @@
 """A table, objects and a gripper, simulated and rendered as one batch of tensors."""
 
 from mmrl import SimulatorSpec, hookimpl
-from mmrl.simulation import ActionSpec
+from mmrl.api.simulators.types import ActionSpec
 
 PARTS = ("reached", "grasped", "lifted", "held", "placed")
 VARIANTS = (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mmrl.noise import uniform
+from mmrl.api.simulators.noise import uniform
 from mmrl_tabletop.physics import FINGER, TURN, Contact
 from mmrl_tabletop.scene import TIP, Scene
 from mmrl_tabletop.settings import Settings

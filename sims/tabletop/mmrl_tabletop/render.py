@@ -12,7 +12,7 @@ import math
 
 import torch
 
-from mmrl.noise import uniform
+from mmrl.api.simulators.noise import uniform
 from mmrl_tabletop import cameras, textures
 from mmrl_tabletop.cameras import View
 from mmrl_tabletop.model import SHADELESS, Model, Solids

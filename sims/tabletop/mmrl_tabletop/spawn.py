@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from mmrl.noise import uniform
+from mmrl.api.simulators.noise import uniform
 from mmrl_tabletop import language
 from mmrl_tabletop.scene import Scene
 from mmrl_tabletop.settings import FLAT_SHAPES, Settings

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from mmrl import UserError
-from mmrl.asked import check_count, check_variant, checked_actions, checked_ids, checked_seeds
-from mmrl.simulation import ActionSpec, Observation, Transition
+from mmrl.api.simulators.checks import check_count, check_variant, checked_actions, checked_ids, checked_seeds
+from mmrl.api.simulators.types import ActionSpec, Observation, Transition
 from mmrl_tabletop import VARIANTS, expert, language
 from mmrl_tabletop.physics import TURN, Contact
 from mmrl_tabletop.render import Renderer

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from mmrl.noise import uniform
+from mmrl.api.simulators.noise import uniform
 
 Texture = torch.Tensor
 Draw = Callable[[torch.Tensor, torch.Tensor, int], Texture]

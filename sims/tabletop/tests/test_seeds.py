@@ -10,7 +10,7 @@ from mmrl_tabletop.scene import Scene
 from mmrl_tabletop.settings import TASKS
 from mmrl_tabletop.table import Table
 
-from mmrl.noise import uniform
+from mmrl.api.simulators.noise import uniform
 
 
 def play(table: Table, seeds: torch.Tensor, steps: int, variant: str | None = None) -> list[torch.Tensor]:

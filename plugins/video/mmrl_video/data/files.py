@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mmrl.decoding import probe
-from mmrl.rows import beside, brief
+from mmrl.api.errors import brief
+from mmrl.api.media.decoding import probe
+from mmrl.api.tasks.rows import beside
 from mmrl_video.pretext.sources import SUFFIXES
 
 KEPT = 2**16

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mmrl import Prompt, UserError, user
-from mmrl.rows import brief
-from mmrl.tasks import of_kind
+from mmrl.api.errors import brief
+from mmrl.api.tasks.options import of_kind
 from mmrl_video.data import published, times
 from mmrl_video.data.files import Folder
 from mmrl_video.data.questions import question

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmrl import Prompt, user
-from mmrl.media import load_image
-from mmrl.rows import beside
+from mmrl.api.media.images import load_image
+from mmrl.api.tasks.rows import beside
 from mmrl_video.data import published
 from mmrl_video.data.files import Folder
 from mmrl_video.data.questions import Question, question

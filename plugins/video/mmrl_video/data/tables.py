@@ -1,6 +1,6 @@
 """Tables about clips as one: files joined by ':', with the folder of the clips of each, in the forms that data sets have.
 
-Lists of rows are read as `mmrl.rows` reads them. Two forms have one clip's sentences together or no keys, and are made into rows:
+Lists of rows are read as `mmrl.api.tasks.rows` reads them. Two forms have one clip's sentences together or no keys, and are made into rows:
 Charades-STA's text, `ID start end##sentence` in each line, and ActivityNet Captions' JSON, an object of clips that each have
 `timestamps` and `sentences`.
 """
@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from mmrl import UserError
-from mmrl.rows import Rows, brief, read_rows
+from mmrl.api.errors import brief
+from mmrl.api.tasks.rows import Rows, read_rows
 
 CLIP_KEYS = ("video", "video_path", "path", "clip", "vid", "video_id", "video_name", "video_basename")
 """What a row may call its clip; the first that says anything counts."""

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from mmrl import Mark, Prompt, Task, UserError
-from mmrl.clips import MAX_SHOWN, Clip
-from mmrl.pictures import rank, split_of
-from mmrl.rows import Items, Rows, brief
-from mmrl.tasks import known_split, of_kind, one_of, shares_of, whole
+from mmrl.api.errors import brief
+from mmrl.api.media.clips import MAX_SHOWN, Clip
+from mmrl.api.tasks.options import known_split, of_kind, one_of, shares_of, whole
+from mmrl.api.tasks.pictures import rank, split_of
+from mmrl.api.tasks.rows import Items, Rows
 from mmrl_video import seen
 from mmrl_video.data.files import Folder, Known, known
 from mmrl_video.data.tables import CLIP_KEYS, Table, first, tables

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmrl import Prompt, user
-from mmrl.tasks import one_of
+from mmrl.api.tasks.options import one_of
 from mmrl_video.data import published, times
 from mmrl_video.data.files import Folder
 from mmrl_video.data.tables import CLIP_KEYS, first, text_of

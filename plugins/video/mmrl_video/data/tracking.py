@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from mmrl import Case, Prompt, user
-from mmrl.clips import Clip, Footage, frames_of
-from mmrl.decoding import probe
-from mmrl.media import load_image
-from mmrl.pictures import SUFFIXES
-from mmrl.tasks import one_of
-from mmrl.types import Frame
+from mmrl.api.frames import Frame
+from mmrl.api.media.clips import Clip, Footage
+from mmrl.api.media.decoding import frames_of, probe
+from mmrl.api.media.images import load_image
+from mmrl.api.tasks.options import one_of
+from mmrl.api.tasks.pictures import SUFFIXES
 from mmrl_video import reading, tracks
 from mmrl_video.data import published
 from mmrl_video.data.files import Folder

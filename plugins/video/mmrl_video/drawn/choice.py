@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mmrl.tasks import whole
+from mmrl.api.tasks.options import whole
 from mmrl_video.drawn import plots
 from mmrl_video.drawn.moves import MOVES, SAYS
 from mmrl_video.drawn.plots import Plot

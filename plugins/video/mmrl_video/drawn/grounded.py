@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mmrl import Prompt
-from mmrl.tasks import whole
+from mmrl.api.tasks.options import whole
 from mmrl_video.drawn import plots
 from mmrl_video.drawn.choice import what_happens
 from mmrl_video.drawn.moves import MOVES

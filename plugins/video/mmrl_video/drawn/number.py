@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mmrl import UserError
-from mmrl.tasks import whole
+from mmrl.api.tasks.options import whole
 from mmrl_video.drawn import moves, plots
 from mmrl_video.drawn.plots import Plot
 from mmrl_video.drawn.shapes import SHAPES

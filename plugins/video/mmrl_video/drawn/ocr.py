@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mmrl.tasks import whole
+from mmrl.api.tasks.options import whole
 from mmrl_video.drawn import plots
 from mmrl_video.drawn.plots import Plot
 from mmrl_video.drawn.task import DrawnClips, Posed, pair

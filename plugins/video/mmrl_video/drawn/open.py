@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from mmrl.tasks import whole
+from mmrl.api.tasks.options import whole
 from mmrl_video.drawn import plots
 from mmrl_video.drawn.moves import MOVES
 from mmrl_video.drawn.plots import Plot

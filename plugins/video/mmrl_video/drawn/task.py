@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from mmrl import Mark, Prompt, Task, UserError, user
-from mmrl.pictures import chance, rank
-from mmrl.tasks import Prompts, known_split, of_kind, one_of, whole
+from mmrl.api.tasks.options import Prompts, known_split, of_kind, one_of, whole
+from mmrl.api.tasks.pictures import chance, rank
 from mmrl_video import seen
 from mmrl_video.drawn import films
 from mmrl_video.drawn.moves import BEAT_S
@@ -158,7 +158,7 @@ class DrawnClips(Task):
         raise UserError(f"none of {ATTEMPTS} clips could be asked about: raise seconds or objects, or lower grid")
 
     def _pose(self, split: str, number: int) -> Prompt:
-        from mmrl.clips import Clip
+        from mmrl.api.media.clips import Clip
 
         story, posed = self._drawn(split, number)
         clip = Clip(path=films.file_of(story), fps=self.fps)

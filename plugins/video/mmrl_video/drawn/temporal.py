@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mmrl import Prompt, UserError
-from mmrl.tasks import one_of
+from mmrl.api.tasks.options import one_of
 from mmrl_video.drawn import plots
 from mmrl_video.drawn.moves import KINDS
 from mmrl_video.drawn.plots import Plot

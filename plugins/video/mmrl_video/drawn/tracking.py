@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mmrl import Case
-from mmrl.tasks import one_of, whole
-from mmrl.types import Frame
+from mmrl.api.frames import Frame
+from mmrl.api.tasks.options import one_of, whole
 from mmrl_video import tracks
 from mmrl_video.drawn import plots
 from mmrl_video.drawn.moves import BEAT_S, Part

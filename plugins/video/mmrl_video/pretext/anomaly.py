@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mmrl import Prompt, UserError
-from mmrl.tasks import one_of
+from mmrl.api.tasks.options import one_of
 from mmrl_video.drawn.task import Posed, some
 from mmrl_video.metrics import grounding_figures
 from mmrl_video.pretext.disturb import KINDS, PACE, TRAINED, disturbed, is_seen, moves, pace

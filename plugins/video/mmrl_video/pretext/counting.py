@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mmrl.tasks import whole
+from mmrl.api.tasks.options import whole
 from mmrl_video.drawn.task import Posed, some
 from mmrl_video.pretext.task import Pretext
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from mmrl import Prompt, UserError
-from mmrl.tasks import one_of, whole
+from mmrl.api.tasks.options import one_of, whole
 from mmrl_video.drawn.task import Posed
 from mmrl_video.pretext.disturb import moves
 from mmrl_video.pretext.task import Pretext

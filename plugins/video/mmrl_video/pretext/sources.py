@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mmrl import UserError
-from mmrl.pictures import chance, dealt, rank
+from mmrl.api.tasks.pictures import chance, dealt, rank
 from mmrl_video.drawn import films, moves, plots
 from mmrl_video.drawn.plots import Plot, Stage
 from mmrl_video.drawn.story import Story
@@ -91,8 +91,8 @@ def sampled(path: str, count: int, most_pixels: int) -> tuple[np.ndarray, float]
 
     Raises UserError for a clip that can't be decoded or has too few frames.
     """
-    from mmrl.clips import Clip, Limits, frames_of
-    from mmrl.decoding import probe
+    from mmrl.api.media.clips import Clip, Limits
+    from mmrl.api.media.decoding import frames_of, probe
 
     facts = probe(path)
     margin = facts.duration_s * (1 - CENTRAL) / 2
@@ -108,7 +108,7 @@ def sampled(path: str, count: int, most_pixels: int) -> tuple[np.ndarray, float]
 
 def footage(frames_THWC: np.ndarray, fps: float, name: str) -> Any:
     """Frames as a prompt shows them, with times from 0 on, whatever times they had: those would tell an order."""
-    from mmrl.clips import Footage
+    from mmrl.api.media.clips import Footage
 
     count = len(frames_THWC)
     return Footage(frames_THWC=frames_THWC, times_s=tuple(i / fps for i in range(count)), duration_s=count / fps, name=name)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mmrl import Mark, Prompt, Task, UserError
-from mmrl.pictures import SHARES, chance
-from mmrl.tasks import Prompts, known_split, of_kind, one_of, whole
+from mmrl.api.tasks.options import Prompts, known_split, of_kind, one_of, whole
+from mmrl.api.tasks.pictures import SHARES, chance
 from mmrl_video import seen
 from mmrl_video.drawn.plots import SIZES, Stage
 from mmrl_video.drawn.shapes import BACKGROUNDS, SHAPES

@@ -1,0 +1,71 @@
+"""Every hook, on one page. The docstring is the reference; `docs/plugins.md` has an example of each.
+
+Hooks are called with keyword arguments, at load time or around a step, never per token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+from mmrl.api.specs import AlgorithmSpec, PolicySpec, SimulatorSpec, TaskSpec, TrackerSpec, VerifierSpec
+
+if TYPE_CHECKING:
+    import click
+
+    from mmrl.api.interfaces import RunInfo
+
+hookspec = pluggy.HookspecMarker("mmrl")
+hookimpl = pluggy.HookimplMarker("mmrl")
+
+
+@hookspec
+def mmrl_tasks() -> Sequence[TaskSpec]:  # type: ignore[empty-body]
+    """The tasks that this plugin brings."""
+
+
+@hookspec
+def mmrl_verifiers() -> Sequence[VerifierSpec]:  # type: ignore[empty-body]
+    """The verifiers that this plugin brings."""
+
+
+@hookspec
+def mmrl_simulators() -> Sequence[SimulatorSpec]:  # type: ignore[empty-body]
+    """The simulators that this plugin brings."""
+
+
+@hookspec
+def mmrl_policies() -> Sequence[PolicySpec]:  # type: ignore[empty-body]
+    """The kinds of policy that this plugin brings."""
+
+
+@hookspec
+def mmrl_algorithms() -> Sequence[AlgorithmSpec]:  # type: ignore[empty-body]
+    """The algorithms that this plugin brings."""
+
+
+@hookspec
+def mmrl_trackers() -> Sequence[TrackerSpec]:  # type: ignore[empty-body]
+    """The trackers that this plugin brings: where curves go besides the run folder."""
+
+
+@hookspec
+def mmrl_commands(cli: click.Group) -> None:
+    """Add commands to `mmrl`; import heavy packages inside the command, not here."""
+
+
+@hookspec
+def mmrl_run_started(run: RunInfo, config: Mapping[str, Any]) -> None:
+    """A run begins or is resumed; `config` is the resolved run file as plain data."""
+
+
+@hookspec
+def mmrl_step_finished(run: RunInfo, step: int, metrics: Mapping[str, float]) -> None:
+    """A step is done and its metrics are written."""
+
+
+@hookspec
+def mmrl_run_finished(run: RunInfo, status: str) -> None:
+    """A run ended: `finished`, `stopped` (by the person) or `failed`."""

@@ -1,0 +1,380 @@
+"""Reading a video's file. It is hostile input until it is decoded: only containers that hold their own pictures are opened, none
+that name other files; what a file says of its length and rate is not believed, its packets are counted; and whatever goes wrong
+becomes one line that names the file. PyAV decodes.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mmrl.api.errors import UserError, brief
+from mmrl.api.media.clips import (
+    GLIMPSE,
+    GREY,
+    KEPT_BYTES,
+    MAX_DECODED,
+    MAX_SHOWN,
+    NATIVE,
+    Clip,
+    Footage,
+    Limits,
+    as_clip,
+    evenly,
+    permutation,
+)
+from mmrl.api.media.images import MAX_PIXELS
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+if TYPE_CHECKING:
+    import numpy as np
+
+FORMATS = (
+    "mov",
+    "mp4",
+    "m4a",
+    "3gp",
+    "3g2",
+    "mj2",
+    "matroska",
+    "webm",
+    "avi",
+    "mpegts",
+    "mpeg",
+    "flv",
+    "asf",
+    "ogg",
+    "gif",
+    "m4v",
+)
+"""Containers that are opened. Not playlists and lists of files, which pull in others."""
+MAX_BYTES = 2**32
+"""Of a file, 4 GiB."""
+MAX_PACKETS = 2_000_000
+"""Frames of a file, more than eighteen hours at 30 a second."""
+MAX_RATE = 1000
+"""Frames a second of a file, on average."""
+SHORT_S, SHORT_SHARE = 1.0, 0.1
+"""A file whose pictures end so much, and such a share, before the end that it names was cut off..."""
+ABSURD = 1000
+"""... unless it names an end so many times further, which is no end at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the packets of a file tell, its pictures not decoded."""
+
+    times_s: tuple[float, ...]
+    """When each frame is seen, from the first one's 0, rising."""
+    duration_s: float
+    """Until the last frame ends."""
+    size: tuple[int, int]
+    """(width, height) in pixels, before it is turned upright."""
+
+    @property
+    def frames(self) -> int:
+        return len(self.times_s)
+
+    @property
+    def fps(self) -> float:
+        """Frames a second, on average."""
+        return self.frames / self.duration_s
+
+
+def probe(path: str | Path) -> Facts:
+    """What a file holds. Raises UserError where it can't be read, or holds no pictures."""
+    with _opened(str(path)) as (container, stream):
+        return _facts(str(path), container, stream)
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[tuple[Any, Any]]:
+    """(container, its stream of pictures); whatever goes wrong within is a UserError."""
+    import av
+
+    if "://" in path:
+        raise UserError(f"video {path} is a URL: download it first, nothing is fetched while training")
+    where = Path(path)
+    try:
+        there = where.exists()
+    except (OSError, ValueError) as error:  # too long a name
+        raise UserError(f"video {path!r:.80} can't be looked up: {str(error)[:60]}: check the path") from error
+    if not there:
+        raise UserError(f"video {brief(path)} does not exist: check the path")
+    if not where.is_file():
+        raise UserError(f"video {path} is no file: give the path of one video")
+    if not (size := where.stat().st_size):
+        raise UserError(f"video {path} is empty, 0 bytes: get it again, or leave it out")
+    if size > MAX_BYTES:
+        raise UserError(f"video {path} is too large, {size:,} bytes: at most {MAX_BYTES:,}")
+    try:
+        with open(path, "rb") as file, av.open(file, options={"format_whitelist": ",".join(FORMATS)}) as container:
+            if not container.streams.video:
+                raise UserError(
+                    f"video {path} holds no pictures{', only sound' if container.streams.audio else ''}: leave it out"
+                )
+            stream = container.streams.video[0]
+            width, height = stream.codec_context.width, stream.codec_context.height
+            if width * height > MAX_PIXELS:
+                raise UserError(f"video {path} is too large, {width} x {height}: shrink it to at most {MAX_PIXELS:,} pixels")
+            stream.codec_context.options = {"err_detect": "explode"}
+            yield container, stream
+    except UserError:
+        raise
+    except PermissionError:
+        raise UserError(f"video {path} can't be read: check its permissions") from None
+    except (av.FFmpegError, OSError, ValueError, OverflowError, MemoryError) as error:
+        why = getattr(error, "strerror", None) or type(error).__name__
+        raise UserError(
+            f"video {path} is broken or of an unknown kind ({why}): replace it by an MP4, WebM or MKV file"
+        ) from error
+
+
+def _facts(path: str, container: Any, stream: Any) -> Facts:
+    pts: list[int] = []
+    last = 0
+    for packet in container.demux(stream):
+        if packet.pts is None or packet.size == 0:
+            continue
+        pts.append(packet.pts)
+        last = packet.duration or last
+        if len(pts) > MAX_PACKETS:
+            raise UserError(f"video {path} has more than {MAX_PACKETS:,} frames: cut it")
+    if not pts:
+        raise UserError(f"video {path} holds no pictures, it has length zero: leave it out")
+    pts.sort()
+    base = stream.time_base or Fraction(1, 1000)
+    gaps = sorted(b - a for a, b in itertools.pairwise(pts))
+    rest = gaps[len(gaps) // 2] if gaps else last  # of what containers say of the last frame's length, little is true
+    duration = float((pts[-1] - pts[0] + max(rest, 0)) * base)
+    times = tuple(float((p - pts[0]) * base) for p in pts)
+    named = _named(container, stream)
+    if named - duration > max(SHORT_S, SHORT_SHARE * named) and named < ABSURD * max(duration, 1.0):
+        raise UserError(f"video {path} was cut off: it ends after {duration:.1f} of {named:.1f} s: get it again")
+    if len(pts) > 1 and len(pts) > MAX_RATE * duration:
+        raise UserError(f"video {path} names times that can't be: {len(pts):,} frames in {duration:.2g} s: write it anew")
+    size = (stream.codec_context.width, stream.codec_context.height)
+    return Facts(times_s=times, duration_s=duration or 1 / 30, size=size)
+
+
+def _named(container: Any, stream: Any) -> float:
+    """The seconds that the file says its pictures last; 0 where it doesn't."""
+    if stream.duration and stream.time_base:
+        return float(stream.duration * stream.time_base)
+    return container.duration / 1e6 if container.duration and len(container.streams) == 1 else 0.0
+
+
+def chosen(clip: Clip, facts: Facts, limits: Limits) -> tuple[int, ...]:
+    """The numbers of the frames that a clip shows. Raises UserError where it asks for what isn't there."""
+    if clip.indices:
+        beyond = [i for i in clip.indices if not 0 <= i < facts.frames]
+        if beyond:
+            raise UserError(f"video {clip.path} has {facts.frames} frames: there is no frame {beyond[0]}")
+        return clip.indices
+    end = facts.duration_s if clip.end_s is None else clip.end_s
+    if clip.start_s >= facts.duration_s or end > facts.duration_s + SHORT_S:
+        raise UserError(f"video {clip.path} has {facts.duration_s:.2f} s: there is no part from {clip.start_s:g} to {end:g} s")
+    first = max(0, bisect.bisect_right(facts.times_s, clip.start_s + 1e-6) - 1)
+    last = max(first, bisect.bisect_left(facts.times_s, end - 1e-6) - 1)
+    most = min(limits.max_frames, last - first + 1)
+    if clip.count is None:  # by rate: at the beginning, and every 1 / rate after it
+        rate = clip.fps or limits.fps
+        wanted = max(1, math.ceil((min(end, facts.duration_s) - clip.start_s) * rate - 1e-6))
+        if wanted <= most:
+            return tuple(_nearest(facts.times_s, clip.start_s + k / rate) for k in range(wanted))
+    return tuple(
+        _nearest(facts.times_s, t) for t in evenly(facts.times_s[first], facts.times_s[last], min(clip.count or most, most))
+    )
+
+
+def _nearest(times: Sequence[float], t: float) -> int:
+    after = bisect.bisect_left(times, t)
+    if after == 0 or (after < len(times) and times[after] - t < t - times[after - 1]):
+        return after
+    return after - 1
+
+
+def decoded(clip: Clip, limits: Limits) -> Footage:
+    """The frames of a clip, read from its file; see `mmrl.api.media.decoding.frames_of`."""
+    import numpy as np
+
+    with _opened(clip.path) as (container, stream):
+        facts = _facts(clip.path, container, stream)
+        indices = chosen(clip, facts, limits)
+        if len(indices) > MAX_SHOWN:
+            raise UserError(f"video {clip.path}: {len(indices)} frames are too many to show: at most {MAX_SHOWN}")
+        if clip.order and len(clip.order) != len(indices):
+            raise UserError(f"video {clip.path}: order has {len(clip.order)} numbers, and {len(indices)} frames are shown")
+        Count.files += 1
+        pictures = _pictures(clip.path, container, stream, facts, indices, limits)
+        frames = np.stack([pictures[i] for i in indices])
+    order = clip.order if clip.shuffled is None else permutation(len(frames), clip.shuffled)
+    shown = np.full_like(frames, GREY) if clip.blank else frames[list(order)] if order else frames
+    shown.flags.writeable = False
+    end = min(facts.duration_s if clip.end_s is None else clip.end_s, facts.duration_s)
+    return Footage(
+        frames_THWC=shown,
+        times_s=tuple(max(0.0, facts.times_s[i] - clip.start_s) for i in indices),
+        duration_s=end - clip.start_s if not clip.indices else facts.duration_s,
+        indices=indices,
+        name=clip.path,
+    )
+
+
+def _pictures(
+    path: str, container: Any, stream: Any, facts: Facts, indices: Sequence[int], limits: Limits
+) -> dict[int, np.ndarray]:
+    """The frames with these numbers, by number."""
+    wanted = set(indices)
+    found: dict[int, np.ndarray] = {}
+    first = stream.start_time
+    container.seek(0 if first is None else first, stream=stream)
+    base = stream.time_base or Fraction(1, 1000)
+    begun: int | None = None
+    scaler = Scaler()
+    for frame in container.decode(stream):
+        if frame.is_corrupt:
+            raise UserError(f"video {path} is broken after {len(found)} of its frames: replace it")
+        if frame.pts is None:
+            continue
+        begun = frame.pts if begun is None else begun
+        number = _nearest(facts.times_s, float((frame.pts - begun) * base))
+        if number in wanted and number not in found:
+            found[number] = _picture(scaler, frame, limits, len(indices))
+            if len(found) * found[number].nbytes > MAX_DECODED:
+                raise UserError(
+                    f"video {path}: {len(indices)} frames of its size are too much memory: show fewer or smaller ones"
+                )
+            if len(found) == len(wanted):
+                break
+    if missing := sorted(wanted - found.keys()):
+        raise UserError(f"video {path} is broken: frame {missing[0]} of {facts.frames} can't be decoded: replace it")
+    return found
+
+
+class Scaler:
+    """Frames as RGB of a size. One for a clip: to set it up takes longer than to scale a frame."""
+
+    def __init__(self) -> None:
+        from av.video.reformatter import VideoReformatter
+
+        self._of = VideoReformatter()
+
+    def __call__(self, frame: Any, width: int, height: int) -> np.ndarray:
+        """A frame of PyAV's, uint8 [height, width, 3]. On one thread: several clips are decoded side by side."""
+        scaled = self._of.reformat(frame, format="rgb24", width=width, height=height, interpolation="BICUBIC", threads=1)
+        made: np.ndarray = scaled.to_ndarray()
+        return made
+
+
+def _picture(scaler: Scaler, frame: Any, limits: Limits, frames: int) -> np.ndarray:
+    """RGB, upright, in the size that is looked at."""
+    import numpy as np
+
+    turns = round(frame.rotation / 90) % 4
+    width, height = limits.size(*((frame.height, frame.width) if turns % 2 else (frame.width, frame.height)), frames)
+    if turns % 2:
+        width, height = height, width
+    return np.ascontiguousarray(np.rot90(scaler(frame, width, height), turns))
+
+
+def frames_of(clip: Clip | Footage, limits: Limits = NATIVE) -> Footage:
+    """The frames that are shown. What was decoded lately is kept, `KEPT_BYTES` of it.
+
+    Raises UserError, which names the file, where it is missing, broken anywhere before the last frame that is shown, cut off, too
+    large, or of a kind that is not opened; and where the clip asks for what isn't there.
+    """
+    clip = as_clip(clip)
+    if isinstance(clip, Footage):
+        return _resized(clip, limits)
+    key = (clip, limits, _stamp(clip.path))
+    with _LOCK:
+        if key in _KEPT:
+            _KEPT.move_to_end(key)
+            return _KEPT[key]
+
+    found = decoded(clip, limits)
+    with _LOCK:
+        _KEPT[key] = found
+        while sum(f.frames_THWC.nbytes for f in _KEPT.values()) > KEPT_BYTES and len(_KEPT) > 1:
+            _KEPT.popitem(last=False)
+    return found
+
+
+def glimpse(clip: Clip | Footage) -> Footage:
+    """What is seen of a clip by somebody, for people to look at: as it was decoded last, or small."""
+    clip = as_clip(clip)
+    if isinstance(clip, Clip):
+        with _LOCK:
+            known = [found for (one, _, stamp), found in _KEPT.items() if one == clip and stamp == _stamp(clip.path)]
+        if known:
+            return known[-1]
+    return frames_of(clip, GLIMPSE)
+
+
+class Count:
+    """Files that were decoded by this process so far."""
+
+    files = 0
+
+
+_KEPT: OrderedDict[Any, Footage] = OrderedDict()
+
+
+_LOCK = threading.Lock()
+
+
+def forget() -> None:
+    """Nothing that was decoded is kept."""
+    with _LOCK:
+        _KEPT.clear()
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    """What changes when the file does."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):  # the latter of a NUL
+        return (0, 0)  # opening it says what is wrong
+    return found.st_mtime_ns, found.st_size
+
+
+def _resized(footage: Footage, limits: Limits) -> Footage:
+    """As it is, in the size and number that is looked at."""
+    import av
+    import numpy as np
+
+    frames = footage.frames_THWC
+    if frames.ndim != 4 or frames.shape[3] != 3 or frames.dtype != np.uint8 or not len(frames):
+        raise UserError(f"video {footage.name}: its frames are {frames.dtype} {list(frames.shape)}, not uint8 [T, H, W, 3]")
+    if len(frames) != len(footage.times_s):
+        raise UserError(f"video {footage.name}: it has {len(frames)} frames and {len(footage.times_s)} times")
+    kept = range(len(frames))
+    if len(frames) > limits.max_frames:
+        kept = [round(k) for k in evenly(0, len(frames) - 1, limits.max_frames)]  # type: ignore[assignment]
+    height, width = frames.shape[1:3]
+    size = limits.size(width, height, len(kept))
+    if size == (width, height) and len(kept) == len(frames):
+        return footage
+    scaler = Scaler()
+    scaled = [scaler(av.VideoFrame.from_ndarray(np.ascontiguousarray(frames[i]), format="rgb24"), *size) for i in kept]
+    return Footage(
+        frames_THWC=np.stack(scaled),
+        times_s=tuple(footage.times_s[i] for i in kept),
+        duration_s=footage.duration_s,
+        indices=tuple(footage.indices[i] for i in kept) if footage.indices else (),
+        name=footage.name,
+    )

@@ -1,0 +1,1 @@
+"""Types and helpers to write simulators with."""

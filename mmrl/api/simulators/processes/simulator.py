@@ -1,0 +1,128 @@
+"""A `mmrl.Simulator` whose environments are worlds in processes; plugins for such simulators begin with it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mmrl.api.simulators.checks import check_states, check_variant, checked_actions, checked_ids, checked_seeds
+from mmrl.api.simulators.processes import Workers
+from mmrl.api.simulators.types import ActionSpec, Observation, Transition
+
+if TYPE_CHECKING:
+    import torch
+
+TOLD = 5
+"""Lost environments that a warning each is given for; then one at every power of two."""
+
+
+class ProcessSimulator:
+    """N worlds that show these arrays (see `mmrl.api.simulators.processes`):
+
+    `camera/NAME` uint8 [H, W, 3]; `state` float32 [S], or none; `reward` float32; `terminated`, `truncated`, `success` bool; and
+    `part/NAME` float32. A world has `render()`, which gives uint8 [H, W, 3], `snapshot()` and `restore(state)` besides.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        *,
+        instruction: str,
+        action: ActionSpec,
+        max_steps: int,
+        device: str | torch.device,
+        variants: Sequence[str] = (),
+    ) -> None:
+        """device: where tensors are given; the worlds are on the CPU. variants: those that the worlds' `reset` knows."""
+        import torch
+
+        self.workers, self.num_envs = workers, workers.num_envs
+        self.instruction, self.variants = instruction, tuple(variants)
+        self.action = action
+        """What an action of this instance is."""
+        self.max_steps = max_steps
+        """Steps after which an episode should be cut off."""
+        self.device = torch.device(device)
+
+    def reset(self, seeds_n: torch.Tensor, env_ids_n: torch.Tensor | None = None, variant: str | None = None) -> Observation:
+        """See `mmrl.Simulator.reset`."""
+        envs = self._ids(env_ids_n)
+        check_variant(self.workers.what, variant, self.variants)
+        seeds_n = checked_seeds(seeds_n, len(envs), "cpu")
+        self.workers.reset(dict(zip(envs, seeds_n.tolist(), strict=True)), variant)
+        return self._observe(envs)
+
+    def step(self, actions_NA: torch.Tensor, active_N: torch.Tensor) -> Transition:
+        """See `mmrl.Simulator.step`. Environments whose process died, raised or hung are `lost_N`, and a warning says why."""
+        import torch
+
+        actions_NA, active_N = checked_actions(actions_NA, active_N, self.num_envs, self.action.dims, "cpu")
+        active = active_N.nonzero()[:, 0].tolist()
+        gone, before = {env for env in active if self.workers.pid(env) is None}, self.workers.lost
+        lost = self.workers.step(actions_NA.numpy(), active)
+        self._tell({env: why for env, why in lost.items() if env not in gone}, before)
+        lost_N = torch.zeros(self.num_envs, dtype=torch.bool)
+        lost_N[list(lost)] = True
+        every = list(range(self.num_envs))
+        rows = {name: self._rows(name, every) for name in self.workers.rows if not name.startswith(("camera/", "state"))}
+        return Transition(
+            observation=self._observe(every),
+            reward_N=rows["reward"],
+            terminated_N=rows["terminated"],
+            truncated_N=rows["truncated"],
+            success_N=rows["success"],
+            lost_N=lost_N.to(self.device),
+            parts={name.removeprefix("part/"): row for name, row in rows.items() if name.startswith("part/")},
+        )
+
+    def snapshot(self, env_ids_n: torch.Tensor) -> list[Any]:
+        """One state for each environment, plain data."""
+        return self.workers.call(self._ids(env_ids_n), "snapshot")
+
+    def restore(self, env_ids_n: torch.Tensor, state: Sequence[Any]) -> Observation:
+        """See `mmrl.Simulator.restore`."""
+        envs = self._ids(env_ids_n)
+        check_states(self.workers.what, len(envs), len(state))
+        self.workers.restore(dict(zip(envs, state, strict=True)))
+        return self._observe(envs)
+
+    def render(self, env_ids_n: torch.Tensor) -> torch.Tensor:
+        """Pictures for people, uint8 [n, H, W, 3]."""
+        import torch
+
+        shown = self.workers.call(self._ids(env_ids_n), "render")
+        return torch.stack(
+            [torch.frombuffer(bytearray(data), dtype=torch.uint8).view(height, width, 3) for height, width, data in shown]
+        ).to(self.device)
+
+    def close(self) -> None:
+        self.workers.close()
+
+    def _observe(self, envs: Sequence[int]) -> Observation:
+        names = list(self.workers.rows)
+        return Observation(
+            images={name.removeprefix("camera/"): self._rows(name, envs) for name in names if name.startswith("camera/")},
+            state=self._rows("state", envs) if "state" in names else None,
+            instructions=[self.instruction] * len(envs),
+        )
+
+    def _rows(self, name: str, envs: Sequence[int]) -> torch.Tensor:
+        """A copy: the memory is written over by the next step."""
+        import torch
+
+        shared = self.workers.rows[name]
+        copied = shared.copy() if len(envs) == self.num_envs and list(envs) == list(range(self.num_envs)) else shared[list(envs)]
+        return torch.from_numpy(copied).to(self.device)
+
+    def _tell(self, lost: Mapping[int, str], before: int) -> None:
+        """A warning for environments that were lost just now, fewer of them the more there are. before: losses until then."""
+        for number, (env, why) in enumerate(lost.items(), before + 1):
+            if number <= TOLD or number & (number - 1) == 0:
+                warnings.warn(
+                    f"{self.workers.what}: environment {env} was lost, the {number}. time that one is: {why}", stacklevel=3
+                )
+
+    def _ids(self, env_ids_n: torch.Tensor | None) -> list[int]:
+        envs: list[int] = checked_ids(env_ids_n, self.num_envs, "cpu").tolist()
+        return envs

@@ -1,0 +1,134 @@
+"""Specs: what a plugin declares. An id, where the code is, and defaults; plain data, nothing is imported to list it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from mmrl.api.simulators.types import ActionSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """An id and the "module:Name" of what it stands for."""
+
+    id: str
+    """`plugin/name`, with `-vN` when a change can move rewards and `@system` for published behaviour."""
+    target: str
+    """`module:Name`, imported only when the thing is used."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Default keyword arguments of the target; a run file may override them."""
+    summary: str = ""
+    """One line for `mmrl list`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpec(Spec):
+    """A task: the target is a `mmrl.Task` class, called with the options."""
+
+    verifiers: Mapping[str, float] = field(default_factory=dict)
+    """Verifier id -> weight; the reward is the weighted sum."""
+    metric: str = ""
+    """Verifier id that evaluations report; by default the first of `verifiers`."""
+
+    def __post_init__(self) -> None:
+        if not self.metric and self.verifiers:
+            object.__setattr__(self, "metric", next(iter(self.verifiers)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifierSpec(Spec):
+    """A verifier: the target is a pure function `(case, **options) -> float | Score`, or with `model` a class."""
+
+    low: float = 0.0
+    high: float = 1.0
+    """The range of values; a gold completion scores `high`."""
+    graded: bool = False
+    """Values between the bounds occur: evaluations report their mean under the verifier's id, and never call it an accuracy."""
+    deadline_s: float = 5.0
+    """Seconds that one case may take before it is stopped and counted as failed."""
+    images: bool = False
+    """The function reads `case.images`; without this they are not sent to it."""
+    rollout: bool = False
+    """The function reads `case.rollout`."""
+    model: bool = False
+    """The target is a class that holds a model: it is made once, `target(**options)`, in a process of its own without a limit of
+    memory, and called with several cases at once: `(cases) -> [float | Score, ...]`. If it has a static method
+    `check(cameras, **options)`, that is called before a run starts, to refuse what can be refused before anything is loaded;
+    `cameras`: label of a task that acts -> the names of its simulator's cameras. With `--smoke` its option `model` is `"tiny"`,
+    which should stand for a small random one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatorSpec(Spec):
+    """A world that is stepped: the target builds a `mmrl.Simulator`, as `target(num_envs=, device=, **options)`."""
+
+    cameras: tuple[str, ...] = ()
+    """Names of the pictures in an observation; the first is the one that a policy with one eye looks through."""
+    action: ActionSpec | None = None
+    """What an action is; a simulator without one can be listed and not be driven."""
+    control_hz: float = 0.0
+    """Steps per simulated second, for people and for videos."""
+    max_steps: int = 0
+    """Steps after which an episode is cut off, where the task doesn't say."""
+    parts: tuple[str, ...] = ()
+    """The names in `Transition.parts`."""
+    capabilities: frozenset[str] = frozenset()
+    """Of `CAPABILITIES`."""
+    variants: tuple[str, ...] = ()
+    """Changes of the world by name, such as `vision.texture`."""
+    screens: bool = False
+    """The target makes `mmrl.api.simulators.screens.Screens` instead, as `target(**options)`: screens that language worlds are played on."""
+    doctor: str = ""
+    """`module:function`, without arguments, that says what of its packages and drivers is there: {name: {"state": "ok", "note",
+    "missing" or "broken", "detail": ..., "cure": ...}}. `mmrl doctor` calls it in a process of its own."""
+
+    def __post_init__(self) -> None:
+        if unknown := self.capabilities - CAPABILITIES:
+            raise ValueError(f"capabilities {', '.join(sorted(unknown))} are unknown: they are {', '.join(sorted(CAPABILITIES))}")
+
+
+CAPABILITIES = frozenset(
+    (*("partial-reset", "per-env-seed", "snapshot", "batched-gpu", "expert"), *("render-gpu", "render-cpu", "needs-assets"))
+)
+"""What a simulator may be able to do: reset some environments and not others; start each from a seed of its own; give and take
+states; run thousands at once on a GPU; do its tasks itself; render on a GPU, on a CPU; and that it needs files from elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySpec(Spec):
+    """A kind of policy: the target is called as `target(config, device=..., seed=..., source=..., **options)`, see
+    `mmrl.policies.vlm.vlm.VLM`. It may have static methods that are asked before anything is loaded, but not where a checkpoint takes
+    the model's place: `check(config)` and `check_teacher(config, teacher)` refuse a model and what a distill stage follows;
+    `skeleton(config)` gives the model without weights, whose names `stages.parts` and `policy.lora.match` are compared with."""
+
+    acts: bool = False
+    """It acts in simulators (`mmrl.policies.acting.acting.ActingPolicy`); otherwise it writes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgorithmSpec(Spec):
+    """A named composition: advantage (the target) + loss + normalisation + sampling rule; `options` are the settings' defaults.
+
+    See `mmrl.algorithms.signals` for what the target may ask for.
+    """
+
+    loss: str = "mmrl.algorithms.loss:clipped_surrogate"
+    """`module:function`; see `mmrl.algorithms.loss` for the signature."""
+    normalise: Literal["token", "sequence", "constant"] = "token"
+    """Average over all trained tokens; over each rollout and then over rollouts; or divide each rollout's sum by `constant`."""
+    constant: float | None = None
+    """The divisor of `normalise="constant"`; by default `generate.max_tokens`."""
+    stage: Mapping[str, Any] = field(default_factory=dict)
+    """What keys of the `rl` stage are when the run file doesn't say: the sampling rule, the KL penalty."""
+    paper: str = ""
+    """Authors, title, section."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackerSpec(Spec):
+    """Where curves go: the target builds a `mmrl.Tracker` from the options."""
+
+    needs: tuple[str, ...] = ()
+    """Modules that it imports when a run starts; a run file that names it is refused where one is missing."""

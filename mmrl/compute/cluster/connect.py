@@ -1,0 +1,91 @@
+"""The way to a Ray cluster, or a fresh one on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+from mmrl.api.errors import UserError, one_line
+from mmrl.compute.cluster.room import Wanted
+from mmrl.compute.ray import imported, start_here
+
+FORMS = "ray://HOST:PORT, auto (the cluster that this machine is part of) or local (a fresh one)"
+TRIES = 3
+PATIENCE_S = 10.0
+"""Seconds that an address may take to answer."""
+
+
+@contextlib.contextmanager
+def connected(address: str, wanted: Wanted) -> Iterator[Any]:
+    """The module `ray`, connected; see `mmrl.compute.cluster.train_on_cluster`. Raises UserError where it can't be."""
+    where = re.fullmatch(r"ray://\[?([^/]+?)\]?:([0-9]{1,5})/?", address)
+    if address not in ("auto", "local") and not where:
+        raise UserError(f"--cluster {address!r} is no address of a cluster: give {FORMS}")
+    ray = imported("--cluster")
+    if where:
+        check_answers(address, where[1], int(where[2]))
+    if ray.is_initialized():  # of whoever called; theirs to end
+        yield ray
+        return
+    if address == "local":
+        start_here("--cluster local", wanted.most_cpus)
+    else:
+        join(ray, address)
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def join(ray: Any, address: str) -> None:
+    """Connect to a cluster that is there. UserError where that can't be done."""
+    for left in reversed(range(TRIES)):
+        try:
+            with quiet_client():
+                ray.init(address, log_to_driver=False, logging_level="ERROR")
+            return
+        except Exception as error:
+            if left and "Initialization failure from server" in str(error):  # which gives up after a while on a busy machine
+                continue
+            raise UserError(fault(address, error)) from error
+
+
+def check_answers(address: str, host: str, port: int) -> None:
+    """UserError when nobody listens there. Ray's own client would try for half a minute."""
+    try:
+        socket.create_connection((host, port), PATIENCE_S).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"--cluster {address}: nobody answers there ({one_line(error)}): start the cluster (ray start --head "
+            "--ray-client-server-port=10001), or correct the address"
+        ) from None
+
+
+@contextlib.contextmanager
+def quiet_client() -> Iterator[None]:
+    """Ray's client logs each attempt with a traceback; what it raises in the end is enough."""
+    import logging
+
+    logger = logging.getLogger("ray.util.client.worker")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def fault(address: str, error: Exception) -> str:
+    """One line for what Ray says in many."""
+    said = one_line(error)
+    if "ersion" in said and ("mismatch" in said or "does not match" in said):
+        return f"--cluster {address} runs other versions than are here: {said[:300]}: install the same Python and Ray on both"
+    if address == "auto":
+        return (
+            "--cluster auto: this machine is part of no cluster: start one (ray start --head), or give ray://HOST:PORT or local"
+        )
+    last = (str(error).strip() or repr(error)).splitlines()[-1]  # above it a traceback of the server's
+    return f"--cluster {address}: no Ray cluster can be talked to there: {last[:300]}: give the port of its client server (10001)"

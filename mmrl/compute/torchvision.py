@@ -1,0 +1,95 @@
+"""Makes `import torchvision` work beside a CPU build of torch.
+
+PyPI's torchvision is compiled for CUDA torch. Beside CPU torch its compiled operators can't load, and then
+`import torchvision` raises "operator torchvision::nms does not exist", and every vision model of transformers with it.
+Declaring the two operators that its import looks up is enough: transforms, image and video processors need no more.
+torchvision's own operators are used wherever they load.
+
+Inside mmrl, `prepare_torchvision()` is called before vision code is imported. Processes that mmrl doesn't start itself
+(vLLM's workers, notebooks) get the same from a `.pth` file: `python -m mmrl.compute.torchvision --install-pth`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import sysconfig
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+PTH_NAME = "mmrl_torchvision.pth"
+
+# Runs at the start of every interpreter of the environment, so it imports nothing until torchvision is asked for.
+_PTH_SOURCE = """
+class MmrlTorchvision:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "torchvision":
+            try:
+                from mmrl.compute.torchvision import prepare_torchvision
+            except ModuleNotFoundError:
+                return
+            prepare_torchvision()
+sys.meta_path.insert(0, MmrlTorchvision)
+"""
+
+
+class _TorchvisionFinder:
+    """Declares the missing operators right after torchvision has tried to load its own."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name != "torchvision.extension":
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is None or spec.loader is None:
+            return spec
+        load = spec.loader.exec_module
+
+        def load_then_declare(module: ModuleType) -> None:
+            load(module)
+            _declare_missing_ops(module)
+
+        spec.loader.exec_module = load_then_declare  # type: ignore[method-assign]
+        return spec
+
+
+def _declare_missing_ops(extension: ModuleType) -> None:
+    if extension._has_ops():
+        return
+    import torch
+
+    for op in ("nms", "qnms"):
+        if not hasattr(torch.ops.torchvision, op):
+            torch.library.define(f"torchvision::{op}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+def prepare_torchvision() -> None:
+    """Makes a later `import torchvision` of this process work; imports nothing now. Calling it again changes nothing."""
+    if _TorchvisionFinder not in sys.meta_path:
+        sys.meta_path.insert(0, _TorchvisionFinder)  # type: ignore[arg-type]
+    left_over = sys.modules.get("torchvision.extension")  # stays behind when an earlier import of torchvision failed
+    if left_over is not None:
+        _declare_missing_ops(left_over)
+
+
+def install_pth(directory: Path | None = None) -> Path:
+    """Writes the `.pth` file into `directory`, by default this environment's site-packages; returns its path."""
+    path = (directory or Path(sysconfig.get_path("purelib"))) / PTH_NAME
+    path.write_text(f"import sys; exec({_PTH_SOURCE!r})\n", encoding="utf-8")
+    return path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m mmrl.compute.torchvision", description="Make `import torchvision` work beside CPU torch."
+    )
+    parser.add_argument("--install-pth", action="store_true", required=True, help="do it in every process of this environment")
+    parser.parse_args()
+    print(f"wrote {install_pth()}")
+
+
+if __name__ == "__main__":
+    main()

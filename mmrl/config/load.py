@@ -1,0 +1,160 @@
+"""The run file: TOML -> typed config. Unknown keys are refused with a suggestion; `--set a.b=c` overrides one value.
+
+The keys are in `mmrl.config.sections`. Everything here is plain data and costs no heavy import, so a run file can be checked on a laptop.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import tomllib
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from mmrl.api.errors import UserError
+from mmrl.config.sections import STAGES, RunConfig
+from mmrl.config.values import LARGEST
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read and check a run file.
+
+    overrides: `a.b=value` strings; list items are addressed by number (`stages.0.steps=5`), values are TOML, or plain text.
+
+    Raises UserError with the file, the key and what to do.
+    """
+    return parse_config(read_toml(path), overrides, where=str(path))
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    path = Path(path)
+    if path.is_dir():
+        raise UserError(f"{path} is a folder: give the run file, for example {path / 'config.toml'}")
+    try:
+        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except FileNotFoundError:
+        raise UserError(f"run file {path} does not exist: check the path, or write one (docs/run-files.md)") from None
+    except OSError as err:
+        raise UserError(f"run file {path} can't be read: {err.strerror}: check its permissions") from None
+    except UnicodeDecodeError as err:
+        raise UserError(f"run file {path} is not UTF-8 text (byte {err.start}): save it as UTF-8") from None
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as err:
+        raise UserError(f"run file {path} is not valid TOML: {err}: correct that line") from None
+
+
+def parse_config(data: Mapping[str, Any], overrides: Sequence[str] = (), where: str = "run file") -> RunConfig:
+    """Check plain data against the schema; see `load_config`."""
+    tree = _copy(data)
+    for text in overrides:
+        _override(tree, text)
+    try:
+        return RunConfig.model_validate(tree)
+    except ValidationError as err:
+        raise UserError(f"{where}: {explain(err)}") from None
+
+
+def _copy(tree: Any) -> Any:
+    if isinstance(tree, Mapping):
+        return {k: _copy(v) for k, v in tree.items()}
+    return [_copy(v) for v in tree] if isinstance(tree, list) else tree
+
+
+def parse_value(text: str) -> Any:
+    """A value as it would stand in a TOML file; anything that isn't TOML is taken as text."""
+    try:
+        found = tomllib.loads(f"v = {text}")
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError):
+        return text
+    return found["v"] if found.keys() == {"v"} else text  # a line break could hide a second key
+
+
+def _override(tree: dict[str, Any], text: str) -> None:
+    key, sign, value = text.partition("=")
+    if not sign or not key.strip():
+        raise UserError(f"--set {text!r} has no value: write --set key.path=value")
+    *parents, last = key.strip().split(".")
+    node: Any = tree
+    for part in parents:
+        node = node[_index(node, part, text)] if isinstance(node, list) else node.setdefault(part, {})
+        if not isinstance(node, dict | list):
+            raise UserError(f"--set {text!r}: {part!r} is a single value, it has no keys inside: drop what follows it")
+    node[_index(node, last, text) if isinstance(node, list) else last] = parse_value(value)
+
+
+def _index(node: list[Any], part: str, text: str) -> int:
+    if not re.fullmatch(r"-?[0-9]{1,9}", part) or not -len(node) <= int(part) < len(node):
+        known = f"use 0 to {len(node) - 1}" if node else "give the list in the run file first"
+        raise UserError(f"--set {text!r}: {part!r} is not an item of a list of {len(node)}: {known}")
+    return int(part)
+
+
+def explain(err: ValidationError) -> str:
+    """The first fault in one line: where it is, what was expected, what was found."""
+    fault = err.errors()[0]
+    loc = fault["loc"]  # the third of a stage is its kind, which pydantic puts in
+    path = [*loc[:2], *loc[3:]] if loc[:1] == ("stages",) and len(loc) > 2 else [*loc]
+    where = ".".join(str(p) for p in path)
+    if fault["type"] == "extra_forbidden":
+        known = _known_keys(fault["loc"][:-1])
+        near = difflib.get_close_matches(str(path[-1]), known, n=1)
+        return f"unknown key {where!r}: " + (f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(known)}")
+    if fault["type"] == "missing":
+        return f"{where!r} is missing: add it (docs/run-files.md)"
+    if fault["type"] in ("union_tag_not_found", "union_tag_invalid"):
+        return f"{where!r} needs " + " or ".join(f'kind = "{kind}"' for kind in STAGES)
+    found = fault.get("input")
+    message = fault["msg"].removeprefix("Value error, ").rstrip(".")
+    if not path:
+        return message
+    shown = "" if fault["type"] == "value_error" and isinstance(found, dict) else f"; found {found!r}"  # such a rule says it
+    return f"{where!r}: {message[0].lower()}{message[1:]}{shown}"
+
+
+def _known_keys(loc: Sequence[int | str]) -> list[str]:
+    """The keys of the section at `loc`, a path of keys, list positions and, behind a stage's position, its kind."""
+    model: Any = RunConfig
+    for part in loc:
+        if isinstance(part, int):
+            continue
+        model = STAGES[part] if model is None else _section(model.model_fields[part].annotation)
+    return list(model.model_fields)
+
+
+def _section(annotation: Any) -> Any:
+    """The section in an annotation such as `list[Section]` or `Section | None`; None for the stages, where the kind decides."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    found = {_section(part) for part in typing.get_args(annotation)} - {None}
+    return found.pop() if len(found) == 1 else None
+
+
+RANGES: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(("clip_low", "gamma", "lam"), (0.0, 1.0)),
+    **dict.fromkeys(("clip_high", "dual_clip", "epsilon", "positive", "negative"), (0.0, math.inf)),
+    **dict.fromkeys(("beta", "limit", "max_weight"), (1e-6, math.inf)),
+    "bound": (1.0, math.inf),
+}
+"""Between what a setting of the core's own algorithms may be, where its type alone doesn't say."""
+
+
+def check_ranges(where: str, settings: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Refuse settings of these names outside their `RANGES`. They are numbers already."""
+    for name in [n for n in names if n in settings and n in RANGES]:
+        low, high = RANGES[name]
+        if LARGEST < settings[name] < math.inf:
+            raise UserError(f"{where}.{name} = {settings[name]!r:.40} must be at most {LARGEST:g}, or inf")
+        if not low <= settings[name] <= high:
+            limits = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+            raise UserError(f"{where}.{name} = {settings[name]!r} must be {limits}")
+    if 0 < settings.get("dual_clip", 0.0) <= 1 and "dual_clip" in names:
+        raise UserError(f"{where}.dual_clip = {settings['dual_clip']!r} must be above 1, or 0 to switch it off")
+
+
+def as_data(config: RunConfig) -> dict[str, Any]:
+    """The resolved config as plain data, without unset values: what `config.toml` in the run folder holds."""
+    return config.model_dump(mode="json", exclude_none=True)

@@ -1,0 +1,223 @@
+"""Which mixture of tasks to train on, found from short pilot runs.
+
+After MoDoMoDo (Liang et al. 2025, arXiv 2505.24871): runs on a few seed mixtures, a quadratic surrogate of their held-out scores
+as a function of the mixture w, a + b'w + w'Cw, and the mixture where it is highest. The shares of a mixture add up to 1, so the
+intercept and the squares are combinations of the terms w_i and w_i w_j (Scheffe 1958), which are all that is fitted here.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mmrl.api.errors import UserError
+from mmrl.api.seeds import derive
+from mmrl.config.sections import RlStage, RunConfig
+
+if TYPE_CHECKING:
+    import numpy as np
+
+RIDGES = (1e-8, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+"""Penalties on the squared coefficients that are tried."""
+SAMPLES = 20_000
+"""Mixtures that the surrogate is looked up at, in each round of the search."""
+
+
+# -- the pilots -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """One pilot's shares."""
+
+    kind: str
+    """`uniform`, `only TASK`, `without TASK` or `random`."""
+    shares: tuple[float, ...]
+    """Of each task, in the order of the run file; they add up to 1."""
+
+
+def seed_mixtures(labels: Sequence[str], count: int, seed: int) -> list[Mixture]:
+    """The first `count` of: uniform, each task alone, each left out, then random ones (flat Dirichlet, whole percents).
+
+    A longer list begins with the shorter one. labels: at least two.
+    """
+    m = len(labels)
+    found = [Mixture("uniform", (1 / m,) * m)]
+    found += [Mixture(f"only {label}", tuple(float(i == k) for i in range(m))) for k, label in enumerate(labels)]
+    if m > 2:  # of two tasks, leaving out one is the other alone
+        found += [Mixture(f"without {label}", tuple(float(i != k) / (m - 1) for i in range(m))) for k, label in enumerate(labels)]
+    random_ones = math.comb(99 + m, m - 1)  # ways to divide a hundred
+    if count > random_ones:
+        raise UserError(f"--pilots {count}: there are {random_ones} mixtures of {m} tasks in whole percents: ask for fewer")
+    number = 0
+    while len(found) < count:
+        chance = random.Random(derive(seed, "pilot", number))
+        number += 1
+        drawn = [chance.expovariate(1.0) for _ in labels]
+        shares = percents([d / sum(drawn) for d in drawn])
+        if all(shares != other.shares for other in found):
+            found.append(Mixture("random", shares))
+    return found[:count]
+
+
+def enough(tasks: int) -> int:
+    """Pilots for this many tasks: all seed mixtures that are not random, and three more than the surrogate has coefficients."""
+    return max(1 + tasks * (2 if tasks > 2 else 1), tasks * (tasks + 1) // 2 + 3)
+
+
+def percents(shares: Sequence[float]) -> tuple[float, ...]:
+    """Shares that add up to 1, in whole percents that do so too (largest remainders)."""
+    floors = [int(100 * s) for s in shares]
+    by_remainder = sorted(range(len(shares)), key=lambda i: floors[i] - 100 * shares[i])
+    for i in by_remainder[: 100 - sum(floors)]:
+        floors[i] += 1
+    return tuple(f / 100 for f in floors)
+
+
+def searched(config: RunConfig) -> tuple[int, list[str]]:
+    """The last rl stage's number and the tasks it draws from, whose shares are searched. Raises UserError where that is nothing
+    to search or nothing to compare."""
+    stages = [i for i, stage in enumerate(config.stages) if isinstance(stage, RlStage)]
+    if not stages:
+        raise UserError(f'{config.name} has no rl stage, whose mixture could be searched: add [[stages]] kind = "rl"')
+    labels = list(config.weights(config.stages[stages[-1]]))
+    if len(labels) < 2:
+        raise UserError(
+            f"a mixture needs at least two tasks with a weight, and stages.{stages[-1]} of {config.name} draws from "
+            f"{', '.join(labels) or 'none'}: list more [[tasks]]"
+        )
+    if not config.evaluate.n:
+        raise UserError("evaluate.n = 0 leaves no held-out score to compare mixtures by: set evaluate.n")
+    return stages[-1], labels
+
+
+def pilot(config: RunConfig, number: int, mixture: Mixture, steps: int, runs: str) -> RunConfig:
+    """The run file of a pilot, `NAME-mix-01` for number 1: the last rl stage has this mixture and so many steps, and what is
+    evaluated is the end."""
+    at, labels = searched(config)
+    data = config.model_dump(mode="json", exclude_unset=True)  # a key that isn't set is the algorithm's to choose
+    data |= {"name": f"{config.name}-mix-{number:02d}", "runs": runs}
+    data["stages"][at] |= {"tasks": dict(zip(labels, mixture.shares, strict=True)), "steps": steps}
+    data["evaluate"] = {**data.get("evaluate", {}), "every": 0}
+    return RunConfig.model_validate(data)
+
+
+# -- the surrogate ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Surrogate:
+    """Held-out scores of K tasks as functions of the mixture: the pilots' mean, plus the terms' contributions."""
+
+    mean_K: np.ndarray
+    coefficients_FK: np.ndarray
+    """Of the terms, see `terms`."""
+    ridge_K: np.ndarray
+    """The penalty that was best for each task."""
+
+    def __call__(self, shares_NM: np.ndarray) -> np.ndarray:
+        """float64 [N, K] predicted scores of N mixtures."""
+        return self.mean_K + terms(shares_NM) @ self.coefficients_FK
+
+
+def terms(shares_NM: np.ndarray) -> np.ndarray:
+    """float64 [N, M (M + 1) / 2]: the shares, then 4 x the products of every two, so that all range from 0 to 1."""
+    import numpy as np
+
+    first, second = np.triu_indices(shares_NM.shape[1], 1)
+    return np.hstack([shares_NM, 4 * shares_NM[:, first] * shares_NM[:, second]])
+
+
+def fit(shares_NM: np.ndarray, scores_NK: np.ndarray) -> Surrogate:
+    """Ridge regression of each task's scores, with the penalty that predicts left-out pilots best. At least two pilots."""
+    import numpy as np
+
+    errors_RK = np.stack([((_left_out(shares_NM, scores_NK, r) - scores_NK) ** 2).sum(0) for r in RIDGES])
+    ridge_K = np.array(RIDGES)[errors_RK.argmin(0)]
+    coefficients_FK = np.stack([_ridge(shares_NM, scores_NK[:, k], ridge) for k, ridge in enumerate(ridge_K)], axis=1)
+    return Surrogate(scores_NK.mean(0), coefficients_FK, ridge_K)
+
+
+def left_out(shares_NM: np.ndarray, scores_NK: np.ndarray) -> np.ndarray:
+    """float64 [N, K]: each pilot's scores as predicted by a surrogate that is fitted, its penalty too, to the others. At least
+    three pilots."""
+    import numpy as np
+
+    others = ~np.eye(len(shares_NM), dtype=bool)
+    return np.concatenate([fit(shares_NM[o], scores_NK[o])(shares_NM[~o]) for o in others])
+
+
+def _left_out(shares_NM: np.ndarray, scores_NK: np.ndarray, ridge: float) -> np.ndarray:
+    import numpy as np
+
+    found = []
+    for o in ~np.eye(len(shares_NM), dtype=bool):
+        found.append(scores_NK[o].mean(0) + terms(shares_NM[~o])[0] @ _ridge(shares_NM[o], scores_NK[o], ridge))
+    return np.stack(found)
+
+
+def _ridge(shares_NM: np.ndarray, scores: np.ndarray, ridge: float) -> np.ndarray:
+    """Coefficients of the terms, for scores less their mean; `scores` is [N] or [N, K]."""
+    import numpy as np
+
+    terms_NF = terms(shares_NM)
+    penalty = ridge * np.eye(terms_NF.shape[1])
+    return np.linalg.solve(terms_NF.T @ terms_NF + penalty, terms_NF.T @ (scores - scores.mean(0)))
+
+
+def best(surrogate: Surrogate, pilots_NM: np.ndarray, seed: int) -> tuple[float, ...]:
+    """The mixture with the highest mean of the predicted scores, in whole percents: over the pilots and a dense sample of all
+    mixtures, half of it near the edges, drawn closer around the best in two more rounds."""
+    import numpy as np
+
+    random_numbers, m = np.random.default_rng(derive(seed, "search")), pilots_NM.shape[1]
+    tried, top = pilots_NM, pilots_NM[0]
+    for width in (1.0, 0.2, 0.04):
+        drawn = [random_numbers.dirichlet(np.full(m, a), SAMPLES // 2) for a in (1.0, 0.3)]
+        tried = np.concatenate([tried, *((1 - width) * top + width * d for d in drawn)])
+        top = tried[surrogate(tried).mean(1).argmax()]
+    return percents(top.tolist())
+
+
+# -- the recommendation -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What the pilots' scores speak for."""
+
+    shares: tuple[float, ...]
+    """Of each task; they add up to 1."""
+    value: float
+    """The mean score that the surrogate predicts for them, or that the pilot had."""
+    pilot: int | None
+    """The number of the best pilot, from 0, when the surrogate is not used."""
+    predicted: tuple[float, ...]
+    """Each pilot's mean score as predicted from the others."""
+    error: float
+    """Root of the mean square of those predictions' errors."""
+    error_of_mean: float
+    """The same of the plain mean of the other pilots: a surrogate that errs as much knows nothing."""
+    surrogate: Surrogate
+
+
+def recommend(shares_NM: Any, scores_NK: Any, seed: int) -> Recommendation:
+    """The mixture to train on, from the held-out scores of at least three pilots. Where the surrogate predicts left-out pilots
+    no better than their mean does, it is the best pilot's."""
+    import numpy as np
+
+    shares, scores = np.asarray(shares_NM, dtype=np.float64), np.asarray(scores_NK, dtype=np.float64)
+    n, means = len(scores), scores.mean(1)
+    predicted = left_out(shares, scores).mean(1)
+    error = float(np.sqrt(((predicted - means) ** 2).mean()))
+    error_of_mean = float(np.sqrt((((means.sum() - means) / (n - 1) - means) ** 2).mean()))
+    surrogate, top = fit(shares, scores), int(means.argmax())
+    if error < error_of_mean:
+        chosen, pilot_number = best(surrogate, shares, seed), None
+        value = float(surrogate(np.array([chosen])).mean())
+    else:
+        chosen, pilot_number, value = tuple(shares[top].tolist()), top, float(means[top])
+    return Recommendation(chosen, value, pilot_number, tuple(predicted.tolist()), error, error_of_mean, surrogate)

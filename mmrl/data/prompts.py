@@ -1,0 +1,319 @@
+"""Where prompts come from: a weighted mixture of tasks, walked epoch by epoch, and what failed before.
+
+Tasks go by their labels: the same task may be listed twice under two names.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from mmrl.api.errors import PluginError, UserError, calling, is_finite
+from mmrl.api.interfaces import Task
+from mmrl.api.seeds import derive
+from mmrl.api.tasks.options import Prompts
+from mmrl.api.types import Message, Prompt, replace
+
+DECAY = 0.9
+"""Of the running share of a task's groups that had spread, a group (`adapt = "variance"`)."""
+FLOOR = 0.1
+"""Added to that share, so that a task whose groups all agree is still tried now and then."""
+
+Place = tuple[str, int]
+"""A prompt: its task's label and its number among the task's items."""
+
+
+@runtime_checkable
+class Indexable(Protocol):
+    """All that is asked of a lazy sequence of prompts."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Prompt: ...
+
+
+def prompts_of(label: str, task: Task, split: str, seed: int) -> Indexable:
+    """A task's split, indexable. Raises UserError when the split doesn't exist or is empty."""
+    if split not in task.splits:
+        raise UserError(f"task {label!r} has no split {split!r}: choose one of {', '.join(task.splits)}")
+    with calling(f"task {label!r}: prompts({split!r}, {seed})"):
+        found = task.prompts(split, seed)
+        items = found if isinstance(found, Indexable) and not isinstance(found, str | Mapping) else list(found)
+    if not len(items):
+        raise UserError(f"task {label!r} has no prompts in split {split!r}: check its options and data")
+    return items
+
+
+def prompt_at(items: Indexable, index: int, label: str, template: str = "") -> Prompt:
+    """A task's prompt, with its text put in the place of `{text}` in the template, where there is one.
+
+    Raises PluginError when it is no prompt, and UserError when the task opens its pictures itself and can't.
+    """
+    with calling(f"task {label!r}: item {index} of its prompts"):
+        prompt = items[index]
+    if not isinstance(prompt, Prompt):
+        raise PluginError(f"task {label!r}: prompts() must give mmrl.Prompt, item {index} is a {type(prompt).__name__}")
+    if not template:
+        return replace(prompt, task=label)
+    last = max((i for i, m in enumerate(prompt.messages) if m["role"] == "user"), default=-1)
+    if last < 0:
+        raise PluginError(f"task {label!r}: item {index} has no user message that `prompt` of [[tasks]] could change: drop it")
+    messages = [_reworded(m, template) if i == last else m for i, m in enumerate(prompt.messages)]
+    return replace(prompt, task=label, messages=messages)
+
+
+def tolerated(drawn: int, there: int) -> int:
+    """How many of so many prompts that were drawn may be broken before it is an error: a tenth, or two of few, but not all."""
+    return min(2 + drawn // 10, there - 1)
+
+
+def _reworded(message: Message, template: str) -> Message:
+    """The message with its text, the last one where there are several, inside the template; pictures stay where they are."""
+    content = message["content"]
+    if isinstance(content, str):
+        return {**message, "content": template.replace("{text}", content)}
+    at = max((i for i, part in enumerate(content) if part["type"] == "text"), default=len(content))
+    text = content[at]["text"] if at < len(content) else ""
+    return {**message, "content": [*content[:at], {"type": "text", "text": template.replace("{text}", text)}, *content[at + 1 :]]}
+
+
+def gold_of(task: Task, prompt: Prompt) -> str:
+    """The task's completion that deserves the most. Raises PluginError when it is no text."""
+    where = f"task {prompt.task!r}: gold() of prompt {prompt.id!r}"
+    with calling(where):
+        gold = task.gold(prompt)
+    if not isinstance(gold, str) or (gold.encode(errors="replace").decode() != gold):
+        raise PluginError(f"{where} must be text that can be written as UTF-8, not {gold!r:.60}")
+    return gold
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came out of one group of completions."""
+
+    place: Place
+    """The prompt that they answered."""
+    rewards: tuple[float, ...]
+    """One for each completion that could be scored."""
+    spread: bool
+    """Their rewards differed, so that the group taught something."""
+    failed: bool
+    """None of them succeeded."""
+
+
+class Source:
+    """Prompts of several tasks in the proportion of their weights.
+
+    Which prompt comes next is a function of the seed, of how many were drawn and of the outcomes that were told, so a resumed
+    run goes on with the very prompts it would have had.
+    """
+
+    def __init__(
+        self,
+        prompts: Mapping[str, Indexable],
+        weights: Mapping[str, float],
+        seed: int,
+        *,
+        order: str = "shuffled",
+        adapt: str = "none",
+        replay: float = 0.0,
+        replay_size: int = 256,
+        templates: Mapping[str, str] = {},
+        history: bool = False,
+    ) -> None:
+        """prompts: label -> its items.
+
+        weights: label -> share, relative to the others; a label without one is never drawn.
+        order: `shuffled`, anew each epoch, or `easy-first`, by `meta["difficulty"]`, which reads all prompts once.
+        adapt: `none`, or `variance`: the weights times 0.1 + the running share of the task's groups that had spread.
+        replay: share of the draws, 0 to 1, that take a prompt that failed before, one of the newest `replay_size`.
+        templates: label -> the text around its prompts' own, see `prompt_at`.
+        history: keep what `past` tells.
+
+        Raises UserError when `easy-first` meets an item without a finite difficulty.
+        """
+        if unknown := weights.keys() - prompts.keys():
+            raise ValueError(f"there are weights for {sorted(unknown)} and no prompts")
+        self.prompts = dict(prompts)
+        self.weights = {label: weights[label] for label in prompts if weights.get(label)}
+        self.seed, self.adapt, self.templates = seed, adapt, dict(templates)
+        self.replay, self.replay_size, self.history = replay, replay_size, history
+        self.draws = 0
+        self.taken = dict.fromkeys(self.weights, 0)
+        """Ordinary draws of each task; a prompt that comes again from the failed ones is not counted."""
+        self.spread = dict.fromkeys(self.weights, 1.0)
+        """Running share of each task's groups that had spread."""
+        self.again = 0
+        """Prompts taken since `learned` that had failed before."""
+        self.failed: dict[Place, bool] = {}
+        """The prompts that failed, the oldest first -> taken again since `learned`: a step takes each of them from here once."""
+        self._past: dict[Place, tuple[int, int, float, float]] = {}
+        self._orders: dict[str, tuple[int, list[int]]] = {}
+        self._easy = {label: easy_first(prompts[label], label) for label in self.weights} if order == "easy-first" else {}
+
+    def __len__(self) -> int:
+        """How many different prompts may be drawn."""
+        return sum(len(self.prompts[label]) for label in self.weights)
+
+    def take(self, n: int) -> list[Prompt]:
+        """The next n prompts."""
+        return [self[self.draw()] for _ in range(n)]
+
+    def draw(self) -> Place:
+        """Where the next prompt is."""
+        count, self.draws = self.draws, self.draws + 1
+        if waiting := [place for place, again in self.failed.items() if not again]:
+            chance = random.Random(derive(self.seed, "replay", count))
+            if chance.random() < self.replay:
+                place = chance.choice(waiting)
+                self.failed[place], self.again = True, self.again + 1
+                return place
+        mixture = self.mixture()
+        return self._next(random.Random(derive(self.seed, "mixture", count)).choices(list(mixture), list(mixture.values()))[0])
+
+    def __getitem__(self, place: Place) -> Prompt:
+        """May raise UserError, when the task opens its pictures itself."""
+        label, index = place
+        return prompt_at(self.prompts[label], index, label, self.templates.get(label, ""))
+
+    def mixture(self) -> dict[str, float]:
+        """Label -> its weight in the ordinary draws of this moment, relative to the others."""
+        if self.adapt == "none":
+            return self.weights
+        return {label: weight * (FLOOR + self.spread[label]) for label, weight in self.weights.items()}
+
+    def figures(self) -> dict[str, float]:
+        """Metrics of replay and of adapted weights in this step, before `learned`."""
+        found = {"sampling/replayed": float(self.again)} if self.replay else {}
+        if self.adapt != "none":
+            mixture = self.mixture()
+            found |= {f"task/{label}/share": weight / sum(mixture.values()) for label, weight in mixture.items()}
+        return found
+
+    def learned(self, outcomes: Sequence[Outcome]) -> None:
+        """Told after a step what came of its groups."""
+        for outcome in outcomes:
+            label, place = outcome.place[0], outcome.place
+            self.spread[label] = DECAY * self.spread[label] + (1 - DECAY) * bool(outcome.spread)
+            self.failed.pop(place, None)
+            if outcome.failed and self.replay:
+                self.failed[place] = False
+                if len(self.failed) > self.replay_size:
+                    del self.failed[next(iter(self.failed))]
+            if self.history:
+                self._past[place] = _merged(self._past.get(place, (0, 0, 0.0, 0.0)), outcome.rewards)
+        self.failed, self.again = dict.fromkeys(self.failed, False), 0
+
+    def past(self, place: Place) -> tuple[float, float, float, float]:
+        """What was seen of a prompt before: how often it came, how many rewards, their mean, and the sum of their squared
+        deviations from it. Zeros unless the source keeps a history."""
+        return self._past.get(place, (0, 0, 0.0, 0.0))
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs, as plain JSON data."""
+        return {
+            "draws": self.draws,
+            "taken": dict(self.taken),
+            "spread": dict(self.spread),
+            "failed": [[*place, again] for place, again in self.failed.items()],
+            "past": [[*place, *seen] for place, seen in self._past.items()],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state`. Raises ValueError, and changes nothing, when it can't be one of this source."""
+        expected = self.state()
+        if not isinstance(state, Mapping) or state.keys() != expected.keys():
+            raise ValueError(f"a source's state has {', '.join(expected)}; found {state!r:.200}")
+        draws, taken, spread = state["draws"], state["taken"], state["spread"]
+        for name, found in (("taken", taken), ("spread", spread)):
+            if not isinstance(found, Mapping) or found.keys() != self.weights.keys():
+                raise ValueError(f"{name} must have the tasks {', '.join(self.weights)}; found {found!r:.200}")
+        if not all(_is_count(n) for n in [draws, *taken.values()]) or sum(taken.values()) > draws:
+            raise ValueError(f"draws and taken must be counts, draws no less than all taken; found {draws!r} and {taken!r:.200}")
+        if not all(is_finite(s) and 0 <= s <= 1 for s in spread.values()):
+            raise ValueError(f"spread must be shares from 0 to 1; found {spread!r:.200}")
+        failed, past = (self._rows(state, name, width) for name, width in (("failed", 3), ("past", 6)))
+        most = self.replay_size if self.replay else 0
+        if len(failed) > most or not all(isinstance(again, bool) for (again,) in failed.values()):
+            raise ValueError(f"failed must be at most {most} rows of a task, an item and a truth; found {state['failed']!r:.200}")
+        if past and not self.history:
+            raise ValueError(f"past has {len(past)} rows, and this source keeps no history")
+        for place, (visits, n, mean, squares) in past.items():
+            if not (_is_count(visits) and _is_count(n) and is_finite(mean) and is_finite(squares) and visits and squares >= 0):
+                raise ValueError(f"past of {place} can't be {visits!r:.60}, {n!r:.60}, {mean!r:.60}, {squares!r:.60}")
+        self.draws, self.taken, self.spread = draws, {t: taken[t] for t in self.taken}, {t: spread[t] for t in self.spread}
+        self.failed, self._past = {place: again for place, (again,) in failed.items()}, past
+
+    def _rows(self, state: Mapping[str, Any], name: str, width: int) -> dict[Place, Any]:
+        """The rows of a state that begin with a place, by place."""
+        rows = state[name]
+        if not isinstance(rows, Sequence) or isinstance(rows, str):
+            raise ValueError(f"{name} must be a list; found {rows!r:.200}")
+        found: dict[Place, Any] = {}
+        for row in rows:
+            if not isinstance(row, Sequence) or len(row) != width or not isinstance(row[0], str) or row[0] not in self.weights:
+                raise ValueError(f"{name} must be rows of a task, an item and {width - 2} more; found {row!r:.200}")
+            place, most = (row[0], row[1]), len(self.prompts[row[0]])
+            if not _is_count(row[1]) or row[1] >= most or place in found:
+                raise ValueError(f"{name} must name each item once, up to {most - 1} of {row[0]!r}; found {row!r:.200}")
+            found[place] = tuple(row[2:])
+        return found
+
+    def _next(self, label: str) -> Place:
+        count = len(self.prompts[label])
+        epoch, index = divmod(self.taken[label], count)
+        self.taken[label] += 1
+        if label in self._easy:
+            return label, self._easy[label][index]
+        if self._orders.get(label, (-1, []))[0] != epoch:
+            order = list(range(count))
+            random.Random(derive(self.seed, "order", label, epoch)).shuffle(order)
+            self._orders[label] = (epoch, order)
+        return label, self._orders[label][1][index]
+
+
+def easy_first(items: Indexable, label: str) -> list[int]:
+    """The items' numbers by `meta["difficulty"]`, the lowest first; makes all prompts whose difficulty isn't known before.
+
+    One that the task can't open comes last: drawing it says why. Raises UserError for one without a finite difficulty.
+    """
+    found = []
+    for i in range(len(items)):
+        try:
+            difficulty = _difficulty_at(items, i, label)
+        except PluginError:
+            raise
+        except UserError:
+            found.append(math.inf)
+            continue
+        if not is_finite(difficulty):
+            raise UserError(
+                f'order = "easy-first": item {i} of task {label!r} has meta["difficulty"] = {difficulty!r:.60}, not a number: '
+                'let the task give one to each, or use order = "shuffled"'
+            )
+        found.append(float(difficulty))
+    return sorted(range(len(found)), key=found.__getitem__)
+
+
+def _difficulty_at(items: Indexable, index: int, label: str) -> Any:
+    if isinstance(items, Prompts) and items.difficulty:
+        with calling(f"task {label!r}: difficulty of item {index} of its prompts"):
+            return items.difficulty(items.items[index])
+    return prompt_at(items, index, label).meta.get("difficulty")
+
+
+def _merged(seen: tuple[int, int, float, float], rewards: Sequence[float]) -> tuple[int, int, float, float]:
+    """Visits, count, mean and squared deviations with one more visit's rewards in them (Welford 1962)."""
+    visits, n, mean, squares = seen
+    for reward in rewards:
+        n, before = n + 1, reward - mean
+        mean += before / n
+        squares += before * (reward - mean)
+    return visits + 1, n, mean, squares
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -1,0 +1,247 @@
+"""Models that verifiers look with: a vision-language model that is asked about pictures, a CLIP that compares them with texts.
+
+They are frozen and answer without chance.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from mmrl.api.errors import UserError, one_line
+from mmrl.api.types import Message, Prompt
+from mmrl.compute.torchvision import prepare_torchvision
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.vlm.reading import PromptInputs
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.generate.local import LocalGenerator
+from mmrl.rollout.generate.sampling import Sampling
+
+Dtype = Literal["auto", "float32", "bfloat16"]
+"""`auto`: bfloat16 on a GPU, float32 elsewhere."""
+TINY = "tiny"
+"""A small random model, for trials."""
+NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
+
+
+class VisionLanguage:
+    """A vision-language model that is asked; see `vision_language`. A question is a conversation that ends with the user."""
+
+    def __init__(self, policy: VLM, batch_size: int) -> None:
+        self.policy = policy
+        self._words, self._numbers = LocalGenerator(policy, batch_size), Numbers(policy, batch_size)
+
+    def chances(self, questions: Sequence[Sequence[Message]], answers: Sequence[str]) -> torch.Tensor:
+        """float64 [N, A], rows that sum to 1: how likely each of these words is to begin the answer, among them alone. A word
+        counts in lower case and capitalised, with and without a blank before it."""
+        spellings = [self._beginnings(word) for word in answers]
+        ids = [own - set[int]().union(*(s for j, s in enumerate(spellings) if j != i)) for i, own in enumerate(spellings)]
+        for word, own in zip(answers, ids, strict=True):
+            if not own:
+                raise UserError(f"the model's tokens can't tell {word!r} from {', '.join(map(repr, answers))}: ask for others")
+        logprobs_NV = self._words.first(self._encoded(questions)).double()
+        scores_NA = torch.stack([logprobs_NV[:, sorted(own)].logsumexp(-1) for own in ids], -1)
+        return scores_NA.softmax(-1).cpu()
+
+    def numbers(self, questions: Sequence[Sequence[Message]], max_tokens: int = 8) -> list[float]:
+        """The number that each answer is, which may have a sign; the model is kept from saying anything else."""
+        sampling = Sampling(max_tokens=max_tokens, temperature=0.0)
+        samples = [group[0] for group in self._numbers.generate(self._encoded(questions), 1, sampling)]
+        found = [NUMBER.search(self.policy.decode(sample.token_ids).replace(" ", "")) for sample in samples]
+        assert all(found), "the tokens that may be sampled make a number"
+        return [float(match.group()) for match in found if match]
+
+    def _encoded(self, questions: Sequence[Sequence[Message]]) -> list[PromptInputs]:
+        return [self.policy.encode(Prompt(messages=question)) for question in questions]
+
+    def _beginnings(self, word: str) -> set[int]:
+        written = (blank + form for blank in ("", " ") for form in (word, word.capitalize()))
+        return {self.policy.tokenizer.encode(text, add_special_tokens=False)[0] for text in written}
+
+
+class Numbers(LocalGenerator):
+    """Samples numbers: digits, with a sign before them, and then perhaps a point, a percent sign, the end."""
+
+    def __init__(self, policy: VLM, batch_size: int) -> None:
+        super().__init__(policy, batch_size)
+        texts = {i: policy.decode([i]).strip() for i in set(policy.tokenizer.get_vocab().values()) if i < len(policy.bias_V)}
+        texts = {i: text for i, text in texts.items() if i not in policy.banned}
+        self._digits = self._mask([i for i, text in texts.items() if text.isascii() and text.isdigit()])
+        self._signs = self._mask([i for i, text in texts.items() if text in ("+", "-")])
+        signed = self._mask([i for i, text in texts.items() if re.fullmatch(r"[+-]\d+", text, re.ASCII)])
+        self._first = torch.maximum(torch.maximum(self._digits, self._signs), signed)
+        end = self._mask([*policy.eos, *(i for i, text in texts.items() if text in (".", "%"))])
+        self._then = torch.maximum(self._digits, end)
+        if not self._digits.isfinite().any():
+            raise UserError("the model's tokenizer has no digits, so it can't say a number")
+        self._lone: torch.Tensor | None = None
+        self._step = 0
+
+    def _mask(self, ids: Sequence[int]) -> torch.Tensor:
+        """float32 [V]: 0 at these ids, minus infinity elsewhere."""
+        mask = torch.full_like(self.policy.bias_V, -torch.inf)
+        mask[list(ids)] = 0.0
+        return mask
+
+    def _prefill(self, inputs: list[PromptInputs], cache: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+        self._step = 0
+        return super()._prefill(inputs, cache)
+
+    def _choose(
+        self, logits_NV: torch.Tensor, sampling: Sampling, drawn_N: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        allowed = self._first if not self._step else self._then
+        if self._step == 1 and self._lone is not None:  # nobody has ended yet, so the rows are those of the first step
+            allowed = torch.where(self._lone[:, None], self._digits, allowed)
+        token_N, logprob_N = super()._choose(logits_NV + allowed, sampling, drawn_N)
+        if not self._step:
+            self._lone = self._signs[token_N].isfinite()
+        self._step += 1
+        return token_N, logprob_N
+
+
+class Contrastive:
+    """A model such as CLIP that puts pictures and texts into one space; see `contrastive`."""
+
+    def __init__(self, model: Any, processor: Any, device: str, batch_size: int) -> None:
+        self.model, self.processor, self.batch_size = model.to(device).eval(), processor, batch_size
+        self.limit = int(getattr(model.config.text_config, "max_position_embeddings", 77))
+        self._padding: Any = "max_length" if "siglip" in model.config.model_type else True
+
+    @torch.inference_mode()
+    def pictures(self, pictures: Sequence[Any]) -> torch.Tensor:
+        """PIL pictures -> float32 [N, D], each of length 1."""
+        found = []
+        for start in range(0, len(pictures), self.batch_size):
+            inputs = self.processor(images=list(pictures[start : start + self.batch_size]), return_tensors="pt")
+            pixels = inputs["pixel_values"].to(self.model.device, self.model.dtype)
+            found.append(_unit(self.model.get_image_features(pixel_values=pixels)))
+        return torch.cat(found)
+
+    @torch.inference_mode()
+    def texts(self, texts: Sequence[str]) -> torch.Tensor:
+        """float32 [N, D], each of length 1. UserError for a text that is longer than the model reads."""
+        for text in texts:
+            if (count := len(self.processor.tokenizer(text, verbose=False)["input_ids"])) > self.limit:
+                raise UserError(f"the text {text[:40]!r}... has {count} tokens, and the model reads {self.limit}: shorten it")
+        padding = {"padding": self._padding, **({"max_length": self.limit} if self._padding == "max_length" else {})}
+        inputs = self.processor(text=list(texts), return_tensors="pt", **padding).to(self.model.device)
+        return _unit(self.model.get_text_features(**inputs))
+
+
+def vision_language(
+    model: str, *, device: str = "auto", dtype: Dtype = "auto", batch_size: int = 16, max_pixels: int | None = None
+) -> VisionLanguage:
+    """A vision-language model, loaded now. model: a folder (also a checkpoint's `policy` in a run folder), a hub name, or `tiny`.
+    batch_size: questions answered at once. max_pixels: larger pictures are shrunk. Raises UserError that begins with `model`."""
+    check_vision_language(model)
+    device = device_of(device)
+    try:
+        return VisionLanguage(_policy(_named(model, "qwen2_5_vl"), device, _dtype(dtype, device), max_pixels), batch_size)
+    except UserError as error:
+        raise _of_model(error) from error
+
+
+@functools.lru_cache(maxsize=8)
+def _policy(model: str, device: str, dtype: Literal["float32", "bfloat16"], max_pixels: int | None) -> VLM:
+    """Two verifiers that ask the same model share it."""
+    policy = VLM(PolicyConfig(model=model, dtype=dtype, max_pixels=max_pixels), device=device, seed=0)
+    policy.model.requires_grad_(False)
+    return policy
+
+
+def contrastive(model: str, *, device: str = "auto", dtype: Dtype = "auto", batch_size: int = 64) -> Contrastive:
+    """A contrastive model, loaded now. model: a folder or hub name of a CLIP or SigLIP checkpoint, or `tiny`. batch_size:
+    pictures looked at at once. Raises UserError that begins with `model`."""
+    check_contrastive(model)
+    device = device_of(device)
+    if model in (TINY, f"{TINY}:clip"):
+        from mmrl.judge import tiny_clip
+
+        return Contrastive(*tiny_clip.build(), device, batch_size)
+    prepare_torchvision()
+    from transformers import AutoModel, AutoProcessor
+
+    try:
+        loaded = AutoModel.from_pretrained(model, dtype=getattr(torch, _dtype(dtype, device)), use_safetensors=True)
+        processor = AutoProcessor.from_pretrained(model)
+    except Exception as error:
+        raise UserError(
+            f"model {model!r} can't be loaded: {one_line(error)[:300]}: give the folder of a CLIP checkpoint"
+        ) from error
+    if not hasattr(loaded, "get_image_features") or not hasattr(loaded, "get_text_features"):
+        raise UserError(
+            f"model {model!r} is a {loaded.config.model_type}, which doesn't compare pictures with texts: give a CLIP"
+        )
+    return Contrastive(loaded, processor, device, batch_size)
+
+
+def check_vision_language(model: str) -> None:
+    """Refuse what can't be a vision-language model, without loading it. What a hub name stands for is not looked up."""
+    try:
+        VLM.check(PolicyConfig(model=_named(model, "qwen2_5_vl")))
+    except UserError as error:
+        raise _of_model(error) from error
+    _check_sight(model)
+
+
+def check_contrastive(model: str) -> None:
+    """Refuse what can't be a contrastive model, without loading it. What a hub name stands for is not looked up."""
+    if model in (TINY, f"{TINY}:clip"):
+        return
+    if not Path(model).is_dir() and (model.startswith((".", "/", "~", TINY + ":")) or model.count("/") > 1):
+        raise UserError(f"model {model!r} is not a folder: give one with a CLIP checkpoint, a hub name, or tiny:clip")
+    if Path(model).is_dir() and not (Path(model) / "config.json").is_file():
+        raise UserError(f"model {model!r} is a folder without config.json: give one with a CLIP checkpoint")
+    _check_sight(model)
+
+
+def device_of(device: str) -> str:
+    """`auto` is a GPU if there is one. Raises UserError for a GPU that isn't there."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise UserError(f"device = {device!r} is unknown: use auto, cpu, cuda or cuda:1")
+    if device.startswith("cuda") and int(device[5:] or 0) >= torch.cuda.device_count():
+        raise UserError(f"device = {device!r}, but torch sees {torch.cuda.device_count()} GPUs: use cpu or auto")
+    return device
+
+
+def _check_sight(model: str) -> None:
+    """Refuse a folder whose configuration has no part that sees."""
+    path = Path(model) / "config.json"
+    if not path.is_file():
+        return
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"model {model!r}: its config.json can't be read: {one_line(error)[:200]}") from None
+    if not isinstance(config, dict) or "vision_config" not in config:
+        kind = config.get("model_type", "model") if isinstance(config, dict) else "model"
+        raise UserError(f"model {model!r} is a {kind} that sees no pictures: give one that does")
+
+
+def _named(model: str, family: str) -> str:
+    return f"{TINY}:{family}" if model == TINY else model
+
+
+def _dtype(dtype: Dtype, device: str) -> Literal["float32", "bfloat16"]:
+    if dtype != "auto":
+        return dtype
+    return "bfloat16" if device.startswith("cuda") else "float32"
+
+
+def _of_model(error: UserError) -> UserError:
+    """What a policy says of its model, said of an option."""
+    return UserError(re.sub(r"^policy\.(model: )?", "", str(error)))
+
+
+def _unit(found: Any) -> torch.Tensor:
+    features = getattr(found, "pooler_output", found).float()
+    return features / features.norm(dim=-1, keepdim=True)

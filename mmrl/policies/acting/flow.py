@@ -1,0 +1,121 @@
+"""Flow matching as a policy that explores: chains from noise to actions, their likelihood, and the loss on demonstrations.
+
+Time runs from noise at 1 to actions at 0. n calls, M moments of each, `...` the numbers of what is chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from mmrl.policies.acting.draw import Draw
+
+Velocity = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""(x [n, M, ...], times [n, M]) -> float32 [n, M, ...]: where each x is carried, whatever the other moments are."""
+
+PLACES = 4
+"""Moments between noise and action at which a demonstration is looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chains:
+    """Euler's rule along a velocity with a little noise in it, so that a step is a normal distribution whose likelihood is known
+    (Liu et al., Flow-GRPO, equation 9). The drift of the noisy process gives every moment the distribution that it has without
+    noise.
+
+    What is kept of a call (its choices) is, of its own chain, `steps + 1` places [n, steps + 1, ...]; where only `one` step is
+    noisy, the places before and after it and a third filled with its number [n, 3, ...]; of a demonstration, whose chain nobody
+    knows, the action alone [n, 1, ...].
+    """
+
+    steps: int
+    noise_level: float = 0.5
+    """a in sigma(t) = a sqrt(t / (1 - t))."""
+    noisy: Literal["all", "one"] = "all"
+    """`one`: one step of each call is noisy, drawn for each call by itself, and learned from; the others follow the velocity.
+    Scoring then costs one moment and not `steps` (Chen et al., pi_RL, section 4.2, where a whole batch shares the step)."""
+    emphasis: float = 1.0
+    """Demonstrations are looked at at times of the distribution Beta(emphasis, 1): above 1, nearer to noise."""
+
+    def sample(
+        self, velocity: Velocity, draw: Draw, shape: tuple[int, ...], temperature: float
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(where the chain ends [n, *shape], choices, log-probability of each number [n, *shape]); temperature scales the noise,
+        0 adds none on the way."""
+        x = draw.normal(0, *shape)
+        only_n = (draw.uniform(self.steps + 1) * self.steps).long() if self.noisy == "one" else None
+        logprob, places = torch.zeros_like(x), [x]
+        before = after = x
+        for i in range(self.steps):
+            at_n = torch.full_like(draw.calls_n, i)
+            here_n = torch.ones_like(at_n, dtype=torch.bool) if only_n is None else only_n == at_n
+            mean, std = self._step(x, velocity(x[:, None], self._times(at_n)[:, None])[:, 0], at_n, temperature * here_n)
+            noised = _wide(here_n, x) & bool(temperature)
+            following = torch.where(noised, mean + std * draw.normal(i + 1, *shape), mean)
+            logprob = logprob + torch.where(noised, normal(following, mean, std.where(noised, 1.0)), 0.0)
+            chosen = _wide(here_n, x)
+            before, after = torch.where(chosen, x, before), torch.where(chosen, following, after)
+            x = following
+            places.append(x)
+        if only_n is None:
+            return x, torch.stack(places, 1), logprob
+        return x, torch.stack([before, after, _wide(only_n, x).expand_as(x).to(x.dtype)], 1), logprob
+
+    def score(self, velocity: Velocity, choices: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """(log-probability of each number [n, ...], entropy of each number [n]), with gradient. Of a demonstration, minus the
+        loss of flow matching and no entropy."""
+        if choices.shape[1] == 1:
+            return -self.matching(velocity, choices[:, 0]), choices.new_zeros(len(choices))
+        if self.noisy == "one":
+            before, after = choices[:, :1], choices[:, 1:2]
+            at_nM = choices[:, 2].flatten(1)[:, :1].round().long()
+        else:
+            before, after = choices[:, :-1], choices[:, 1:]
+            at_nM = torch.arange(self.steps, device=choices.device).expand(len(choices), -1)
+        v = velocity(before, self._times(at_nM))
+        mean, std = self._step(before, v, at_nM, torch.full_like(at_nM, temperature, dtype=torch.float32))
+        entropy_nM = std.flatten(2)[..., 0].log() + 0.5 + 0.5 * math.log(2 * math.pi)
+        return normal(after, mean, std).sum(1), entropy_nM.sum(1)
+
+    def matching(self, velocity: Velocity, actions: torch.Tensor) -> torch.Tensor:
+        """Squared error of the velocity [n, ...] between noise and the actions [n, ...] (Lipman et al., Flow Matching for
+        Generative Modeling, equation 14), a mean over one time in each part of the way; noise and times are functions of the
+        actions."""
+        seeds_n = (actions.double().flatten(1) * 1e6).round().long().sum(1)
+        draw = Draw(seeds_n=seeds_n, calls_n=torch.zeros_like(seeds_n))
+        start = torch.stack([draw.normal(i, *actions.shape[1:]) for i in range(PLACES)], 1)
+        parts = torch.arange(PLACES, device=actions.device)
+        times_nM = ((parts + draw.uniform(PLACES, PLACES)) / PLACES) ** (1 / self.emphasis)
+        t = _wide(times_nM, start)
+        v = velocity(t * start + (1 - t) * actions[:, None], times_nM)
+        return ((v - (start - actions[:, None])) ** 2).mean(1)
+
+    def _times(self, at: torch.Tensor) -> torch.Tensor:
+        """When the steps of these numbers begin."""
+        return 1.0 - at.float() / self.steps
+
+    def _step(
+        self, x: torch.Tensor, v: torch.Tensor, at: torch.Tensor, spread: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(mean, standard deviation) of what follows x at steps `at`. spread: scales the noise, of the same shape as `at`."""
+        delta = 1.0 / self.steps
+        t = self._times(at)
+        sigma = self.noise_level * (t / (1.0 - t).clamp_min(delta)).sqrt() * spread
+        t, sigma = _wide(t, x), _wide(sigma, x)
+        drift = v + sigma**2 / (2 * t) * (x + (1 - t) * v)
+        return x - drift * delta, (sigma * math.sqrt(delta)).expand_as(x)
+
+
+def normal(x: torch.Tensor, mean: torch.Tensor, std: Any) -> torch.Tensor:
+    """Log-density of the normal distribution, elementwise."""
+    std = torch.as_tensor(std, device=x.device)
+    return -0.5 * ((x - mean) / std) ** 2 - std.log() - 0.5 * math.log(2 * math.pi)
+
+
+def _wide(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """With as many axes as the other, ones behind its own."""
+    return x.view(*x.shape, *[1] * (other.dim() - x.dim()))

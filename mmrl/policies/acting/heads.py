@@ -1,0 +1,133 @@
+"""From hidden states to actions: one of several bins a number, a normal distribution, or a flow. n calls, K actions in a chunk, A
+numbers in an action, F features.
+
+What a head draws is a function of each call's seed (`mmrl.api.simulators.noise`), so that an episode repeats itself in any company.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from mmrl.policies.acting.action_tokens import ActionTokens
+from mmrl.policies.acting.draw import Draw
+from mmrl.policies.acting.flow import Chains, Velocity, normal
+
+
+def categorical(logits: torch.Tensor, temperature: float, uniform: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """(int64 index, float32 its log-probability at `temperature`, 1 where that is 0) of logits [..., B]; the likeliest where the
+    temperature is 0, else the first at which the cumulated probability exceeds `uniform` [...]."""
+    logprobs = (logits.float() / (temperature or 1.0)).log_softmax(-1)
+    if not temperature or uniform is None:
+        chosen = logprobs.argmax(-1)
+    else:
+        reached = logprobs.exp().cumsum(-1)
+        # the last sum is 1 up to rounding: as a share of it, every uniform number falls into a bin
+        chosen = torch.searchsorted((reached / reached[..., -1:]).contiguous(), uniform[..., None].contiguous(), right=True)
+        chosen = chosen[..., 0].clamp_max(logits.shape[-1] - 1)
+    return chosen, logprobs.gather(-1, chosen[..., None])[..., 0]
+
+
+class Normal(nn.Module):
+    """A normal distribution for each number, with a spread that doesn't depend on what is seen; a choice is the action itself,
+    and what is beyond [-1, 1] is clipped by the simulator alone, so that its likelihood stays that of what was drawn."""
+
+    slots = 1
+    """Hidden states that an action is made of."""
+
+    def __init__(self, features: int, dims: int, spread: float = 0.6, hidden: int = 0) -> None:
+        """spread: standard deviation at the beginning. hidden: width of a hidden layer; 0 is a linear map."""
+        super().__init__()
+        layers: list[nn.Module] = [nn.Linear(features, hidden), nn.GELU()] if hidden else []
+        last = nn.Linear(hidden or features, dims)
+        nn.init.orthogonal_(last.weight, gain=0.01)
+        nn.init.zeros_(last.bias)
+        self.mean = nn.Sequential(*layers, last)
+        self.log_spread = nn.Parameter(torch.full((dims,), math.log(spread)))
+
+    def sample(self, features_nKF: torch.Tensor, draw: Draw, temperature: float) -> tuple[torch.Tensor, ...]:
+        """(actions_nKA, choices_nKA, logprobs_nK1); temperature scales the spread, 0 takes the mean."""
+        mean = self.mean(features_nKF.float())
+        spread = self.log_spread.exp() * (temperature or 1.0)
+        noisy = draw.normal(0, *mean.shape[1:]) if temperature else torch.zeros_like(mean)
+        chosen = mean + spread * noisy
+        return chosen, chosen, normal(chosen, mean, spread).sum(-1, keepdim=True)
+
+    def score(self, features_nKF: torch.Tensor, choices: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """(logprobs_nK1, entropy_nK1), with gradient."""
+        mean, spread = self.mean(features_nKF.float()), self.log_spread.exp() * temperature
+        entropy = (0.5 + 0.5 * math.log(2 * math.pi) + spread.log()).sum().expand(*mean.shape[:2], 1)
+        return normal(choices, mean, spread).sum(-1, keepdim=True), entropy
+
+    def choices_of(self, actions_nKA: torch.Tensor) -> torch.Tensor:
+        """What a demonstrated action is in the head's terms."""
+        return actions_nKA
+
+
+class Tokens(nn.Module):
+    """One of `bins` for each number; its features are logits already."""
+
+    def __init__(self, tokens: ActionTokens, dims: int) -> None:
+        super().__init__()
+        self.tokens, self.slots = tokens, dims
+
+    def sample(self, logits_nKAB: torch.Tensor, draw: Draw, temperature: float) -> tuple[torch.Tensor, ...]:
+        """(actions_nKA, choices_nKA int64 bins, logprobs_nKA)."""
+        uniform = draw.uniform(0, *logits_nKAB.shape[1:-1]) if temperature else None
+        chosen, logprobs = categorical(logits_nKAB, temperature, uniform)
+        return self.tokens.action_of(chosen), chosen, logprobs
+
+    def score(self, logits_nKAB: torch.Tensor, choices: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """(logprobs_nKA, entropy_nKA), with gradient."""
+        logprobs = (logits_nKAB.float() / temperature).log_softmax(-1)
+        return logprobs.gather(-1, choices[..., None])[..., 0], -(logprobs.exp() * logprobs).sum(-1)
+
+    def choices_of(self, actions_nKA: torch.Tensor) -> torch.Tensor:
+        return self.tokens.bin_of(actions_nKA)
+
+
+class Flow(nn.Module):
+    """Actions are carried from noise along a learned velocity, each by itself; see `Chains`. A choice is an action's whole chain,
+    [steps + 1, A]; its log-probability is the sum over the steps."""
+
+    slots = 1
+
+    def __init__(self, features: int, dims: int, steps: int = 4, noise_level: float = 0.5, hidden: int = 128) -> None:
+        """noise_level: see `Chains`."""
+        super().__init__()
+        self.dims, self.steps, self.noise_level = dims, steps, noise_level
+        self.chains = Chains(steps=steps, noise_level=noise_level)
+        self.velocity = nn.Sequential(
+            nn.Linear(features + dims + 1, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, dims)
+        )
+
+    def _seeing(self, features_nKF: torch.Tensor) -> Velocity:
+        """The velocity where this is seen."""
+
+        def velocity(x_nMKA: torch.Tensor, times_nM: torch.Tensor) -> torch.Tensor:
+            features = features_nKF[:, None].expand(-1, x_nMKA.shape[1], -1, -1).float()
+            times = times_nM[:, :, None, None].expand(*x_nMKA.shape[:3], 1)
+            found: torch.Tensor = self.velocity(torch.cat([features, x_nMKA, times], -1))
+            return found
+
+        return velocity
+
+    def sample(self, features_nKF: torch.Tensor, draw: Draw, temperature: float) -> tuple[torch.Tensor, ...]:
+        """(actions_nKA, choices [n, K, steps + 1, A], logprobs_nK1); temperature 0 adds no noise on the way."""
+        shape = (features_nKF.shape[1], self.dims)
+        end, choices, logprob = self.chains.sample(self._seeing(features_nKF), draw, shape, temperature)
+        return end, choices.transpose(1, 2), logprob.sum(-1, keepdim=True)
+
+    def score(self, features_nKF: torch.Tensor, choices: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """(logprobs_nK1, entropy_nK1). Of a demonstration, whose chain is unknown, the loss of flow matching, negated."""
+        found, entropy_n = self.chains.score(self._seeing(features_nKF), choices.transpose(1, 2), temperature)
+        logprob = found.mean(-1, keepdim=True) if choices.shape[2] == 1 else found.sum(-1, keepdim=True)
+        return logprob, (self.dims * entropy_n)[:, None, None].expand_as(logprob)
+
+    def choices_of(self, actions_nKA: torch.Tensor) -> torch.Tensor:
+        return actions_nKA[:, :, None]
+
+
+Head = Normal | Tokens | Flow

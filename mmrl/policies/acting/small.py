@@ -1,0 +1,164 @@
+"""Small policies that act, from scratch: a convolutional network on a camera, or a perceptron on the state alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from mmrl.api.errors import UserError
+from mmrl.api.simulators.types import Observation, Track
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.acting import options
+from mmrl.policies.acting.acting import ActingPolicy
+from mmrl.policies.acting.heads import Flow, Normal
+from mmrl.policies.acting.saved import SETTINGS, settings_of
+
+HEADS = ("normal", "flow")
+
+
+class Small(ActingPolicy):
+    """`model` is `cnn` (Mnih et al., Human-level control, its three convolutions) or `mlp`, or a folder with one of them."""
+
+    trained_whole = True
+    free = frozenset({"camera"})
+    choice_settings = frozenset({"dims", "chunk", "head"})
+
+    def __init__(
+        self,
+        config: PolicyConfig,
+        *,
+        device: str | torch.device = "cpu",
+        seed: int = 0,
+        source: Path | None = None,
+        dims: int = 7,
+        chunk: int = 1,
+        state: int = 0,
+        size: int = 64,
+        camera: str = "",
+        hidden: Sequence[int] = (256, 256, 256),
+        head: str = "normal",
+        spread: float = 0.6,
+        statistics: str | Mapping[str, Any] = "",
+        statistics_key: str = "",
+        statistics_kind: str = "",
+        gripper: str = "",
+    ) -> None:
+        """dims: numbers of an action. state: of the state that is read, 0 for none. size: pixels of the camera's sides. camera:
+        the first one when empty. hidden: widths of the perceptron, or of what follows the convolutions. head: normal, flow.
+        spread: the standard deviation that a normal head begins with. statistics, statistics_key, statistics_kind, gripper: what
+        its numbers mean, see `units.read`."""
+        options.whole("dims", dims, 1, 256)
+        options.whole("chunk", chunk, 1, 256)
+        options.whole("state", state, 0, 100_000)
+        options.whole("size", size, 1, 4096)
+        options.text("camera", camera)
+        options.number("spread", spread, 0, 10)
+        if isinstance(hidden, str) or not isinstance(hidden, Sequence):
+            raise UserError(f"policy.options.hidden = {hidden!r:.60} must be a list of widths, such as [256, 256]")
+        for wide in hidden:
+            options.whole("hidden", wide, 1, 100_000)
+        self.device, self.dims, self.chunk, self.camera = torch.device(device), dims, chunk, camera
+        self.use_statistics(statistics, statistics_key, statistics_kind, gripper)
+        given = source or (Path(config.model) if Path(config.model).is_dir() else None)
+        self.kind = _kind(config.model, given)
+        self.state, self.size, self.hidden = state, size, list(hidden)
+        if head not in HEADS:
+            raise UserError(f"policy.options.head = {head!r} is unknown: choose one of {', '.join(HEADS)}")
+        if self.kind == "mlp" and not state:
+            raise UserError("policy.options.state = 0: a perceptron reads the state alone: say how many numbers it has")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            eye, width = _convolutions(size) if self.kind == "cnn" else (nn.Sequential(), 0)
+            layers: list[nn.Module] = []
+            for inner in self.hidden:
+                linear = nn.Linear(width + (state if not layers else 0), inner)
+                nn.init.orthogonal_(linear.weight, gain=2**0.5)
+                nn.init.zeros_(linear.bias)
+                layers += [linear, nn.Tanh() if self.kind == "mlp" else nn.ReLU()]
+                width = inner
+            self.width = width or state
+            self.head = Flow(self.width, dims) if head == "flow" else Normal(self.width, dims, spread)
+            places = nn.Embedding(chunk, self.width) if chunk > 1 else None  # one place would be a second, much quicker bias
+            if places is not None:
+                nn.init.normal_(places.weight, std=0.02)
+        self.head_kind = head
+        self.eye, self.body, self.places = eye, nn.Sequential(*layers), places
+        parts = {"eye": eye, "body": self.body, **({} if places is None else {"places": places}), "head": self.head}
+        self.model = nn.ModuleDict(parts).to(self.device)
+        if given:
+            self.load(given)
+
+    @staticmethod
+    def check(config: PolicyConfig) -> None:
+        """Refuse a `model` that is none, without making it."""
+        _kind(config.model, Path(config.model) if Path(config.model).is_dir() else None)
+
+    def settings(self) -> Mapping[str, Any]:
+        found = {
+            "kind": "small",
+            "model": self.kind,
+            "dims": self.dims,
+            "chunk": self.chunk,
+            "state": self.state,
+            "hidden": self.hidden,
+        }
+        return found | {"head": self.head_kind} | ({"size": self.size, "camera": self.camera} if self.kind == "cnn" else {})
+
+    def features(self, seen: Observation) -> tuple[torch.Tensor, torch.Tensor]:
+        known: list[torch.Tensor] = []
+        if self.kind == "cnn":
+            known.append(self.eye(self._picture(seen)))
+        if self.state:
+            known.append(state_of(seen, self.state).to(self.device))
+        states = self.body(torch.cat(known, 1))
+        return states[:, None] if self.places is None else states[:, None] + self.places.weight, states
+
+    def _picture(self, seen: Observation) -> torch.Tensor:
+        picture = picture_of(seen, self.camera).to(self.device)
+        if picture.shape[1:3] != (self.size, self.size):
+            height, width = picture.shape[1:3]
+            raise UserError(f"policy.options.size = {self.size}, and the camera shows {width} x {height} pixels: make them equal")
+        return picture.permute(0, 3, 1, 2).float() / 255 - 0.5
+
+
+def picture_of(seen: Observation | Track, camera: str) -> torch.Tensor:
+    """uint8 [n, H, W, 3] of a camera, the first one where none is named. Raises UserError where there is no such camera."""
+    if not seen.images:
+        raise UserError("the simulator shows no picture: give it a camera, or take a policy that reads the state alone")
+    name = camera or next(iter(seen.images))
+    if name not in seen.images:
+        raise UserError(f"policy.options.camera = {camera!r} is none of the simulator's: it has {', '.join(seen.images)}")
+    return seen.images[name]
+
+
+def state_of(seen: Observation, size: int) -> torch.Tensor:
+    """float32 [n, size]. Raises UserError where the simulator shows another."""
+    if seen.state is None or seen.state.shape[1] != size:
+        there = "no state" if seen.state is None else f"a state of {seen.state.shape[1]}"
+        raise UserError(f"policy.options.state = {size}, and the simulator shows {there}: make them equal")
+    return seen.state
+
+
+def _kind(model: str, folder: Path | None) -> str:
+    if folder is not None:
+        if not (found := settings_of(folder)):
+            raise UserError(f"policy.model {str(folder)!r} has no {SETTINGS}: it is no policy that acts")
+        return str(found.get("model"))
+    if model not in ("cnn", "mlp"):
+        raise UserError(f"policy.model {model!r} is no small policy: write cnn, mlp, or a folder with one")
+    return model
+
+
+def _convolutions(size: int) -> tuple[nn.Sequential, int]:
+    """(the network, its width) for pictures of size x size."""
+    layers = nn.Sequential(
+        *(nn.Conv2d(3, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU(), nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten())
+    )
+    side = ((size - 8) // 4 + 1 - 4) // 2 + 1 - 2
+    if side < 1:
+        raise UserError(f"policy.options.size = {size} is too small for three convolutions: give at least 36 pixels")
+    return layers, 64 * side * side

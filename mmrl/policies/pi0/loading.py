@@ -1,0 +1,112 @@
+"""Loading pi0 from a folder or the hub, or building a tiny one."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mmrl.api.errors import UserError, one_line
+from mmrl.compute.torchvision import prepare_torchvision
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.lora import layers_of
+from mmrl.policies.names import refuse_path
+from mmrl.policies.pi0 import tiny
+
+CURE = "give a folder or hub name of a pi0 that transformers loads, or tiny:pi0"
+TOKENIZER_CURE = "set policy.options.tokenizer to that of PaliGemma, such as google/paligemma-3b-pt-224, or a folder with it"
+
+
+@cache
+def pi0_class() -> Any:
+    """transformers' pi0, whose first and last layers stay float32 as openpi's do: an action's numbers go through them."""
+    prepare_torchvision()
+    from transformers import PI0ForConditionalGeneration
+
+    keep = {"_keep_in_fp32_modules_strict": ["embed_action_time", "action_out_proj"]}
+    return type("PI0ForConditionalGeneration", (PI0ForConditionalGeneration,), keep)
+
+
+def check(name: str) -> None:
+    """Refuse a `policy.model` that is no pi0, without loading it. What a hub name stands for is not looked up."""
+    if name.startswith("tiny:"):
+        tiny.parse(name, 0)
+    elif Path(name).is_dir():
+        _, name = layers_of(name)
+        if Path(name).is_dir():
+            _settings(name)
+    else:
+        refuse_path(name, CURE)
+
+
+def loaded(config: PolicyConfig, name: str, tokenizer: str, seed: int) -> tuple[Any, Any]:
+    """(the model, its tokenizer). Raises UserError for what is no pi0, lacks weights or has no tokenizer."""
+    dtype = getattr(torch, config.dtype)
+    if name.startswith("tiny:"):
+        return tiny.build(pi0_class(), dtype=dtype, attention=config.attention, **tiny.parse(name, seed))
+    settings = _settings(name)
+    try:
+        model, report = pi0_class().from_pretrained(
+            name,
+            config=settings,
+            dtype=dtype,
+            attn_implementation=config.attention,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except Exception as error:
+        raise UserError(f"policy.model {name!r} can't be loaded: {one_line(error)[:300]}: {CURE}") from error
+    missing = sorted(key for key in report["missing_keys"] if key != "model.dit.embed_tokens.weight")  # which is never used
+    if missing:
+        raise UserError(f"policy.model {name!r} lacks {len(missing)} of pi0's weights, such as {missing[0]}: {CURE}")
+    return model, _tokenizer(name, tokenizer)
+
+
+def skeleton(name: str) -> Any:
+    """The model without its weights, which are on torch's meta device."""
+    if name.startswith("tiny:"):
+        options = tiny.parse(name, 0)
+        settings = tiny.config(options["hidden"], options["layers"], options["chunk"])
+    else:
+        settings = _settings(name)
+    with torch.device("meta"):
+        return pi0_class()(settings)
+
+
+def _settings(name: str) -> Any:
+    """The configuration; of LeRobot's checkpoints, whose config.json is of another make, pi0's own."""
+    prepare_torchvision()
+    from transformers import PI0Config
+
+    try:
+        data, _ = PI0Config.get_config_dict(name)
+        if not data:
+            raise FileNotFoundError("config.json")
+    except Exception as error:
+        raise UserError(f"policy.model {name!r} has no config.json that can be read: {CURE}") from error
+    kind = data.get("model_type", data.get("type"))
+    if kind != "pi0":
+        raise UserError(f"policy.model {name!r} is a {kind or 'model of unknown type'}, not a pi0: {CURE}")
+    try:
+        if "model_type" in data:
+            return PI0Config.from_pretrained(name)
+        return PI0Config(**{key: data[key] for key in ("chunk_size", "max_state_dim", "max_action_dim") if key in data})
+    except Exception as error:
+        raise UserError(f"policy.model {name!r}: its config.json is not understood: {one_line(error)[:300]}: {CURE}") from error
+
+
+def _tokenizer(name: str, other: str) -> Any:
+    from transformers import AutoTokenizer
+
+    where = other or name
+    try:
+        found = AutoTokenizer.from_pretrained(where)
+    except Exception as error:
+        raise UserError(f"policy.model {name!r}: no tokenizer in {where!r}: {TOKENIZER_CURE}") from error
+    if found.bos_token_id is None:
+        raise UserError(
+            f"policy.model {name!r}: the tokenizer of {where!r} has no token for a text's beginning: {TOKENIZER_CURE}"
+        )
+    return found

@@ -1,0 +1,372 @@
+"""pi0: pictures and an instruction are read once a call, and an expert beside them carries noise to a chunk of actions (Black et
+al., pi0: A Vision-Language-Action Flow Model for General Robot Control). The network is transformers'.
+
+n calls, M moments of a flow, C actions that the network foresees, D numbers that it has for an action, K and A those that are
+carried out, P tokens of what is read, H the expert's width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import pad
+from transformers import DynamicCache
+
+from mmrl.api.errors import UserError
+from mmrl.api.simulators.types import Observation, Track
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.acting import options
+from mmrl.policies.acting.acting import ActingPolicy
+from mmrl.policies.acting.draw import Draw
+from mmrl.policies.acting.flow import PLACES, Chains
+from mmrl.policies.acting.saved import SETTINGS
+from mmrl.policies.acting.small import state_of
+from mmrl.policies.batches import Calls
+from mmrl.policies.lora import add_adapters, is_adapter, layers_of, load_adapters, merge_saved, save_adapters
+from mmrl.policies.names import base_name
+from mmrl.policies.pi0 import tiny
+from mmrl.policies.pi0.loading import check, loaded, skeleton
+from mmrl.policies.scaling import cropped, scaled
+
+NOISY = ("all", "one")
+EMPHASIS = 1.5
+"""Of demonstrations' times, as pi0 was trained: its Beta(1.5, 1) (Black et al., appendix B)."""
+
+
+class Reading(DynamicCache):
+    """Takes the keys and values of one pass. A layer that is computed again, for its gradients, gives the same once more."""
+
+    repeatable = True
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
+        layer = self.layers[layer_idx]
+        layer.keys, layer.values, layer.is_initialized = key_states, value_states, True
+        return key_states, value_states
+
+
+class Prefix:
+    """What was read, for passes behind it that leave no trace: its keys and values are put in front, and nothing is kept."""
+
+    repeatable = True
+
+    def __init__(self, reading: Reading) -> None:
+        self.layers = [(layer.keys, layer.values) for layer in reading.layers]
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
+        keys, values = self.layers[layer_idx]
+        return torch.cat([keys, key_states], 2), torch.cat([values, value_states], 2)
+
+
+@dataclass(slots=True, kw_only=True)
+class Scene:
+    """What a call reads: everything but the actions."""
+
+    cache: Prefix
+    real_nP: torch.Tensor
+    """bool: what is no padding."""
+    state_nH: torch.Tensor
+    """The robot's state as the expert reads it."""
+    seen_nH: torch.Tensor | None = field(default=None)
+    """What the expert makes of that state, once it was asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreseen:
+    """What `ActingPolicy` asks of a head, for demonstrations."""
+
+    numbers: int
+    """D."""
+    slots: int = 1
+
+    def choices_of(self, actions_nCA: torch.Tensor) -> torch.Tensor:
+        """[n, 1, C, D]: a chain of the end alone; numbers that the robot hasn't are 0, as in pi0's own training."""
+        return pad(actions_nCA, (0, self.numbers - actions_nCA.shape[-1]))[:, None]
+
+
+class Pi0(ActingPolicy):
+    """`policy.model` is a folder or hub name that transformers' `PI0ForConditionalGeneration` loads, a folder that this class
+    saved, or `tiny:pi0`.
+
+    The network foresees C actions of D numbers; the first K are carried out, A numbers of each, and what is likely or not is what
+    they went through. The rest of the chain is drawn as well, and is context: its likelihood would add the noise of what nobody
+    sees to every ratio (pi_RL does the same: the openpi policy of RLinf cuts log-probabilities to the executed chunk and the
+    environment's numbers).
+
+    A critic reads what the expert makes of the robot's state. That token sees pictures, instruction and state, and no action, so
+    a value depends on no noise and needs no chain; a mean over the action tokens, as in pi_RL, would.
+    """
+
+    free = frozenset({"chunk", "steps", "noise_level", "noisy", "cameras"})
+    choice_settings = frozenset({"dims", "chunk", "steps", "noise_level", "noisy"})
+    head: Any
+    model: Any
+
+    def __init__(
+        self,
+        config: PolicyConfig,
+        *,
+        device: str | torch.device = "cpu",
+        seed: int = 0,
+        source: Path | None = None,
+        dims: int = 7,
+        chunk: int = 10,
+        state: int = 0,
+        steps: int = 4,
+        noise_level: float = 0.5,
+        noisy: str = "all",
+        prompt: str = "{instruction}",
+        cameras: Sequence[str] = (),
+        crop: float = 1.0,
+        tokenizer: str = "",
+        statistics: str | Mapping[str, Any] = "",
+        statistics_key: str = "",
+        statistics_kind: str = "",
+        gripper: str = "",
+    ) -> None:
+        """dims: numbers of an action. chunk: actions of a call, the first of those that the network foresees. state: of the state
+        that is read, 0 for none. steps, noise_level, noisy: see `Chains`. prompt: the text, with {instruction} in it.
+        cameras: all when empty, in the simulator's order. crop: the share of a picture's area around its middle that is kept.
+        tokenizer: a folder or hub name, where the model has none of its own. statistics, statistics_key, statistics_kind,
+        gripper: what its numbers mean, see `units.read`."""
+        _check(chunk, dims, steps, noise_level, noisy, prompt, crop)
+        options.whole("state", state, 0, 100_000)
+        options.texts("cameras", cameras)
+        options.text("tokenizer", tokenizer)
+        self.device, self.lora, self.dims, self.chunk = torch.device(device), config.lora, dims, chunk
+        self.state, self.text, self.cameras, self.crop = state, prompt, list(cameras), crop
+        self.chains = Chains(steps=steps, noise_level=noise_level, noisy=noisy, emphasis=EMPHASIS)  # type: ignore[arg-type]
+        self.use_statistics(statistics, statistics_key, statistics_kind, gripper)
+        self.base = base_name(config.model, seed, tiny.full_name)
+        adapters, name = layers_of(str(source) if source and not config.lora else config.model)
+        model, self.tokenizer = loaded(config, name, tokenizer, seed)
+        for folder in reversed(adapters):
+            merge_saved(model, folder)
+        if config.lora:
+            add_adapters(model, config.lora, seed)
+            if source:
+                load_adapters(model, source)
+        self.model = model.to(self.device).eval()
+        settings = self.model.config
+        self.numbers = settings.max_action_dim
+        _check_sizes(chunk, dims, state, settings)
+        self.width = settings.dit_config.hidden_size
+        self.head = Foreseen(numbers=self.numbers)
+        eye = settings.vlm_config.vision_config
+        self.side, self.picture_tokens = eye.image_size, (eye.image_size // eye.patch_size) ** 2
+        self._read: dict[tuple[str, int], list[int]] = {}
+        given = source or Path(config.model)
+        if (given / SETTINGS).is_file():
+            self.load(given)
+
+    @staticmethod
+    def check(config: PolicyConfig) -> None:
+        """Refuse a `model` that can't be loaded, without loading it."""
+        check(config.model)
+
+    @staticmethod
+    def skeleton(config: PolicyConfig) -> Any:
+        """The model of a configuration with all its weights' names and shapes, on torch's meta device."""
+        return skeleton(layers_of(config.model)[1])
+
+    @property
+    def ahead(self) -> int:
+        """All actions that the network foresees, C: those that are not carried out are learned as well, as by openpi."""
+        return int(self.model.config.chunk_size)
+
+    def choice_terms(self) -> dict[str, Any]:
+        return super().choice_terms() | {"actions foreseen": self.ahead, "numbers of an action": self.numbers}
+
+    def settings(self) -> Mapping[str, Any]:
+        found = {"kind": "pi0", "dims": self.dims, "chunk": self.chunk, "state": self.state, "cameras": self.cameras}
+        found |= {"steps": self.chains.steps, "noise_level": self.chains.noise_level, "noisy": self.chains.noisy}
+        return found | {"prompt": self.text, "crop": self.crop}
+
+    def tokens_per_call(self, tracks: Sequence[Track]) -> int:
+        read = {(track.instruction, len(self.cameras or track.images)) for track in tracks}
+        moments = 1 if self.chains.noisy == "one" else self.chains.steps
+        if any(track.choices.shape[1] == 1 for track in tracks):  # a demonstration
+            moments = max(moments, PLACES)
+        return max((len(self._ids(*one)) for one in read), default=0) + 1 + moments * self.ahead
+
+    # -- reading ----------------------------------------------------------------------------------------------------------
+
+    def _pictures(self, seen: Observation) -> torch.Tensor:
+        """[n, cameras, 3, side, side] in [-1, 1]: cropped, scaled until they fit, black around them, as openpi does."""
+        if not seen.images:
+            raise UserError("the simulator shows no picture, and pi0 needs one: give it a camera")
+        names = self.cameras or list(seen.images)
+        for name in names:
+            if name not in seen.images:
+                raise UserError(
+                    f"policy.options.cameras has {name!r}, which the simulator hasn't: it has {', '.join(seen.images)}"
+                )
+        found = [_framed(seen.images[name].to(self.device), self.crop, self.side) for name in names]
+        return torch.stack(found, 1).to(self._dtype)
+
+    def _ids(self, instruction: str, pictures: int) -> list[int]:
+        """The pictures' places, the beginning of a text, the text, a line's end (openpi, PaligemmaTokenizer)."""
+        key = (instruction, pictures)
+        if key not in self._read:
+            said = self.text.replace("{instruction}", instruction).strip().replace("_", " ").replace("\n", " ")
+            words = self.tokenizer(f"{said}\n", add_special_tokens=False)["input_ids"]
+            image = self.model.config.vlm_config.image_token_id
+            self._read[key] = [image] * self.picture_tokens * pictures + [self.tokenizer.bos_token_id, *words]
+        return self._read[key]
+
+    def _state(self, seen: Observation) -> torch.Tensor:
+        """float32 [n, D of states]: normalised where there are statistics, and zeros behind it."""
+        most = self.model.config.max_state_dim
+        if not self.state:
+            return torch.zeros(len(seen), most, device=self.device)
+        state = state_of(seen, self.state).to(self.device)
+        if self.statistics is not None and self.statistics.state is not None:
+            if len(self.statistics.state) != self.state:
+                raise UserError(
+                    f"policy.options.statistics are of states of {len(self.statistics.state)} numbers, and "
+                    f"policy.options.state = {self.state}: make them equal"
+                )
+            state = self.statistics.state.normalised(state)
+        return pad(state.float(), (0, most - self.state))
+
+    def look(self, seen: Observation) -> Scene:
+        """One pass over pictures and instruction. Padding is on the right, and nothing sees it."""
+        pixels = self._pictures(seen)
+        rows = [self._ids(text, pixels.shape[1]) for text in seen.instructions]
+        longest = max(map(len, rows))
+        ids_nP = torch.tensor([row + [0] * (longest - len(row)) for row in rows], device=self.device)
+        lengths_n = torch.tensor([len(row) for row in rows], device=self.device)
+        real_nP = torch.arange(longest, device=self.device) < lengths_n[:, None]
+        inner = self.model.model
+        embeds = inner.embed_prefix(ids_nP, pixels, torch.ones(pixels.shape[:2], dtype=torch.bool, device=self.device))
+        reading = Reading(config=inner.config.vlm_config.text_config)
+        inner.vlm(
+            inputs_embeds=embeds,
+            attention_mask=real_nP.long(),
+            position_ids=(real_nP.long().cumsum(-1) - 1),
+            token_type_ids=torch.zeros_like(ids_nP),
+            past_key_values=reading,
+            use_cache=True,
+        )
+        state = self.model.embed_action_time.state_proj(self._state(seen))
+        return Scene(cache=Prefix(reading), real_nP=real_nP, state_nH=state)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return self.model.model.dit.norm.weight.dtype
+
+    # -- the expert -------------------------------------------------------------------------------------------------------
+
+    def velocity(self, scene: Scene, x_nMCD: torch.Tensor, times_nM: torch.Tensor) -> torch.Tensor:
+        """float32 [n, M, C, D]. All moments stand behind one copy of what was read, and none sees another, so a pass of M moments
+        is that of M passes."""
+        count, moments, ahead = x_nMCD.shape[:3]
+        rows = [scene.state_nH[:, None]]
+        if moments:
+            nothing = x_nMCD.new_zeros(count * moments, self.model.config.max_state_dim)
+            embedded = self.model.embed_action_time(nothing, x_nMCD.flatten(0, 1).float(), times_nM.flatten().float())
+            rows.append(embedded[:, 1:].reshape(count, moments * ahead, -1))
+        block_S = torch.cat([torch.zeros(1), torch.arange(1, moments + 1).repeat_interleave(ahead)]).to(self.device)
+        own_SS = (block_S[:, None] == block_S) | (block_S == 0)
+        size = len(block_S)
+        mask = torch.cat([scene.real_nP[:, None].expand(-1, size, -1), own_SS.expand(count, -1, -1)], -1)[:, None]
+        place_S = torch.cat([torch.zeros(1), torch.arange(1, ahead + 1).repeat(moments)]).long().to(self.device)
+        hidden = self.model.model.dit(
+            inputs_embeds=torch.cat(rows, 1).to(self._dtype),
+            attention_mask=self._as_attention_wants(mask),
+            position_ids=scene.real_nP.sum(1, keepdim=True) + place_S,
+            past_key_values=scene.cache,
+            use_cache=False,
+        ).last_hidden_state
+        scene.seen_nH = hidden[:, 0]
+        found: torch.Tensor = self.model.action_out_proj(hidden[:, 1:].float())
+        return found.view(count, moments, ahead, self.numbers)
+
+    def _as_attention_wants(self, mask: torch.Tensor) -> torch.Tensor:
+        """Boolean, or additive for eager attention."""
+        if self.model.config.dit_config._attn_implementation != "eager":
+            return mask
+        return torch.zeros(mask.shape, dtype=self._dtype, device=mask.device).masked_fill(~mask, torch.finfo(self._dtype).min)
+
+    # -- acting and learning ----------------------------------------------------------------------------------------------
+
+    def choose(self, seen: Observation, draw: Draw, temperature: float) -> tuple[torch.Tensor, ...]:
+        scene = self.look(seen)
+        shape = (self.ahead, self.numbers)
+        end, choices, logprob = self.chains.sample(lambda x, t: self.velocity(scene, x, t), draw, shape, temperature)
+        assert scene.seen_nH is not None
+        return self._carried_out(end), choices, self._carried_out(logprob).sum(-1, keepdim=True), scene.seen_nH
+
+    def scored(self, calls: Calls, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        scene = self.look(calls.observation)
+        found, entropy_n = self.chains.score(lambda x, t: self.velocity(scene, x, t), calls.choices, temperature)
+        assert scene.seen_nH is not None
+        if calls.choices.shape[1] > 1:
+            logprobs = self._carried_out(found).sum(-1, keepdim=True)
+        else:  # the mean over a chunk is that over all that is foreseen, so that what is not carried out is learned as well
+            each, share = found.mean(-1, keepdim=True), self.chunk / self.ahead
+            rest = each[:, self.chunk :].mean(1, keepdim=True) if share < 1 else torch.zeros_like(each[:, :1])
+            logprobs = share * each[:, : self.chunk] + (1 - share) * rest
+        return logprobs, (self.dims * entropy_n)[:, None, None].expand_as(logprobs), scene.seen_nH
+
+    def _carried_out(self, x_nCD: torch.Tensor) -> torch.Tensor:
+        return x_nCD[:, : self.chunk, : self.dims]
+
+    def states_of(self, seen: Observation, draw: Draw | None = None) -> torch.Tensor:
+        scene = self.look(seen)
+        nothing = torch.zeros(len(seen), 0, self.ahead, self.numbers, device=self.device)
+        self.velocity(scene, nothing, nothing[:, :, 0, 0])
+        assert scene.seen_nH is not None
+        return scene.seen_nH
+
+    # -- weights ----------------------------------------------------------------------------------------------------------
+
+    def parameters(self) -> Iterable[tuple[str, nn.Parameter]]:
+        return ((name, p) for name, p in self.model.named_parameters() if not self.lora or is_adapter(name))
+
+    def save(self, folder: Path) -> None:
+        """A folder that transformers loads again, with the settings beside it; with `policy.lora`, its adapters."""
+        super().save(folder)
+        if self.lora:
+            save_adapters(self.model, folder, self.base)
+        else:
+            self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    def _own(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Nothing: transformers keeps them all."""
+        yield from ()
+
+
+def _framed(pictures_nHWC: torch.Tensor, crop: float, side: int) -> torch.Tensor:
+    """uint8 [n, H, W, 3] -> float32 [n, 3, side, side] in [-1, 1]."""
+    pictures = cropped(pictures_nHWC.permute(0, 3, 1, 2), crop)
+    ratio = max(pictures.shape[2:]) / side
+    high, wide = (min(side, max(1, int(s / ratio))) for s in pictures.shape[2:])
+    inner = scaled(pictures, high, wide, "bilinear")
+    top, left = (side - high) // 2, (side - wide) // 2
+    return pad(inner.float() / 127.5 - 1, (left, side - wide - left, top, side - high - top), value=-1.0)
+
+
+def _check(chunk: int, dims: int, steps: int, noise_level: float, noisy: str, prompt: str, crop: float) -> None:
+    for name, value in (("chunk", chunk), ("dims", dims), ("steps", steps)):
+        options.whole(name, value, 1, 256)
+    if noisy not in NOISY:
+        raise UserError(f"policy.options.noisy = {noisy!r} is unknown: choose one of {', '.join(NOISY)}")
+    options.number("noise_level", noise_level, 0, 100)  # without noise no action has a likelihood
+    options.prompt(prompt)
+    options.crop(crop)
+
+
+def _check_sizes(chunk: int, dims: int, state: int, settings: Any) -> None:
+    for name, value, what, most in (
+        ("chunk", chunk, "actions are foreseen", settings.chunk_size),
+        ("dims", dims, "numbers an action has at most", settings.max_action_dim),
+        ("state", state, "numbers a state has at most", settings.max_state_dim),
+    ):
+        if value > most:
+            raise UserError(f"policy.options.{name} = {value} is too many for this pi0: {most} {what}")

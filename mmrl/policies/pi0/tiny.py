@@ -1,0 +1,75 @@
+"""A small but real pi0: built from its config, random weights, a tokenizer of its own.
+
+`tiny:pi0` in a run file builds the default size, `tiny:pi0:hidden=64,layers=2,chunk=50` says it in full.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from mmrl.api.errors import UserError
+from mmrl.compute.torchvision import prepare_torchvision
+from mmrl.policies.names import tiny_name, tiny_sizes
+from mmrl.policies.vlm import tiny
+
+FAMILY = "pi0"
+SIZES = {"hidden": 64, "layers": 2, "chunk": 50}
+"""Width of the language model and the eye, of which the expert has half; depth of all three; actions that are foreseen."""
+
+
+def parse(name: str, seed: int) -> dict[str, int]:
+    """`tiny:pi0[:key=value,...]` -> keyword arguments of `build`. Raises UserError for what is not understood."""
+    if name.split(":")[1] != FAMILY:
+        raise UserError(f"policy.model {name!r} is no pi0: write tiny:{FAMILY}, or a folder or hub name of one")
+    _, options = tiny_sizes(name, SIZES, seed)
+    hidden, layers, chunk = (options[name] for name in SIZES)
+    if hidden % 32 or not 32 <= hidden <= 4096 or not 1 <= layers <= 64 or not 1 <= chunk <= 256:
+        raise UserError(
+            f"policy.model {name!r}: hidden must be a multiple of 32 up to 4096, layers 1 to 64, chunk 1 to 256: change them"
+        )
+    return options
+
+
+def full_name(name: str, seed: int) -> str:
+    """`name` with everything that `parse` would add, so that it stands for the same weights whatever the seed of a run."""
+    return tiny_name(FAMILY, parse(name, seed))
+
+
+def config(hidden: int, layers: int, chunk: int, attention: str = "sdpa") -> Any:
+    """A `PI0Config` for pictures of 56 pixels, 16 tokens each; actions and states have up to 32 numbers, as in pi0."""
+    prepare_torchvision()
+    from transformers import PI0Config
+
+    tokenizer = tiny._tokenizer()
+    heads = 4
+    shared = {"num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": 1, "head_dim": hidden // heads}
+    shared |= {"vocab_size": 512, "max_position_embeddings": 4096, "pad_token_id": tokenizer.pad_token_id}
+    eye = {"model_type": "siglip_vision_model", "hidden_size": hidden, "intermediate_size": 2 * hidden, "image_size": 56}
+    eye |= {"patch_size": 14, "num_hidden_layers": layers, "num_attention_heads": heads, "vision_use_head": False}
+    vlm = {
+        "model_type": "paligemma",
+        "text_config": {"model_type": "gemma", "hidden_size": hidden, "intermediate_size": 3 * hidden, **shared},
+        "vision_config": eye,
+        "projection_dim": hidden,
+        "image_token_id": tokenizer.convert_tokens_to_ids("<|image_pad|>"),
+    }
+    expert = {"model_type": "gemma", "hidden_size": hidden // 2, "intermediate_size": 2 * hidden, **shared}
+    return PI0Config(vlm_config=vlm, dit_config=expert, chunk_size=chunk, attn_implementation=attention)
+
+
+def build(
+    kind: Any, *, hidden: int, layers: int, chunk: int, seed: int, dtype: torch.dtype = torch.float32, attention: str = "sdpa"
+) -> tuple[Any, Any]:
+    """A model of this class and its tokenizer. Same arguments, same weights."""
+    settings = config(hidden, layers, chunk, attention)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = kind(settings)
+    for name, parameter in model.named_parameters():
+        if not any(part in name for part in kind._keep_in_fp32_modules_strict):
+            parameter.data = parameter.data.to(dtype)
+    tokenizer = tiny._tokenizer()
+    tokenizer.bos_token = "<|im_start|>"
+    return model, tokenizer

@@ -1,0 +1,1 @@
+"""A small policy that corrects the actions of a frozen one."""

@@ -1,0 +1,162 @@
+"""A small policy that corrects a frozen one: its actions are those of the base, moved a little (Ankile et al., Residual
+Off-Policy RL for Finetuning Behavior Cloning Policies, ResFiT; here the residual learns on-policy)."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mmrl.api.errors import UserError
+from mmrl.api.simulators.types import Observation
+from mmrl.api.specs import SimulatorSpec
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.acting import options
+from mmrl.policies.acting.acting import ActingPolicy
+from mmrl.policies.acting.draw import Draw
+from mmrl.policies.acting.heads import Normal
+from mmrl.policies.acting.saved import SETTINGS, saved_options, settings_of
+from mmrl.policies.acting.small import Small, state_of
+from mmrl.policies.acting.vla import VLA
+from mmrl.policies.batches import Calls
+from mmrl.policies.pi0.model import Pi0
+
+if TYPE_CHECKING:
+    from mmrl.api.interfaces import Simulator
+
+PLANS = 65_536
+"""Episodes whose planned actions are kept: more than go on at a time, anywhere."""
+KINDS: dict[str, type[ActingPolicy]] = {"vla": VLA, "pi0": Pi0, "small": Small}
+"""What a base may be, by what its folder says."""
+
+
+class Residual(ActingPolicy):
+    """`model` is `cnn` or `mlp`, what the correction sees through, or a folder that this class saved. The base is not trained,
+    and not saved with it.
+
+    Where the base chooses chunks, it is asked when its last one is used up, and each action of the chunk is corrected by what is
+    seen when its turn has come. A choice is the correction and the base's action, [1, 2 A]: the update computes the correction's
+    likelihood alone.
+    """
+
+    trained_whole = True
+    free = frozenset({"camera"})
+    choice_settings = frozenset({"base", "scale"})
+
+    def __init__(
+        self,
+        config: PolicyConfig,
+        *,
+        device: str | torch.device = "cpu",
+        seed: int = 0,
+        source: Path | None = None,
+        base: str,
+        scale: float = 0.2,
+        state: int = 0,
+        size: int = 64,
+        camera: str = "",
+        hidden: Sequence[int] = (256, 256),
+        spread: float = 0.3,
+    ) -> None:
+        """base: a folder with a policy that acts; its likeliest actions are corrected. scale: the most that a correction moves a
+        number of an action. state, size, camera, hidden, spread: see `Small`."""
+        options.text("base", base)
+        options.number("scale", scale, 0, 2)
+        options.whole("state", state, 0, 100_000)
+        self.base = loaded(Path(base), config, device)
+        self.base.model.requires_grad_(False)
+        self.device, self.dims, self.chunk, self.scale, self.where = torch.device(device), self.base.dims, 1, scale, base
+        self._plans: OrderedDict[int, torch.Tensor] = OrderedDict()
+        given = source or (Path(config.model) if Path(config.model).is_dir() else None)
+        kept = settings_of(given) if given else {}
+        own = config.model_copy(update={"model": kept.get("model", config.model)})
+        # the base's action is read as more of the state
+        self.small = Small(own, device=device, seed=seed, dims=self.dims, state=state + self.dims, size=size, camera=camera,
+                           hidden=hidden, spread=spread)  # fmt: skip
+        self.state, self.model, self.head, self.width = state, self.small.model, self.small.head, self.small.width
+        assert isinstance(self.head, Normal)
+        torch.nn.init.zeros_(self.head.mean[-1].weight)  # type: ignore[arg-type]  # at first nothing is corrected
+        if given:
+            self.load(given)
+
+    def settings(self) -> Mapping[str, Any]:
+        own = self.small.settings()
+        found = {"kind": "residual", "model": own["model"], "base": self.where, "scale": self.scale, "state": self.state}
+        return found | {name: own[name] for name in ("hidden", "size", "camera") if name in own}
+
+    def choose(self, seen: Observation, draw: Draw, temperature: float) -> tuple[torch.Tensor, ...]:
+        base_n1A = self._planned(seen, draw)
+        features, states = self._features(seen, base_n1A)
+        _, moved, logprobs = self.head.sample(features, draw, temperature)
+        actions = (base_n1A + self.scale * moved.clamp(-1, 1)).clamp(-1, 1)
+        return actions, torch.cat([moved, base_n1A], -1), logprobs, states
+
+    def _planned(self, seen: Observation, draw: Draw) -> torch.Tensor:
+        """[n, 1, A]: what the base does in these calls of these episodes; it looks once a chunk."""
+        if self.base.chunk == 1:
+            return self.base.simulated(self.base.choose(seen, draw, 0.0)[0])
+        seeds, turns = draw.seeds_n.tolist(), (draw.calls_n % self.base.chunk).tolist()
+        asked = [i for i, seed in enumerate(seeds) if turns[i] == 0 or seed not in self._plans]
+        if asked:
+            rows = torch.tensor(asked)
+            of = rows.to(draw.seeds_n.device)
+            own = Draw(seeds_n=draw.seeds_n[of], calls_n=draw.calls_n[of])
+            planned_nKA = self.base.simulated(self.base.choose(seen.rows(rows), own, 0.0)[0])
+            for i, plan_KA in zip(asked, planned_nKA, strict=True):
+                self._plans[seeds[i]] = plan_KA.roll(turns[i], 0)  # one that is first seen in mid-chunk begins there
+                self._plans.move_to_end(seeds[i])
+        while len(self._plans) > max(PLANS, len(seeds)):
+            self._plans.popitem(last=False)
+        return torch.stack([self._plans[seed][turn : turn + 1] for seed, turn in zip(seeds, turns, strict=True)])
+
+    def scored(self, calls: Calls, temperature: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        moved, base_S1A = calls.choices.split(self.dims, -1)
+        features, states = self._features(calls.observation, base_S1A)
+        return (*self.head.score(features, moved, temperature), states)
+
+    def states(self, calls: Calls) -> torch.Tensor:
+        return self.scored(calls, 1.0)[2]
+
+    def states_of(self, seen: Observation, draw: Draw | None = None) -> torch.Tensor:
+        assert draw is not None
+        return self._features(seen, self._planned(seen, draw))[1]
+
+    def _features(self, seen: Observation, base_n1A: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        known = [base_n1A[:, 0]]
+        if self.state:
+            known.append(state_of(seen, self.state).to(self.device))
+        return self.small.features(Observation(images=seen.images, state=torch.cat(known, 1), instructions=seen.instructions))
+
+    def twin(self, frozen: bool = False) -> Residual:
+        """The base is not copied: nobody changes it."""
+        other = copy.deepcopy(self, {id(self.base): self.base})
+        if frozen:
+            other.model.requires_grad_(False)
+        return other
+
+    def fits(self, task: str, simulator: Simulator, spec: SimulatorSpec) -> None:
+        super().fits(task, simulator, spec)
+        self.base.fits(task, simulator, spec)
+
+    def chunked(self, track: Any, physical: bool = False) -> Any:
+        raise UserError("a residual policy corrects another and can't imitate: train its base by imitation")
+
+
+def loaded(folder: Path, config: PolicyConfig, device: str | torch.device) -> ActingPolicy:
+    """The policy that was saved in a folder, with the dtype, attention and limits of this configuration. Raises UserError where
+    there is none."""
+    if not folder.is_dir():
+        raise UserError(f"policy.options.base {str(folder)!r} is no folder: give one with a policy that acts")
+    if not (folder / SETTINGS).is_file():
+        raise UserError(f"policy.options.base {str(folder)!r} has no {SETTINGS}: give a folder with a policy that acts")
+    saved = saved_options(folder)
+    kind = KINDS.get(saved.pop("kind", ""))
+    if kind is None:
+        raise UserError(f"policy.options.base {str(folder)!r}: a base is one of {', '.join(KINDS)}")
+    own = config.model_copy(update={"model": str(folder), "lora": None, "options": {}})
+    found: ActingPolicy = kind(own, device=device, **saved)  # type: ignore[call-arg]
+    return found

@@ -1,0 +1,291 @@
+"""What differs between model families: positions, coordinate frame, forbidden ids, whether a group can share its prompt.
+
+`Family` itself serves any transformers image-text-to-text model, one completion a row and one prompt a prefill. A family that
+can share a prompt says so and gives positions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from mmrl.api.errors import UserError
+from mmrl.api.frames import Frame
+from mmrl.policies.vlm.vision import speed_up
+
+_VISION_SETTING = re.compile(r"(image|video|vision|audio|boi|eoi|fake|global).*token.*(id|index)$")
+_VISION_TOKEN = re.compile(r"image|video|vision|audio|<img|</img|_img|patch", re.IGNORECASE)
+
+
+class Family:
+    """Any model: exact, and as fast as the model's own forward."""
+
+    shares_prefix = False
+    """Rows may hold `[prompt][completion 1]..[completion G]`, and prompts of one batch may be padded to each other."""
+    completion_type = 0
+    """What `token_type_ids` and the like say of a completion's tokens."""
+    frame = Frame.PIXELS
+    """The frame in which the family writes coordinates."""
+
+    def __init__(self, model: Any, processor: Any) -> None:
+        self.model = model
+        self.processor = processor
+
+    def banned_ids(self) -> list[int]:
+        """Ids that must never be sampled: vision placeholders, and rows of the embedding that no token owns."""
+        tokenizer = self.processor.tokenizer
+        found = {
+            v
+            for config in (self.model.config, self.model.config.get_text_config())
+            for k, v in config.to_dict().items()
+            if isinstance(v, int) and _VISION_SETTING.search(k)
+        }
+        found |= {i for t, i in tokenizer.get_added_vocab().items() if _VISION_TOKEN.search(t)}
+        found |= set(range(self.model.get_output_embeddings().weight.shape[0])) - set(tokenizer.get_vocab().values())
+        return sorted(i for i in found if i >= 0)
+
+    def positions(self, ids_S: torch.Tensor, encoded: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
+        """Rotary positions of a prompt, int64 [axes, S]; None lets the model count them itself."""
+        return None
+
+    def pixel_limits(self, low: int | None, high: int | None) -> dict[str, int]:
+        """`policy.min_pixels` and `max_pixels` as the image processor's `size`; empty for its own."""
+        if low or high:
+            kind = self.model.config.model_type
+            raise UserError(f"policy.min_pixels, max_pixels: the processor of a {kind} model has no such limits: leave them out")
+        return {}
+
+    def model_sizes(self, encoded: Mapping[str, torch.Tensor]) -> tuple[tuple[int, int], ...]:
+        """(width, height) of each image as the model sees it, in pixels; empty where that can't be said."""
+        return ()
+
+    @property
+    def frame_factor(self) -> int:
+        """What width and height of a video's frames are multiples of. UserError where the family sees no videos."""
+        raise UserError(f"a {self.model.config.model_type} model can't be shown videos here: use one of the Qwen-VL families")
+
+    @property
+    def action_end(self) -> int:
+        """The id behind the last one that can stand for an action."""
+        return int(self.model.get_output_embeddings().weight.shape[0])
+
+    def acting(self) -> dict[str, Any]:
+        """How the family acts: options of `VLA` in which it differs from others."""
+        return {}
+
+    def logits(
+        self,
+        ids_BS: torch.Tensor,
+        mask: torch.Tensor,
+        positions: torch.Tensor | None,
+        media: Mapping[str, torch.Tensor],
+        source_L: torch.Tensor,
+        states_Q: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
+        """What predicts the next token after each of L flat positions: (values, head, states); head(values) are the logits
+        [L, V], states the last hidden states [Q, H] at the flat positions `states_Q`, if they are given."""
+        self._forget()
+        row_L, place_L = source_L // ids_BS.shape[1], source_L % ids_BS.shape[1]
+        kept, index_L = place_L.unique(return_inverse=True)
+        output = self.model(
+            input_ids=ids_BS,
+            attention_mask=mask,
+            use_cache=False,
+            logits_to_keep=kept,
+            output_hidden_states=states_Q is not None,
+            **media,
+        )
+        states = None if states_Q is None else output.hidden_states[-1].flatten(0, 1).index_select(0, states_Q)
+        return output.logits[row_L, index_L], torch.nn.Identity(), states
+
+    def step(
+        self,
+        ids_NS: torch.Tensor,
+        mask: torch.Tensor | None,
+        positions: torch.Tensor | None,
+        media: Mapping[str, torch.Tensor],
+        cache: Any,
+    ) -> torch.Tensor:
+        """Feed tokens to a cache; returns the logits [N, V] that follow the last one."""
+        if not cache.get_seq_length():
+            self._forget()
+        return self.model(
+            input_ids=ids_NS, attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=1, **media
+        ).logits[:, -1]
+
+    def _forget(self) -> None:
+        """Models with M-RoPE keep an offset from the last prompt that had images."""
+        for module in (self.model, self.model.base_model, getattr(self.model, "model", None)):
+            if module is not None and getattr(module, "rope_deltas", None) is not None:
+                module.rope_deltas = None
+
+
+class PaliGemma(Family):
+    """PaliGemma: type 0 is the prompt, which sees itself in both directions; a completion must not."""
+
+    completion_type = 1
+
+
+class InternVL(Family):
+    """InternVL: coordinates in thousandths."""
+
+    frame = Frame.THOUSANDTHS
+
+
+class PrefixFamily(Family):
+    """A family whose masks and positions can be given, so that rows share a prompt."""
+
+    shares_prefix = True
+
+    def hidden(
+        self,
+        ids_BS: torch.Tensor,
+        mask: torch.Tensor | None,
+        positions: torch.Tensor | None,
+        media: Mapping[str, torch.Tensor],
+        cache: Any = None,
+    ) -> torch.Tensor:
+        """The last hidden states [B, S, H]. positions: int64 [axes, B, S]. cache: is read and filled."""
+        found: torch.Tensor = self.model.model(
+            input_ids=ids_BS,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=cache is not None,
+            **media,
+        ).last_hidden_state
+        return found
+
+    def logits(
+        self,
+        ids_BS: torch.Tensor,
+        mask: torch.Tensor,
+        positions: torch.Tensor | None,
+        media: Mapping[str, torch.Tensor],
+        source_L: torch.Tensor,
+        states_Q: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
+        hidden = self.hidden(ids_BS, mask, positions, media).flatten(0, 1)
+        # not hidden[source_L]: the prompt's last token is taken once per completion, and a plain index adds such gradients up
+        # in whatever order the CPU threads come
+        states = None if states_Q is None else hidden.index_select(0, states_Q)
+        return hidden.index_select(0, source_L), self.model.get_output_embeddings(), states
+
+    def step(
+        self,
+        ids_NS: torch.Tensor,
+        mask: torch.Tensor | None,
+        positions: torch.Tensor | None,
+        media: Mapping[str, torch.Tensor],
+        cache: Any,
+    ) -> torch.Tensor:
+        found: torch.Tensor = self.model.get_output_embeddings()(self.hidden(ids_NS, mask, positions, media, cache)[:, -1])
+        return found
+
+
+class Qwen25VL(PrefixFamily):
+    """Qwen2.5-VL: coordinates in pixels of the resized image."""
+
+    frame = Frame.MODEL_PIXELS
+
+    def __init__(self, model: Any, processor: Any) -> None:
+        super().__init__(model, processor)
+        speed_up(model.model.visual)
+
+    def pixel_limits(self, low: int | None, high: int | None) -> dict[str, int]:
+        return {k: v for k, v in (("shortest_edge", low), ("longest_edge", high)) if v}
+
+    def positions(self, ids_S: torch.Tensor, encoded: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        seen = {k: encoded[k] for k in ("image_grid_thw", "video_grid_thw", "second_per_grid_ts") if k in encoded}
+        if not seen:
+            return torch.arange(len(ids_S)).expand(3, -1)
+        types = encoded["mm_token_type_ids"]
+        return after_media(self.model.model.get_rope_index(ids_S[None], mm_token_type_ids=types, **seen)[0][:, 0], types[0])
+
+    @property
+    def frame_factor(self) -> int:
+        vision = self.model.config.vision_config
+        return int(vision.patch_size * vision.spatial_merge_size)
+
+    def model_sizes(self, encoded: Mapping[str, torch.Tensor]) -> tuple[tuple[int, int], ...]:
+        patch = self.model.config.vision_config.patch_size
+        return (
+            tuple((w * patch, h * patch) for _, h, w in encoded["image_grid_thw"].tolist()) if "image_grid_thw" in encoded else ()
+        )
+
+
+def after_media(positions: torch.Tensor, types_S: torch.Tensor) -> torch.Tensor:
+    """What follows a picture or a video begins behind the largest of its positions on any axis: Wang et al. 2024, Qwen2-VL,
+    section 2.1. transformers 5.3 to 5.19 leaves time out, so that text stands among the frames of a long video."""
+    positions = positions.clone()
+    for start in ((types_S[1:] != types_S[:-1]).nonzero()[:, 0] + 1).tolist():
+        positions[:, start:] += positions[:, :start].max() + 1 - positions[:, start].min()
+    return positions
+
+
+class Qwen2VL(Qwen25VL):
+    """Qwen2-VL: coordinates in thousandths."""
+
+    frame = Frame.THOUSANDTHS
+
+
+class Qwen3VL(Qwen25VL):
+    """Qwen3-VL: coordinates in thousandths."""
+
+    frame = Frame.THOUSANDTHS
+
+
+class OpenVLAFamily(PrefixFamily):
+    """OpenVLA: pictures follow the first token; actions are ids before the rows that fill the embeddings up."""
+
+    def banned_ids(self) -> list[int]:
+        return sorted({*super().banned_ids(), self.model.config.image_id})
+
+    def positions(self, ids_S: torch.Tensor, encoded: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return torch.arange(len(ids_S))[None]
+
+    def model_sizes(self, encoded: Mapping[str, torch.Tensor]) -> tuple[tuple[int, int], ...]:
+        shown = encoded.get("pixel_values")
+        return () if shown is None else ((shown.shape[3], shown.shape[2]),) * len(shown)
+
+    def hidden(
+        self,
+        ids_BS: torch.Tensor,
+        mask: torch.Tensor | None,
+        positions: torch.Tensor | None,
+        media: Mapping[str, torch.Tensor],
+        cache: Any = None,
+    ) -> torch.Tensor:
+        places = None if positions is None else positions[0]
+        found: torch.Tensor = self.model.hidden(
+            ids_BS, attention_mask=mask, position_ids=places, past_key_values=cache, use_cache=cache is not None, **media
+        )
+        return found
+
+    @property
+    def action_end(self) -> int:
+        return super().action_end - int(self.model.config.pad_to_multiple_of)
+
+    def acting(self) -> dict[str, Any]:
+        config = self.model.config
+        own = {"bins": config.n_action_bins, "binning": "openvla", "decoding": "one-by-one"}
+        return own | {"size": config.image_sizes[0], "lower_case": True}
+
+
+FAMILIES: dict[str, type[Family]] = {
+    "openvla": OpenVLAFamily,
+    "qwen2_vl": Qwen2VL,
+    "qwen2_5_vl": Qwen25VL,
+    "qwen3_vl": Qwen3VL,
+    "qwen3_vl_moe": Qwen3VL,
+    "internvl": InternVL,
+    "paligemma": PaliGemma,
+}
+
+
+def family_of(model: Any, processor: Any) -> Family:
+    """The adapter of a model, chosen by its config's `model_type`."""
+    return FAMILIES.get(model.config.model_type, Family)(model, processor)

@@ -1,0 +1,343 @@
+"""A vision-language model as a policy: prompts -> model inputs, token logprobs with gradients, saving."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch.utils.checkpoint import checkpoint
+from transformers import GenerationConfig
+
+from mmrl.api.errors import UserError, one_line
+from mmrl.api.frames import Eyes
+from mmrl.api.types import Message, Prompt, user
+from mmrl.compute.torchvision import prepare_torchvision
+from mmrl.config.sections import PolicyConfig
+from mmrl.policies.batches import MicroBatch, Outputs
+from mmrl.policies.lora import add_adapters, is_adapter, layers_of, load_adapters, merge_saved, save_adapters
+from mmrl.policies.names import base_name, refuse_path
+from mmrl.policies.shard import Sharded, shard, state_of, whole
+from mmrl.policies.vlm import tiny
+from mmrl.policies.vlm.families import Family, family_of
+from mmrl.policies.vlm.reading import PromptInputs, Reader
+from mmrl.policies.vlm.vocabulary import check_teacher
+
+MODEL_CURE = "give a folder with a transformers checkpoint, a hub name, or tiny:qwen2_5_vl"
+ALIGNED = 16
+"""Rows of a mask begin at multiples of so many numbers: torch's attention on GPUs would copy others into such a place."""
+LOGIT_CHUNK = 2**25
+"""Logits are made for so many (token, vocabulary) pairs at a time: 128 MiB in float32."""
+
+
+class VLM:
+    """Any `AutoModelForImageTextToText`.
+
+    The model stays in evaluation mode, also in updates: dropout would make the learner's log-probabilities differ from the
+    sampler's.
+    """
+
+    def __init__(
+        self, config: PolicyConfig, *, device: str | torch.device = "cpu", seed: int = 0, source: Path | None = None
+    ) -> None:
+        """source: load from this folder (a checkpoint of the run) instead of `config.model`; with `config.lora` it holds adapters
+        of that model."""
+        self.device = torch.device(device)
+        self.lora = config.lora
+        self.root: Sharded | None = None
+        self.base = base_name(config.model, seed, tiny.full_name)
+        model, self.processor = _load(config, str(source) if source and not config.lora else config.model, seed)
+        if config.lora:
+            add_adapters(model, config.lora, seed)
+            if source:
+                load_adapters(model, source)
+        self.model = model.to(self.device).eval()
+        self.tokenizer = self.processor.tokenizer
+        self.family: Family = family_of(self.model, self.processor)
+        self.banned = frozenset(self.family.banned_ids())
+        self.eos = frozenset(_eos_ids(self.model, self.tokenizer)) - self.banned
+        limits = self.family.pixel_limits(config.min_pixels, config.max_pixels)
+        self.reader = Reader(self.family, limits, self.eos, config.video)
+        # the rest of a checkpoint's settings is ignored, and may be such that transformers refuses to write it again
+        self.model.generation_config = GenerationConfig(eos_token_id=sorted(self.eos), pad_token_id=self.tokenizer.pad_token_id)
+        self.end_id: int = self.tokenizer.eos_token_id
+        vocabulary = self.model.get_output_embeddings().weight.shape[0]
+        self.bias_V = torch.zeros(vocabulary, device=self.device)
+        self.bias_V[list(self.banned)] = -torch.inf
+        self._try(config.model)
+
+    @staticmethod
+    def check(config: PolicyConfig) -> None:
+        """Refuse a `model` that can't be loaded, without loading it. What a hub name stands for is not looked up."""
+        name = config.model
+        if name.startswith("tiny:"):
+            tiny.parse(name, 0)
+        elif Path(name).is_dir():
+            adapters, _ = layers_of(name)
+            if not adapters and not (Path(name) / "config.json").is_file():
+                kept = sorted(Path(name).glob("checkpoints/step-*/policy"))
+                cure = f"it is a run: give one of its checkpoints, such as {kept[-1]}" if kept else MODEL_CURE
+                raise UserError(f"policy.model {name!r} is a folder without config.json: {cure}")
+        else:
+            refuse_path(name, MODEL_CURE)
+
+    @staticmethod
+    def check_teacher(config: PolicyConfig, teacher: str) -> None:
+        """Refuse the teacher of a distill stage that writes other tokens; see `vocabulary.check_teacher`."""
+        check_teacher(config, teacher)
+
+    def _try(self, name: str) -> None:
+        """Refuse a model whose processor or chat template can't show it a picture, before anything depends on it."""
+        from PIL import Image
+
+        try:
+            shown = self.encode(Prompt(messages=[user("x", Image.new("RGB", (64, 64)))]))
+        except UserError as error:
+            why = str(error).partition("can't be processed: ")[2] or str(error)
+            raise UserError(
+                f"policy.model {name!r}: a picture can't be processed: {why}: is its chat template missing?"
+            ) from error
+        self.blank = shown
+        """A small picture that nothing is said of."""
+        if not shown.media or self.banned.isdisjoint(shown.ids.tolist()):
+            raise UserError(f"policy.model {name!r}: its chat template leaves pictures out: use one that shows them")
+
+    # -- prompts and text: the reader's ----------------------------------------------------------------------------------
+
+    @property
+    def eyes(self) -> Eyes:
+        return self.reader.eyes
+
+    def encode(self, prompt: Prompt) -> PromptInputs:
+        return self.reader.encode(prompt)
+
+    def extend(
+        self, inputs: PromptInputs, token_ids: Sequence[int], messages: Sequence[Message]
+    ) -> tuple[PromptInputs, tuple[int, ...]]:
+        return self.reader.extend(inputs, token_ids, messages)
+
+    def encode_completion(self, text: str) -> list[int]:
+        return self.reader.encode_completion(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.reader.decode(ids)
+
+    @property
+    def width(self) -> int:
+        """Of the hidden states that a critic reads."""
+        return int(self.model.config.get_text_config().hidden_size)
+
+    @property
+    def longest(self) -> int:
+        """Tokens that the model's positions were made for."""
+        return int(self.model.config.get_text_config().max_position_embeddings)
+
+    exact_sampler = False
+    """A sampler decodes with a cache, token by token."""
+
+    def twin(self, frozen: bool = False, spread: bool = True) -> VLM:
+        """A second policy with a copy of the weights as they are now; frozen as the reference of a KL penalty. spread: where this
+        one's weights are spread over ranks, so are the copy's."""
+        other = copy.copy(self)
+        other.root = None
+        with whole(self.root):
+            other.model = copy.deepcopy(self.model) if self.root is None else self._rebuilt()
+        if frozen:
+            other.model.requires_grad_(False)
+        other.family = type(self.family)(other.model, self.processor)
+        if self.root is not None and spread:
+            other.spread()
+        return other
+
+    def _rebuilt(self) -> Any:
+        """The same model with the same weights. What is spread can't be copied."""
+        from transformers import initialization
+
+        settings = copy.deepcopy(self.model.config)
+        attention = settings.get_text_config()._attn_implementation  # the vision tower's was changed by its family
+        with initialization.no_init_weights(), torch.random.fork_rng(devices=[]):
+            model = type(self.model)._from_config(settings, attn_implementation=attention, dtype=self.model.dtype)
+            if self.lora:
+                add_adapters(model, self.lora, 0)
+        model.load_state_dict(state_of(self.model))
+        model.tie_weights()
+        for (_, own), (_, theirs) in zip(self.model.named_parameters(), model.named_parameters(), strict=True):
+            theirs.requires_grad_(own.requires_grad)
+        return model.to(self.device).eval()
+
+    def spread(self) -> None:
+        """From now on each rank holds a part of the weights."""
+        self.root = shard(self.model)
+
+    # -- the model ----------------------------------------------------------------------------------------------------
+
+    def logprobs(self, micro: MicroBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """(logprobs_L with gradient, entropy_L without), float32, of the micro-batch's target tokens."""
+        found = self.outputs(micro, temperature)
+        return found.logprobs_L, found.entropy_L
+
+    def outputs(self, micro: MicroBatch, temperature: float, *, states: bool = False, entropy_gradient: bool = False) -> Outputs:
+        """One forward pass. states: also the hidden states that a critic reads. entropy_gradient: the entropy has one."""
+
+        def passed() -> tuple[torch.Tensor, ...]:
+            values_L, head, states_QH = self._forward(micro, states)
+            scored = self._by_chunk(lambda v, t: self._score(v, head, t, temperature, entropy_gradient), values_L, micro.target_L)
+            return scored if states_QH is None else (*scored, states_QH)
+
+        logprobs_L, entropy_L, *seen = self._through(passed)
+        return Outputs(logprobs_L=logprobs_L, entropy_L=entropy_L, states_QH=seen[0] if seen else None)
+
+    def states(self, micro: MicroBatch) -> torch.Tensor:
+        """The hidden states before each trained token and after each rollout, [L + R, H], without logits."""
+
+        def passed() -> tuple[torch.Tensor]:
+            states_QH = self._forward(micro, True)[2]
+            assert states_QH is not None
+            return (states_QH,)
+
+        return self._through(passed)[0]
+
+    def _through(self, work: Callable[[], tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
+        """Where weights are spread, what is needed of them is gathered meanwhile."""
+        found: tuple[torch.Tensor, ...] = self.root(work) if self.root is not None else work()
+        return found
+
+    def divergence(
+        self, micro: MicroBatch, teacher: VLM, temperature: float, kind: Literal["reverse", "forward"]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(divergence_L with gradient, entropy_L without): KL(self || teacher) over the whole vocabulary at each target token
+        (`reverse`), or KL(teacher || self) (`forward`), in nats; Agarwal et al., On-policy distillation, section 3."""
+        with torch.no_grad():
+            taught_L, teacher_head, _ = teacher._forward(micro, False)
+
+        def one(head: Any, values: torch.Tensor, taught: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            width = min(len(self.bias_V), len(teacher.bias_V))  # beyond it stand only rows that no token owns
+            own = self.distribution(head(values), temperature)[:, :width].clamp_min(-1e4)
+            with torch.no_grad():
+                other = teacher.distribution(teacher_head(taught), temperature)[:, :width].clamp_min(-1e4)
+                entropy = -(own.exp() * own).sum(-1)
+            gap = own.exp() * (own - other) if kind == "reverse" else other.exp() * (other - own)
+            return gap.sum(-1), entropy
+
+        def passed() -> tuple[torch.Tensor, ...]:
+            values_L, head, _ = self._forward(micro, False)
+            return self._by_chunk(partial(one, head), values_L, taught_L)
+
+        divergence_L, entropy_L = self._through(passed)
+        return divergence_L, entropy_L
+
+    def _forward(self, micro: MicroBatch, states: bool) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
+        """(values_L, head, states [L + R, H]): head(values_L) are the logits that predict each target token."""
+        mask = prefix_mask(micro.segment_BS, self.model.dtype) if micro.positions is not None else (micro.segment_BS >= 0).long()
+        at_Q = torch.cat([micro.source_L, micro.final_R]) if states else None
+        return self.family.logits(micro.ids_BS, mask, micro.positions, micro.media, micro.source_L, at_Q)
+
+    def _by_chunk(
+        self, function: Callable[..., tuple[torch.Tensor, torch.Tensor]], *values_L: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`function` of so many tokens at a time that their logits fit; the backward pass makes them again."""
+        step = max(1, LOGIT_CHUNK // len(self.bias_V))
+        if len(values_L[0]) <= step:
+            return function(*values_L)
+        pieces = [
+            checkpoint(function, *chunk, use_reentrant=False, preserve_rng_state=False)
+            for chunk in zip(*(v.split(step) for v in values_L), strict=True)
+        ]
+        first, second = zip(*pieces, strict=True)
+        return torch.cat(first), torch.cat(second)
+
+    def _score(
+        self, values_L: torch.Tensor, head: Any, target_L: torch.Tensor, temperature: float, entropy_gradient: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logprobs_LV = self.distribution(head(values_L), temperature)
+        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+            entropy_L = entropy_of(logprobs_LV)
+        return logprobs_LV.gather(-1, target_L[:, None])[:, 0], entropy_L
+
+    def distribution(self, logits_NV: torch.Tensor, temperature: float) -> torch.Tensor:
+        """Float32 log-probabilities that sampling follows: temperature applied, banned ids at minus infinity."""
+        return (logits_NV.float() / temperature + self.bias_V).log_softmax(-1)
+
+    def parameters(self) -> Iterable[tuple[str, torch.nn.Parameter]]:
+        """What may be trained, by name, in an order that stays: every weight, or with `lora` the adapters'."""
+        return ((name, p) for name, p in self.model.named_parameters() if not self.lora or is_adapter(name))
+
+    def save(self, folder: Path) -> None:
+        """A folder that `AutoModelForImageTextToText.from_pretrained` and vLLM load; with `lora`, peft and vLLM, its adapters."""
+        if self.lora:
+            save_adapters(self.model, folder, self.base)
+        else:
+            self.model.save_pretrained(folder, state_dict=state_of(self.model))
+        self.processor.save_pretrained(folder)
+
+
+def entropy_of(logprobs_NV: torch.Tensor) -> torch.Tensor:
+    """[N] in nats, of log-probabilities, some of which may be minus infinity."""
+    return -(logprobs_NV.exp() * logprobs_NV.clamp_min(-1e4)).sum(-1)
+
+
+def prefix_mask(segment_BS: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """[B, 1, S, S] in the model's dtype, to be added: 0 where a token sees another, namely the prompt and its own completion up
+    to itself, else the smallest number. Padding sees itself, so that no row of the softmax is empty.
+
+    Of a boolean one torch makes such a copy in every layer, which stays until the backward pass.
+    """
+    segment_B1S1, segment_B11S = segment_BS[:, None, :, None], segment_BS[:, None, None, :]
+    causal = torch.ones(segment_BS.shape[1], segment_BS.shape[1], dtype=torch.bool, device=segment_BS.device).tril()
+    allowed = causal & ((segment_B11S == 0) & (segment_B1S1 >= 0) | (segment_B1S1 == segment_B11S))
+    B, S = segment_BS.shape
+    room = torch.zeros(B, 1, S, -(-S // ALIGNED) * ALIGNED, dtype=dtype, device=allowed.device)
+    return room[..., :S].masked_fill_(~allowed, torch.finfo(dtype).min)
+
+
+def _eos_ids(model: Any, tokenizer: Any) -> set[int]:
+    declared = model.generation_config.eos_token_id
+    ids = set(declared if isinstance(declared, list) else [declared]) | {tokenizer.eos_token_id}
+    return {i for i in ids if i is not None}
+
+
+def _load(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
+    prepare_torchvision()
+    adapters, name = layers_of(name)
+    model, processor = _load_whole(config, name, seed)
+    for folder in reversed(adapters):
+        merge_saved(model, folder)
+    return model, processor
+
+
+def model_type(name: str) -> str:
+    """What a folder's or hub name's config.json says; empty where it can't be read."""
+    from transformers import PreTrainedConfig
+
+    try:
+        return str(PreTrainedConfig.get_config_dict(name)[0].get("model_type", ""))
+    except (OSError, ValueError, AttributeError):  # the last where it holds no table
+        return ""  # loading it says what is wrong
+
+
+def _load_whole(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
+    dtype = getattr(torch, config.dtype)
+    if name.startswith("tiny:"):
+        return tiny.build(dtype=dtype, attention=config.attention, **tiny.parse(name, seed))
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    if model_type(name) == "openvla":
+        from mmrl.policies.openvla import model as openvla
+        from mmrl.policies.openvla import reading
+
+        whole = openvla.load(name, dtype, config.attention)
+        return whole, reading.load_processor(name, whole.config)
+    options = dict(trust_remote_code=config.trust_remote_code)
+    try:
+        model = AutoModelForImageTextToText.from_pretrained(
+            name, dtype=dtype, attn_implementation=config.attention, use_safetensors=True, **options
+        )
+        processor = AutoProcessor.from_pretrained(name, **options)
+    except Exception as err:
+        raise UserError(f"policy.model {name!r} can't be loaded: {one_line(err)[:300]}: {MODEL_CURE}") from err
+    if processor.tokenizer.eos_token_id is None:
+        raise UserError(f"policy.model {name!r}: its tokenizer names no end-of-sequence token: set eos_token in its config")
+    return model, processor

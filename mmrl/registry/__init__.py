@@ -1,0 +1,1 @@
+"""Find, load, check and list plugins."""

@@ -1,0 +1,281 @@
+"""What the core itself brings, as a plugin like any other; its ids need no prefix."""
+
+from __future__ import annotations
+
+from mmrl.api.hooks import hookimpl
+from mmrl.api.specs import AlgorithmSpec, PolicySpec, TrackerSpec
+
+ADVANTAGE = "mmrl.algorithms.advantage:"
+LOSS = "mmrl.algorithms.loss:"
+
+
+@hookimpl
+def mmrl_policies() -> list[PolicySpec]:
+    return [
+        PolicySpec(id="vlm", target="mmrl.policies.vlm.vlm:VLM", summary="Any image-text-to-text model of transformers"),
+        PolicySpec(
+            id="vla",
+            target="mmrl.policies.acting.vla:VLA",
+            acts=True,
+            summary="A Qwen vision-language model or an OpenVLA that acts: action tokens, or a head on its hidden states",
+        ),
+        PolicySpec(
+            id="pi0",
+            target="mmrl.policies.pi0.model:Pi0",
+            acts=True,
+            summary="pi0: a PaliGemma with an expert that carries noise to a chunk of actions",
+        ),
+        PolicySpec(
+            id="small",
+            target="mmrl.policies.acting.small:Small",
+            acts=True,
+            summary="A convolutional network on a camera (model = cnn), or a perceptron on the state (model = mlp)",
+        ),
+        PolicySpec(
+            id="residual",
+            target="mmrl.policies.residual.model:Residual",
+            acts=True,
+            summary="A small policy that corrects the actions of a frozen one",
+        ),
+    ]
+
+
+@hookimpl
+def mmrl_algorithms() -> list[AlgorithmSpec]:
+    return [*_of_groups(), *_of_spreads(), *_of_domains(), *_of_rewards(), *_with_models(), *_of_likelihood()]
+
+
+def _of_groups() -> list[AlgorithmSpec]:
+    """Compare the rollouts of a prompt: GRPO, and what changes its sums, its bounds or its baseline."""
+    return [
+        AlgorithmSpec(
+            id="grpo",
+            target=ADVANTAGE + "group_relative",
+            options={"scale": "group", "clip_low": 0.2, "clip_high": 0.2},
+            normalise="sequence",
+            summary="Reward relative to the group's mean, in units of its spread",
+            paper="Shao et al., DeepSeekMath, section 4.1; without its KL penalty (0.04)",
+        ),
+        AlgorithmSpec(
+            id="dr-grpo",
+            target=ADVANTAGE + "group_relative",
+            options={"scale": "none"},
+            normalise="constant",
+            summary="GRPO without the division by spread and by length",
+            paper="Liu et al., Understanding R1-Zero-Like Training, section 3.1",
+        ),
+        AlgorithmSpec(
+            id="dapo",
+            target=ADVANTAGE + "group_relative",
+            options={"clip_low": 0.2, "clip_high": 0.28},
+            stage={"dynamic_sampling": 3, "overlong_buffer": 0.25},
+            summary="GRPO by tokens, clipped higher, with groups without spread replaced and long completions penalised",
+            paper="Yu et al., DAPO, section 3",
+        ),
+        AlgorithmSpec(
+            id="gspo",
+            target=ADVANTAGE + "group_relative",
+            options={"clip_low": 3e-4, "clip_high": 4e-4},
+            loss=LOSS + "sequence_surrogate",
+            normalise="sequence",
+            summary="GRPO with one probability ratio for a whole completion",
+            paper="Zheng et al., Group Sequence Policy Optimization, section 4",
+        ),
+        AlgorithmSpec(
+            id="cispo",
+            target=ADVANTAGE + "group_relative",
+            options={"clip_low": 1.0, "clip_high": 4.0},
+            loss=LOSS + "clipped_weight",
+            summary="GRPO where the ratio is a bounded weight, so no token is left out",
+            paper="MiniMax-M1, section 3.1; the upper bound of 5 is that of Khatri et al., ScaleRL",
+        ),
+        AlgorithmSpec(
+            id="rloo",
+            target=ADVANTAGE + "leave_one_out",
+            loss=LOSS + "policy_gradient",
+            normalise="constant",
+            constant=1,
+            summary="REINFORCE with the mean of the group's other rewards as baseline",
+            paper="Ahmadian et al., Back to Basics; without its KL penalty",
+        ),
+    ]
+
+
+def _of_spreads() -> list[AlgorithmSpec]:
+    """GRPO in other units: the spread of a batch, of all visits, of each reward."""
+    return [
+        AlgorithmSpec(
+            id="reinforce++-baseline",
+            target=ADVANTAGE + "whitened_baseline",
+            stage={"kl": 1e-3, "kl_estimate": "k2"},
+            summary="Reward relative to the group's mean, in units of the batch's spread, with a KL penalty",
+            paper="Hu et al., REINFORCE++",
+        ),
+        AlgorithmSpec(
+            id="lite-ppo",
+            target=ADVANTAGE + "group_relative",
+            options={"scale": "batch", "biased": True, "epsilon": 0.0},
+            summary="Reward relative to the group's mean, in units of the spread of the batch's rewards",
+            paper="Liu et al., Tricks or Traps? A Deep Dive into RL for LLM Reasoning",
+        ),
+        AlgorithmSpec(
+            id="stable-reinforce",
+            target=ADVANTAGE + "filtered",
+            options={"limit": 3.0, "bound": 1e3},
+            loss=LOSS + "bounded_surrogate",
+            normalise="sequence",
+            summary="Advantages beyond three sigma are dropped, and ratios bounded before they can overflow",
+            paper="Zhang et al., R1-Reward, StableReinforce; without its KL penalty (0.001)",
+        ),
+        AlgorithmSpec(
+            id="dcpo",
+            target=ADVANTAGE + "smooth",
+            options={"clip_low": 0.16, "clip_high": 0.2},
+            loss=LOSS + "adaptive_surrogate",
+            normalise="sequence",
+            summary="Rewards standardised over all visits of a prompt; wider bounds for less likely tokens",
+            paper="Yang et al., DCPO, sections 2 and 3",
+        ),
+        AlgorithmSpec(
+            id="gdpo",
+            target=ADVANTAGE + "per_reward",
+            normalise="sequence",
+            summary="GRPO with each verifier's values standardised on their own",
+            paper="Liu et al., GDPO: Group reward-Decoupled Normalization Policy Optimization",
+        ),
+    ]
+
+
+def _of_domains() -> list[AlgorithmSpec]:
+    """GRPO as systems for clips, screens and episodes change it."""
+    return [
+        AlgorithmSpec(
+            id="t-grpo",
+            target=ADVANTAGE + "group_relative",
+            normalise="sequence",
+            stage={"temporal": {}},
+            summary="GRPO that pays for answers to videos which are worse when the frames are shuffled",
+            paper="Feng et al., Video-R1, section 3.2",
+        ),
+        AlgorithmSpec(
+            id="gui-g1",
+            target=ADVANTAGE + "difficulty_weighted",
+            normalise="constant",
+            constant=64,
+            summary="Dr. GRPO with prompts weighted by their difficulty",
+            paper="Zhou et al., GUI-G1",
+        ),
+        AlgorithmSpec(
+            id="trajectory-grpo",
+            target=ADVANTAGE + "group_relative",
+            options={"clip_low": 0.2, "clip_high": 0.28},
+            normalise="sequence",
+            stage={"dynamic_sampling": 3, "success_low": 0.1, "success_high": 0.9},
+            summary="GRPO for episodes: each counts the same, and groups that nearly always or never succeed are left out",
+            paper="Li et al., SimpleVLA-RL",
+        ),
+    ]
+
+
+def _of_rewards() -> list[AlgorithmSpec]:
+    """Take rewards as they are, or compare with the batch or a greedy completion."""
+    return [
+        AlgorithmSpec(
+            id="reinforce++",
+            target=ADVANTAGE + "whitened",
+            stage={"kl": 1e-3, "kl_estimate": "k1", "kl_in": "reward"},
+            summary="What each token's rollout still earns, less a KL penalty, standardised over the batch",
+            paper="Hu et al., REINFORCE++",
+        ),
+        AlgorithmSpec(
+            id="remax",
+            target=ADVANTAGE + "greedy_baseline",
+            loss=LOSS + "policy_gradient",
+            normalise="constant",
+            constant=1,
+            summary="REINFORCE with the reward of the greedy completion as baseline",
+            paper="Li et al., ReMax, Algorithm 1; without its KL penalty",
+        ),
+        *(
+            AlgorithmSpec(
+                id=id,
+                target=ADVANTAGE + "weighted",
+                options={"positive": positive, "negative": negative},
+                summary=summary,
+                paper="Zhu et al., The Surprising Effectiveness of Negative Reinforcement in LLM Reasoning",
+            )
+            for id, positive, negative, summary in (
+                ("w-reinforce", 0.1, 1.0, "Correct completions count a tenth, incorrect ones in full"),
+                ("psr", 1.0, 0.0, "Learn from correct completions only"),
+                ("nsr", 0.0, 1.0, "Learn from incorrect completions only"),
+            )
+        ),
+    ]
+
+
+def _with_models() -> list[AlgorithmSpec]:
+    """Need a critic or a teacher."""
+    return [
+        AlgorithmSpec(
+            id="ppo",
+            target="mmrl.algorithms.gae:gae",
+            options={"gamma": 1.0, "lam": 0.95, "clip_low": 0.2, "clip_high": 0.2},
+            summary="Generalised advantage estimation with a critic, and clipped ratios",
+            paper="Schulman et al., Proximal Policy Optimization Algorithms, section 3",
+        ),
+        AlgorithmSpec(
+            id="digirl",
+            target=ADVANTAGE + "step_filter",
+            loss=LOSS + "negative_log_likelihood",
+            stage={"credit": "turn"},  # its steps are actions, each a whole answer
+            summary="Imitate the steps that a critic finds made things better",
+            paper="Bai et al., DigiRL, its step-level filter",
+        ),
+        AlgorithmSpec(
+            id="opd",
+            target=ADVANTAGE + "policy_distillation",
+            loss=LOSS + "policy_gradient",
+            summary="A teacher's log-probability less the policy's own is each token's advantage: the reverse KL, on-policy",
+            paper="VLA-OPD",
+        ),
+    ]
+
+
+def _of_likelihood() -> list[AlgorithmSpec]:
+    """Imitate what did well."""
+    return [
+        AlgorithmSpec(
+            id="awr",
+            target=ADVANTAGE + "exponential",
+            options={"beta": 0.5, "max_weight": 20.0},
+            loss=LOSS + "negative_log_likelihood",
+            summary="Imitate completions, the more the better they did in their group",
+            paper="Peng et al., Advantage-Weighted Regression, Algorithm 1",
+        ),
+        AlgorithmSpec(
+            id="filtered-cloning",
+            target=ADVANTAGE + "best",
+            loss=LOSS + "negative_log_likelihood",
+            summary="Imitate the completions that were right",
+            paper="Dong et al., RAFT",
+        ),
+    ]
+
+
+@hookimpl
+def mmrl_trackers() -> list[TrackerSpec]:
+    return [
+        TrackerSpec(
+            id="tensorboard",
+            target="mmrl.train.trackers.tensorboard:TensorBoard",
+            needs=("tensorboard",),
+            summary="Event files in the run folder's tensorboard/",
+        ),
+        TrackerSpec(id="wandb", target="mmrl.train.trackers.wandb:Wandb", needs=("wandb",), summary="Weights & Biases"),
+        TrackerSpec(
+            id="trackio", target="mmrl.train.trackers.trackio:Trackio", needs=("trackio",), summary="trackio, on this machine"
+        ),
+        TrackerSpec(
+            id="mlflow", target="mmrl.train.trackers.mlflow:MLflow", needs=("mlflow",), summary="An MLflow server or store"
+        ),
+    ]

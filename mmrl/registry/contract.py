@@ -1,0 +1,163 @@
+"""What every plugin promises: names, ids, hooks, specs and the versions of the core that it fits.
+
+Each check returns nothing, or raises a UserError whose message names the rule and the cure.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Mapping
+from importlib.metadata import Distribution
+from typing import Any, NamedTuple
+
+import mmrl
+from mmrl.api.errors import UserError, is_finite, suggest
+from mmrl.api.specs import AlgorithmSpec, PolicySpec, SimulatorSpec, Spec, TaskSpec, TrackerSpec, VerifierSpec
+
+KINDS: dict[str, type[Spec]] = {
+    "tasks": TaskSpec,
+    "verifiers": VerifierSpec,
+    "simulators": SimulatorSpec,
+    "policies": PolicySpec,
+    "algorithms": AlgorithmSpec,
+    "trackers": TrackerSpec,
+}
+SINGULAR = {
+    "tasks": "task",
+    "verifiers": "verifier",
+    "simulators": "simulator",
+    "policies": "policy",
+    "algorithms": "algorithm",
+    "trackers": "tracker",
+}
+CORE = "mmrl"
+"""The name under which the core's own specs are registered; only these have ids without a plugin's name."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+_ID = re.compile(
+    r"(?P<name>(?:[a-z0-9][a-z0-9_.-]*/)?[A-Za-z0-9][\w.+-]*?)"
+    r"(?:-v(?P<version>\d+))?(?:@(?P<system>[A-Za-z0-9][\w.-]*))?",
+    re.ASCII,
+)
+_TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+class Id(NamedTuple):
+    """`plugin/name`, with `-vN` and `@system` where they are given."""
+
+    name: str
+    version: int | None
+    system: str | None
+
+
+def parse_id(text: str) -> Id | None:
+    """The parts of an id, or None where it isn't one."""
+    match = _ID.fullmatch(text)
+    return Id(match["name"], int(match["version"]) if match["version"] else None, match["system"]) if match else None
+
+
+def is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
+
+
+def broken(rule: str) -> UserError:
+    return UserError(f"breaks the plugin contract: {rule}")
+
+
+def check_name(name: str) -> None:
+    if not is_name(name):
+        raise broken(f"its name {name!r} must be lower-case letters, digits, '-', '_' and '.'")
+    if name == CORE:
+        raise broken(f"the name {CORE!r} belongs to the core; choose another one")
+
+
+def check_core_version(dist: Distribution) -> None:
+    """The running core is one of those that the distribution requires."""
+    ours = [r for r in dist.requires or () if re.match(r"mmrl(?![\w.-])", r, re.IGNORECASE)]
+    if not ours:
+        return
+    from packaging.requirements import Requirement
+    from packaging.version import Version
+
+    running = Version(mmrl.__version__)
+    for requirement in map(Requirement, ours):
+        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        for clause in requirement.specifier:
+            if not clause.contains(running, prereleases=True):
+                too_old = clause.operator not in ("<", "<=", "!=") and running < Version(clause.version.removesuffix(".*"))
+                cure = (
+                    f'upgrade the core: pip install "mmrl{requirement.specifier}"'
+                    if too_old
+                    else f"upgrade the plugin: pip install -U {dist.name}"
+                )
+                raise UserError(f"needs mmrl{requirement.specifier} and {running} is running: {cure}")
+
+
+def check_hooks(plugin: Any, implemented: Iterable[str], hooks: Iterable[str]) -> None:
+    """The hooks that the plugin implements exist, and functions that look like hooks are marked as such."""
+    hooks = set(hooks)
+    for name in implemented:
+        if name not in hooks:
+            raise broken(f"there is no hook {name!r}.{suggest(name, hooks)}")
+    for name, value in vars(plugin).items():
+        if name in hooks and inspect.isfunction(value) and not hasattr(value, "mmrl_impl"):
+            raise broken(f"{name} lacks the decorator: put @hookimpl (from mmrl import hookimpl) above it")
+
+
+def check_specs(plugin: str, kind: str, returned: Any) -> dict[str, Spec]:
+    """The specs that `mmrl_<kind>()` of a plugin returned, by id, after every check that needs no import."""
+    hook, cls = f"mmrl_{kind}()", KINDS[kind]
+    if not isinstance(returned, list | tuple):
+        hint = "; is the `return` missing?" if returned is None else ""
+        raise broken(f"{hook} must return a list of {cls.__name__}, not {type(returned).__name__}{hint}")
+    specs: dict[str, Spec] = {}
+    for spec in returned:
+        if not isinstance(spec, cls):
+            raise broken(f"{hook} must return a list of {cls.__name__}; it holds a {type(spec).__name__}")
+        check_spec(plugin, spec)
+        if spec.id in specs:
+            raise broken(f"{hook} returns the id {spec.id!r} twice")
+        specs[spec.id] = spec
+    versioned = {(i.name, i.system): spec_id for spec_id in specs if (i := parse_id(spec_id)) and i.version is not None}
+    for spec_id in specs:
+        i = parse_id(spec_id)
+        if i and i.version is None and (i.name, i.system) in versioned:
+            raise broken(
+                f"{spec_id!r} stands for the highest version, {versioned[i.name, i.system]!r}: "
+                f"rename the older one {i.name}-v1{'@' + i.system if i.system else ''}"
+            )
+    return specs
+
+
+def check_spec(plugin: str, spec: Spec) -> None:
+    """One spec keeps the rules for its id, its targets and its range."""
+    if parse_id(spec.id) is None:
+        raise broken(f"id {spec.id!r} is not plugin/name[-vN][@system], made of letters, digits, '-', '_' and '.'")
+    if plugin != CORE and not spec.id.startswith(f"{plugin}/"):
+        raise broken(f"id {spec.id!r} must start with '{plugin}/', the name of the plugin's entry point")
+    targets = [spec.target, spec.loss] if isinstance(spec, AlgorithmSpec) else [spec.target]
+    for target in targets:
+        if not isinstance(target, str) or not _TARGET.fullmatch(target):
+            raise broken(f'the target of {spec.id!r} must be "module:Name", not {target!r}')
+    for name in ("options", "verifiers", "stage"):
+        value = getattr(spec, name, {})
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            raise broken(f"{name} of {spec.id!r} must be a dict by names, not {value!r:.60}")
+    for name in ("summary", "metric", "paper"):
+        if not isinstance(value := getattr(spec, name, ""), str):
+            raise broken(f"{name} of {spec.id!r} must be a text, not {value!r:.60}")
+    for verifier, weight in getattr(spec, "verifiers", {}).items():
+        if not is_finite(weight):
+            raise broken(f"{spec.id!r} needs a finite weight for {verifier!r}, not {weight!r:.60}")
+    if isinstance(spec, TrackerSpec) and not (isinstance(spec.needs, tuple) and all(isinstance(n, str) for n in spec.needs)):
+        raise broken(f"needs of {spec.id!r} must be a tuple of modules such as ('wandb',), not {spec.needs!r:.60}")
+    if isinstance(spec, VerifierSpec):
+        for name in ("low", "high", "deadline_s"):
+            if not is_finite(getattr(spec, name)):
+                raise broken(f"{spec.id!r} needs a finite number as {name}, not {getattr(spec, name)!r:.60}")
+        if not spec.low < spec.high:
+            raise broken(f"{spec.id!r} needs low < high, not {spec.low} and {spec.high}")
+        if not spec.deadline_s > 0:
+            raise broken(f"{spec.id!r} needs a deadline_s above 0, not {spec.deadline_s}")

@@ -1,0 +1,391 @@
+"""Find, load, check and list plugins. One broken plugin never hides the others.
+
+Switches, all environment variables so that child processes load the same plugins:
+`MMRL_PLUGINS=a,b` only these ('' for none), `MMRL_BLOCK=a,b` all but these (`-p no:a`),
+`MMRL_PLUGIN_FILES` local files (`--plugin ./my_task.py`), `MMRL_STRICT=1` any failure is fatal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+import pluggy
+
+import mmrl
+from mmrl.api import hooks as hookspecs
+from mmrl.api.errors import PluginError, UserError, calling, one_line, suggest
+from mmrl.api.interfaces import Simulator, Task
+from mmrl.api.simulators.screens import Screens
+from mmrl.api.simulators.types import Simulation, parts_of
+from mmrl.api.specs import Spec
+from mmrl.registry import builtin, contract
+from mmrl.registry.contract import CORE, KINDS, SINGULAR
+from mmrl.registry.targets import building, check_options, explain_import, load_target, misfit
+
+GROUP = "mmrl.plugins"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginInfo:
+    """One plugin that was found, whether it works or not."""
+
+    name: str
+    """The entry point's name, with which its ids begin; a local file's stem."""
+    dist: str | None
+    """The distribution that brings it; None for a local file."""
+    version: str | None
+    target: str
+    """The module that holds the hooks; a local file's path."""
+    specs: dict[str, list[str]] = field(default_factory=dict)
+    """Kind -> ids; empty for a plugin that failed."""
+    hooks: list[str] = field(default_factory=list)
+    error: str | None = None
+    """Why it is not usable, to be read after its name; None when it is."""
+    cause: BaseException | None = field(default=None, repr=False, compare=False)
+    """The exception behind `error`, with its traceback."""
+
+    @property
+    def label(self) -> str:
+        """`plugin 'jigsaw' (mmrl-jigsaw 0.1)`."""
+        return f"plugin {self.name!r} ({self.dist} {self.version})" if self.dist else f"plugin {self.name!r} ({self.target})"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "dist": self.dist,
+            "version": self.version,
+            "target": self.target,
+            "specs": self.specs,
+            "hooks": self.hooks,
+            "error": self.error,
+        }
+
+
+def registry() -> Registry:
+    """The registry that this process's environment asks for. It is loaded once; workers that call this load the same."""
+    env = os.environ.get
+    return _registry(env("MMRL_PLUGINS"), env("MMRL_BLOCK", ""), env("MMRL_PLUGIN_FILES", ""), env("MMRL_STRICT", ""))
+
+
+@functools.lru_cache
+def _registry(only: str | None, block: str, files: str, strict: str) -> Registry:
+    return Registry(
+        only=None if only is None else _names(only),
+        block=_names(block),
+        strict=strict not in ("", "0"),
+        files=[Path(f) for f in files.split(os.pathsep) if f],
+    )
+
+
+def _names(text: str) -> list[str]:
+    return [n.strip() for n in text.split(",") if n.strip()]
+
+
+class Registry:
+    """The plugins of one process and the specs that they bring, by kind and id.
+
+    `entry_points` is for tests; by default those of the installed distributions are taken.
+    """
+
+    def __init__(
+        self,
+        *,
+        only: Iterable[str] | None = None,
+        block: Iterable[str] = (),
+        files: Iterable[Path] = (),
+        strict: bool = False,
+        entry_points: Iterable[EntryPoint] | None = None,
+    ) -> None:
+        self.plugins: list[PluginInfo] = []
+        """Every plugin that was found, the core first; `error` tells those that failed."""
+        self._manager = pluggy.PluginManager("mmrl")
+        self._manager.add_hookspecs(hookspecs)
+        self._hooks = [n for n in vars(hookspecs) if n.startswith("mmrl_")]
+        self._specs: dict[str, dict[str, Spec]] = {kind: {} for kind in KINDS}
+        self._off: set[str] = set()
+
+        core = PluginInfo(name=CORE, dist=CORE, version=mmrl.__version__, target=builtin.__name__)
+        self.plugins.append(self._commit(core, builtin))
+        self._load_entry_points(_installed() if entry_points is None else list(entry_points), only, set(block))
+        for path in dict.fromkeys(Path(f).absolute() for f in files):
+            self._load_file(path, set(block))
+        self._list_missing(only or ())
+        if strict:
+            for failed in self._failed():
+                raise PluginError(f"{failed.label} {failed.error} (MMRL_STRICT)") from failed.cause
+
+    @property
+    def hook(self) -> pluggy.HookRelay:
+        """pluggy's relay, to call a hook of all plugins at once."""
+        return self._manager.hook
+
+    def callers(self, hook: str) -> Iterator[tuple[str, pluggy.HookCaller]]:
+        """(plugin, caller) for each plugin that implements a hook, so that a failure has a name."""
+        for impl in getattr(self._manager.hook, hook).get_hookimpls():
+            others = [p for p in self._manager.get_plugins() if p is not impl.plugin]
+            yield impl.plugin_name, self._manager.subset_hook_caller(hook, remove_plugins=others)
+
+    def specs(self, kind: str) -> dict[str, Any]:
+        """Id -> spec of `tasks`, `verifiers`, `simulators`, `policies` or `algorithms`, sorted by id."""
+        return dict(sorted(self._specs[kind].items()))
+
+    def get(self, kind: str, id: str) -> Any:
+        """The spec of an id; an id without `-vN` means the highest version. UserError says what is wrong with an unknown one."""
+        known = self._specs[kind]
+        if id in known:
+            return known[id]
+        wanted = contract.parse_id(id)
+        if wanted and wanted.version is None:
+            versions = {
+                i.version: spec
+                for spec_id, spec in known.items()
+                if (i := contract.parse_id(spec_id)) and (i.name, i.system) == (wanted.name, wanted.system)
+            }
+            if versions:
+                return versions[max(v for v in versions if v is not None)]
+        raise self._unknown(kind, id)
+
+    def target(self, spec: Spec) -> Any:
+        """The object behind a spec, imported now. PluginError names a missing module and what to install."""
+        return load_target(spec.target, f"{self._kind_of(spec)} {spec.id!r}")
+
+    def make_task(self, id: str, options: Mapping[str, Any] | None = None) -> Task:
+        """The task of an id, built with its spec's options and then these."""
+        spec = self.get("tasks", id)
+        cls, merged = self.target(spec), {**spec.options, **(options or {})}
+        check_options(f"task {spec.id!r}", cls, merged)
+        try:
+            with building(f"task {spec.id!r}", cls, merged):
+                task = cls(**merged)
+        except PluginError:
+            raise
+        except UserError as error:
+            raise UserError(f"task {spec.id!r}: {error}") from error
+        if not isinstance(task, Task):
+            raise PluginError(
+                f"task {spec.id!r}: its target {spec.target!r} is not a mmrl.Task but a {type(task).__name__}; subclass Task"
+            )
+        with calling(f"task {spec.id!r}: splits"):
+            splits = task.splits
+        if not isinstance(splits, list | tuple) or not splits or not all(isinstance(name, str) for name in splits):
+            raise PluginError(f"task {spec.id!r}: splits must be a tuple of names such as ('train', 'test'), not {splits!r:.60}")
+        return task
+
+    def make_simulator(self, simulation: Simulation, num_envs: int, device: str) -> Simulator:
+        """The simulator that a task names, built with its spec's options and then the task's. UserError also where the task pays
+        for a part that it hasn't."""
+        if not simulation.simulator:
+            raise UserError("the task has no simulator: it can be imitated, and nothing more")
+        spec = self.get("simulators", simulation.simulator)
+        if spec.screens:
+            raise UserError(
+                f"simulator {spec.id!r} has screens, which are answered in words: take it for a task such as gui/episodes"
+            )
+        kind, options = self.target(spec), {**spec.options, **simulation.options}
+        check_options(f"simulator {spec.id!r}", kind, {**options, "num_envs": num_envs, "device": device})
+        known = ("success", *spec.parts)
+        for part in (part for stage in simulation.stages for part in parts_of(stage)):
+            if part not in known:
+                raise UserError(
+                    f"simulator {spec.id!r} has no part {part!r} that a stage could pay for: it has {', '.join(known)}"
+                )
+        with building(f"simulator {spec.id!r}", kind, options):
+            simulator = kind(num_envs=num_envs, device=device, **options)
+        if not isinstance(simulator, Simulator):
+            raise UserError(f"simulator {spec.id!r}: its target gave a {type(simulator).__name__}, which is no mmrl.Simulator")
+        return simulator
+
+    def make_screens(self, id: str, options: Mapping[str, Any] | None = None) -> Screens:
+        """The screens of a simulator, built with its spec's options and then these."""
+        spec = self.get("simulators", id)
+        if not spec.screens:
+            raise UserError(f"simulator {spec.id!r} has no screens: it is stepped by policies that act")
+        kind, merged = self.target(spec), {**spec.options, **(options or {})}
+        check_options(f"simulator {spec.id!r}", kind, merged)
+        with building(f"simulator {spec.id!r}", kind, merged):
+            screens = kind(**merged)
+        if not isinstance(screens, Screens):
+            raise PluginError(
+                f"simulator {spec.id!r}: its target gave a {type(screens).__name__}, which is no mmrl.api.simulators.screens.Screens"
+            )
+        return screens
+
+    def make_verifier(self, id: str, options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
+        """The verifier of an id as a function of a case only: its spec's options and then these are bound. It pickles. One that
+        is a model is loaded now, and is a function of several cases."""
+        spec = self.get("verifiers", id)
+        function, merged = self.check_verifier(id, options)
+        if not spec.model:
+            return functools.partial(function, **merged) if merged else function
+        try:
+            with calling(f"verifier {spec.id!r}, made with {merged},"):
+                model = function(**merged)
+        except PluginError:
+            raise
+        except UserError as error:
+            raise UserError(f"verifier {spec.id!r}: {error}") from error
+        if not callable(model):
+            raise PluginError(f"verifier {spec.id!r}: its target {spec.target!r} makes no function of cases")
+        return model  # type: ignore[no-any-return]
+
+    def check_verifier(
+        self, id: str, options: Mapping[str, Any] | None = None, cameras: Mapping[str, Sequence[str]] | None = None
+    ) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """Refuse options that a verifier can't have, without loading a model; gives its target and all its options.
+
+        cameras: of the simulators of the tasks that it judges, by the task's label."""
+        spec = self.get("verifiers", id)
+        function, merged = self.target(spec), {**spec.options, **(options or {})}
+        if not callable(function):
+            raise PluginError(f"verifier {spec.id!r}: its target {spec.target!r} is not a function of a case")
+        cure = f'give {{name}} = ... under [verifiers."{spec.id}"] in a run file, or --set {{name}}=... to mmrl score'
+        check_options(f"verifier {spec.id!r}", function, merged, skip=0 if spec.model else 1, cure=cure)
+        if check := getattr(function, "check", None) if spec.model else None:
+            try:
+                with calling(f"verifier {spec.id!r}: check()"):
+                    check(cameras or {}, **merged)
+            except PluginError:
+                raise
+            except UserError as error:
+                raise UserError(f"verifier {spec.id!r}: {error}") from error
+        if wrong := misfit(function, merged):
+            raise UserError(f"verifier {spec.id!r}: {wrong}")
+        return function, merged
+
+    def _load_entry_points(self, found: list[EntryPoint], only: Iterable[str] | None, block: set[str]) -> None:
+        wanted = None if only is None else set(only)
+        seen: set[tuple[str, str]] = set()
+        for ep in found:
+            if ep.name in block or (wanted is not None and ep.name not in wanted):
+                self._off.add(ep.name)
+            elif (ep.name, ep.value) not in seen:  # the bundled wheel and a plugin's own may both bring it
+                seen.add((ep.name, ep.value))
+                dist, version = (ep.dist.name, ep.dist.version) if ep.dist else (None, None)
+                self._add(PluginInfo(name=ep.name, dist=dist, version=version, target=ep.value), ep.load, ep)
+
+    def _load_file(self, path: Path, block: set[str]) -> None:
+        """A local file is asked for by name, so its failure is fatal."""
+        if path.stem in block:
+            self._off.add(path.stem)
+            return
+        if not path.is_file():
+            raise UserError(f"--plugin {path}: there is no such file")
+        self._add(PluginInfo(name=path.stem, dist=None, version=None, target=str(path)), lambda: _import_file(path))
+        if self.plugins[-1].error:
+            raise PluginError(f"{self.plugins[-1].label} {self.plugins[-1].error}") from self.plugins[-1].cause
+
+    def _list_missing(self, only: Iterable[str]) -> None:
+        """Names in MMRL_PLUGINS that nothing installed has."""
+        for name in sorted(set(only) - self._off - {p.name for p in self.plugins}):
+            error = "is not installed" + (f": pip install mmrl-{name}" if contract.is_name(name) else "")
+            self.plugins.append(PluginInfo(name=name, dist=None, version=None, target="MMRL_PLUGINS", error=error))
+
+    def _add(self, info: PluginInfo, load: Callable[[], Any], ep: EntryPoint | None = None) -> None:
+        """List a plugin: committed whole, or with its error."""
+        try:
+            contract.check_name(info.name)
+            if taken := next((p for p in self.plugins if p.name == info.name), None):
+                raise contract.broken(f"the name {info.name!r} is taken by {taken.dist or taken.target} ({taken.target})")
+            if ep and ep.dist:
+                contract.check_core_version(ep.dist)
+            info = self._commit(info, load())
+        except UserError as error:
+            info = dataclasses.replace(info, error=str(error), cause=error.__cause__)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a plugin's import does, the others must live
+            reason = explain_import(error, info.target.partition(":")[0], info.dist)
+            info = dataclasses.replace(info, error=reason, cause=error)
+        self.plugins.append(info)
+
+    def _commit(self, info: PluginInfo, plugin: Any) -> PluginInfo:
+        """Register a plugin and take over its specs, all or nothing."""
+        try:
+            self._manager.register(plugin, name=info.name)
+        except (pluggy.PluginValidationError, ValueError) as error:
+            raise contract.broken(one_line(error)) from error
+        try:
+            implemented = [caller.name for caller in self._manager.get_hookcallers(plugin) or ()]
+            contract.check_hooks(plugin, implemented, self._hooks)
+            specs = {kind: self._ask(info.name, kind) for kind in KINDS if f"mmrl_{kind}" in implemented}
+        except BaseException:
+            self._manager.unregister(plugin)
+            raise
+        for kind, found in specs.items():
+            self._specs[kind].update(found)
+        return dataclasses.replace(info, hooks=sorted(implemented), specs={kind: sorted(found) for kind, found in specs.items()})
+
+    def _ask(self, name: str, kind: str) -> dict[str, Spec]:
+        """The specs of one kind that one plugin brings."""
+        caller = dict(self.callers(f"mmrl_{kind}"))[name]
+        try:
+            returned = caller()
+        except (Exception, SystemExit) as error:
+            raise contract.broken(f"mmrl_{kind}() raised {type(error).__name__}: {one_line(error)}") from error
+        return contract.check_specs(name, kind, returned[0] if returned else None)
+
+    def _failed(self) -> list[PluginInfo]:
+        return [p for p in self.plugins if p.error]
+
+    def _kind_of(self, spec: Spec) -> str:
+        return next(SINGULAR[kind] for kind, cls in KINDS.items() if isinstance(spec, cls))
+
+    def _unknown(self, kind: str, id: str) -> UserError:
+        """Why there is no such id: its plugin failed, is switched off, or isn't installed; or the id is misspelt."""
+        what, plugin = f"no {SINGULAR[kind]} {id!r}", id.partition("/")[0] if "/" in id else None
+        for failed in self._failed():
+            if failed.name == plugin:
+                error = PluginError(f"{what}: {failed.label} {failed.error}")
+                error.__cause__ = failed.cause
+                return error
+        for other, specs in self._specs.items():
+            if id in specs:
+                return UserError(f"{what}: that is one of the {other}")
+        if plugin in self._off:
+            return UserError(f"{what}: plugin {plugin!r} is switched off by MMRL_PLUGINS, MMRL_BLOCK or -p no:{plugin}")
+        names = [p.name for p in self.plugins]
+        if plugin and plugin not in names and Path(f"{plugin}.py").is_file():
+            return UserError(f"{what}: {plugin}.py is here and not loaded. Try: mmrl --plugin ./{plugin}.py ...")
+        if plugin and contract.is_name(plugin) and not suggest(plugin, names):
+            return UserError(f"{what}: is the package for {plugin!r} installed? Try: pip install mmrl-{plugin}")
+        hint = suggest(id, self._specs[kind])
+        return UserError(f"{what}.{hint}" if hint else f"{what}; `mmrl list {kind}` shows all")
+
+
+def _installed() -> list[EntryPoint]:
+    """The installed plugins in a fixed order; what the core bundles comes first, so that nobody takes its names."""
+
+    def order(ep: EntryPoint) -> tuple[str, bool, str]:
+        dist = (ep.dist and ep.dist.name) or ""
+        return ep.name, dist != CORE, dist
+
+    return sorted(entry_points(group=GROUP), key=order)
+
+
+def _import_file(path: Path) -> Any:
+    """Import a local file under its stem, so that "stem:Name" finds it in this process from now on."""
+    name, path = path.stem, path.resolve()
+    if not name.isidentifier():
+        raise contract.broken(f"the file's name {path.name!r} must be a Python name, as in my_task.py")
+    spec = importlib.util.find_spec(name)
+    if spec is not None and Path(spec.origin or "").resolve() != path:
+        raise contract.broken(f"a module named {name!r} exists already ({spec.origin}); rename the file")
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise contract.broken(f"{path.name!r} is no Python file: name one that ends in .py")
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

@@ -1,0 +1,234 @@
+"""Samplers in processes of their own, each with a policy of its own: Ray actors, on this machine or anywhere in a cluster.
+
+An engine is asked with the version of the weights that it should have, and with where they lie in Ray's object store. So one that
+Ray started again, or that missed a version, takes them before it samples; there is no state that could be out of step. What is
+drawn for a prompt is fixed by its number, so that it doesn't matter which engine draws it, or how many there are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy
+import torch
+
+from mmrl.api.errors import UserError, one_line
+from mmrl.api.seeds import derive
+from mmrl.compute import ranks
+from mmrl.compute.ray import moved_in, ray_for, shares, switches
+from mmrl.config.sections import RunConfig
+from mmrl.policies.lora import is_adapter
+from mmrl.policies.shard import full
+from mmrl.policies.vlm.reading import PromptInputs
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.registry import plugins
+from mmrl.rollout.generate.local import LocalGenerator
+from mmrl.rollout.generate.sampling import Generator, Sample, Sampling
+from mmrl.rollout.generate.twin import TwinGenerator
+from mmrl.rollout.generate.weights import versions
+
+Packed = dict[str, tuple[str, tuple[int, ...], numpy.ndarray]]
+"""Name of a weight -> (torch dtype, shape, its bytes): all processes of a node read it where it lies, in Ray's object store."""
+
+
+class EngineActors:
+    """Samples with this learner's share of `compute.engines`: engine i is learner (i % learners)'s."""
+
+    def __init__(self, config: RunConfig, policy: VLM, beside: Generator | None = None) -> None:
+        """policy: the learner's. beside: a sampler in this process that takes a share too (`placement = "hybrid"`)."""
+        self.config, self.policy, self.beside = config, policy, beside
+        self.batch_size = config.generate.batch_size
+        self.engines: list[Any] = []
+        """Handles of Ray actors, from `ready` on."""
+        self.syncs = 0
+        """How often weights were handed out."""
+        self.sent = 0
+        """Bytes of the weights that were handed out the last time."""
+        self._known: dict[str, int] = {}
+        self._weights: Any = None
+        self._started = False
+        self.awake = False
+        """The engines are to sample with what they were sent."""
+
+    def ready(self) -> None:
+        """Start the engines. UserError where Ray isn't installed or has no room, or one can't make what it samples with."""
+        if self.beside:
+            self.beside.ready()
+        if self.engines:
+            return
+        compute = self.config.compute
+        own = shares(compute.engines, ranks.count(), ranks.rank())
+        on_gpu = self.policy.device.type == "cuda"
+        self._started = ray_for(self.config, f'compute.placement = "{compute.placement}"', on_gpu)
+        import ray
+
+        room = {"num_cpus": 1, "num_gpus": compute.tensor_parallel if on_gpu else 0, "scheduling_strategy": "SPREAD"}
+        again = {"max_restarts": compute.retries, "max_task_retries": -1}  # what was asked is asked again as long as it restarts
+        made = ray.remote(Engine).options(**room, **again)
+        given = (self.config, str(torch.device(self.policy.device.type)), os.getcwd(), switches())
+        self.engines = [made.remote(*given) for _ in range(own)]
+        self._answers([engine.ready.remote() for engine in self.engines])
+
+    def generate(
+        self, inputs: Sequence[PromptInputs], group_size: int, sampling: Sampling, numbers: Sequence[int] = ()
+    ) -> list[list[Sample]]:
+        """group_size completions of each prompt, which every engine gets like many of; see `LocalGenerator.generate`."""
+        if not self.awake:
+            self.wake()
+        numbers = numbers or range(len(inputs))
+        parts = len(self.engines) + (self.beside is not None)
+        rows = [range(part, len(inputs), parts) for part in range(parts)]
+        asked = [
+            engine.generate.remote(
+                self.syncs, [self._weights], [inputs[i] for i in own], group_size, sampling, [numbers[i] for i in own]
+            )
+            for engine, own in zip(self.engines, rows, strict=False)
+            if own
+        ]
+        answers: list[list[list[Sample]]] = []
+        if self.beside and rows[-1]:  # while the engines sample theirs
+            answers.append(
+                self.beside.generate([inputs[i] for i in rows[-1]], group_size, sampling, [numbers[i] for i in rows[-1]])
+            )
+        answers = self._answers(asked) + answers
+        found: list[list[Sample]] = [[] for _ in inputs]
+        for own, groups in zip([own for own in rows if own], answers, strict=True):
+            for i, group in zip(own, groups, strict=True):
+                found[i] = group
+        return found
+
+    def sync(self) -> None:
+        """Hand the learner's weights out if any was written to since the last time: once for each node that has engines."""
+        now = versions(self.policy.model)
+        if now == self._known:
+            return
+        import ray
+
+        packed = packed_weights(self.policy)
+        self.sent = sum(data.nbytes for _, _, data in packed.values())
+        self._weights = ray.put(packed)
+        self._known, self.syncs = now, self.syncs + 1
+
+    def wake(self) -> None:
+        """From now on, and until `rest` or the next call, they sample with the learner's weights of this moment."""
+        self.ready()
+        self.sync()
+        self.awake = True
+        if self.beside:
+            self.beside.wake()
+
+    def rest(self) -> None:
+        """An engine's memory is its own; what samples in this process gives its back."""
+        self.awake = False
+        if self.beside:
+            self.beside.rest()
+
+    def close(self) -> None:
+        if self.beside:
+            self.beside.close()
+        if not self.engines:
+            return
+        import ray
+
+        for engine in self.engines:
+            ray.kill(engine)
+        self.engines, self._known, self._weights = [], {}, None
+        if self._started:
+            ray.shutdown()
+            self._started = False
+
+    def _answers(self, asked: Sequence[Any]) -> list[Any]:
+        """What the engines answer; their UserErrors are ours."""
+        import ray
+
+        try:
+            return ray.get(list(asked))
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, UserError):
+                raise UserError(str(error.cause)) from None
+            raise
+        except ray.exceptions.RayActorError as error:
+            raise UserError(
+                f"an engine died more often than compute.retries = {self.config.compute.retries} allows "
+                f"({one_line(error)[:200]}): give it more memory or lower generate.batch_size, then go on with --resume"
+            ) from error
+
+
+class Engine:
+    """What a Ray actor is: a policy of its own and a sampler."""
+
+    def __init__(self, config: RunConfig, device: str, folder: str, environment: Mapping[str, str]) -> None:
+        """device: where to sample. folder, environment: the learner's, by which a model and plugins are found."""
+        moved_in(folder, environment)
+        self.config, self.device = config, device
+        self.generator: Generator | None = None
+        self.policy: VLM
+        self.version = 0
+        """Of the weights that it has; 0 for those that the run began with, which have none."""
+
+    def ready(self) -> None:
+        """Make the policy and what it is sampled with."""
+        if self.generator is not None:
+            return
+        if self.config.train.threads:
+            torch.set_num_threads(self.config.train.threads)
+        settings, registry = self.config.policy, plugins.registry()
+        spec = registry.get("policies", settings.kind)
+        seed = derive(self.config.seed, "weights")
+        self.policy = registry.target(spec)(settings, device=self.device, seed=seed, **{**spec.options, **settings.options})
+        self.policy.model.requires_grad_(False)
+        made = sampler_of(self.config, self.policy)
+        made.ready()
+        self.generator = made
+
+    def generate(
+        self,
+        version: int,
+        weights: Sequence[Any],
+        inputs: Sequence[PromptInputs],
+        group_size: int,
+        sampling: Sampling,
+        numbers: Sequence[int],
+    ) -> list[list[Sample]]:
+        """version: of the weights to sample with. weights: where they lie, taken from there only when they are others."""
+        self.ready()
+        assert self.generator is not None
+        if version != self.version:
+            import ray
+
+            take(self.policy, ray.get(weights[0]))
+            self.generator.wake()  # what has weights of its own looks at the policy's only then
+            self.version = version
+        return self.generator.generate(inputs, group_size, sampling, numbers)
+
+
+def sampler_of(config: RunConfig, policy: VLM, twin: bool = False) -> Generator:
+    """What samples in this process. twin: with weights of its own, as the policy's change meanwhile."""
+    if config.compute.sampler == "local":
+        return (TwinGenerator if twin else LocalGenerator)(policy, config.generate.batch_size)
+    from mmrl.rollout.generate.vllm import VllmGenerator
+
+    longest = config.generate.max_context or policy.longest
+    return VllmGenerator(policy, config.compute, config.generate.batch_size, longest)
+
+
+def packed_weights(policy: VLM) -> Packed:
+    """The weights that training may have changed: of LoRA the adapters, else all."""
+    found: Packed = {}
+    for name, parameter in policy.model.named_parameters():
+        if policy.lora and not is_adapter(name):
+            continue
+        value = full(parameter.detach())
+        data_B = value.contiguous().reshape(-1).view(torch.uint8).cpu().numpy()
+        found[name] = (str(value.dtype).removeprefix("torch."), tuple(value.shape), data_B)
+    return found
+
+
+def take(policy: VLM, packed: Packed) -> None:
+    """Write these weights into a policy's, which count it."""
+    own = dict(policy.model.named_parameters())
+    with torch.no_grad():
+        for name, (dtype, shape, data_B) in packed.items():
+            own[name].copy_(torch.from_numpy(data_B.copy()).view(getattr(torch, dtype)).view(shape))

@@ -1,0 +1,186 @@
+"""The embedded sampler: the vision tower and the prompt run once per group, then the group is decoded together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from transformers import DynamicCache
+
+from mmrl.api.errors import UserError
+from mmrl.policies.shard import gather, release
+from mmrl.policies.vlm.reading import PromptInputs, concatenate
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.generate.cache import expand, select
+from mmrl.rollout.generate.sampling import Sample, Sampling, seed_of
+from mmrl.rollout.generate.steering import decoding
+
+LOOK_EVERY = 8
+"""Tokens between two looks at which completions ended: a look waits for the device. What is decoded past an end is dropped."""
+
+
+class LocalGenerator:
+    """Samples with the learner's own weights, so there is nothing to synchronise."""
+
+    def __init__(self, policy: VLM, batch_size: int = 256) -> None:
+        """batch_size: completions decoded at once."""
+        self.policy = policy
+        self.batch_size = batch_size
+        self.look_every = 1 if policy.device.type == "cpu" else LOOK_EVERY
+
+    def ready(self) -> None:
+        """Nothing is missing."""
+
+    def wake(self) -> None:
+        """Gather the weights, where they are spread over ranks."""
+        if self.policy.root is not None:
+            gather(self.policy.root)
+
+    def rest(self) -> None:
+        """Keep this rank's share of them."""
+        if self.policy.root is not None:
+            release(self.policy.root)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def generate(
+        self, inputs: Sequence[PromptInputs], group_size: int, sampling: Sampling, numbers: Sequence[int] = ()
+    ) -> list[list[Sample]]:
+        """group_size completions of each prompt. The same seed, numbers and inputs give the same samples, up to rounding."""
+        numbers = numbers or range(len(inputs))
+        at_once = max(1, self.batch_size // group_size) if self.policy.family.shares_prefix else 1
+        order = sorted(range(len(inputs)), key=lambda i: len(inputs[i].ids))  # like lengths together: little padding
+        groups: list[list[Sample]] = [[] for _ in inputs]
+        with decoding(sampling.steering, self.policy.model):
+            for start in range(0, len(order), at_once):
+                chosen = order[start : start + at_once]
+                seeds = [seed_of(sampling, numbers[i]) for i in chosen]
+                for i, group in zip(chosen, self._decode([inputs[i] for i in chosen], group_size, sampling, seeds), strict=True):
+                    groups[i] = group
+        return groups
+
+    @torch.inference_mode()
+    def first(self, inputs: Sequence[PromptInputs]) -> torch.Tensor:
+        """Float32 log-probabilities [P, V] of the token that follows each prompt, at temperature 1; nothing is sampled."""
+        at_once = self.batch_size if self.policy.family.shares_prefix else 1
+        order = sorted(range(len(inputs)), key=lambda i: len(inputs[i].ids))
+        found: list[torch.Tensor | None] = [None] * len(inputs)
+        for start in range(0, len(order), at_once):
+            chosen = order[start : start + at_once]
+            logits, _ = self._prefill([inputs[i] for i in chosen], DynamicCache(config=self.policy.model.config))
+            for i, row in zip(chosen, self.policy.distribution(logits, 1.0), strict=True):
+                found[i] = row
+        return torch.stack([row for row in found if row is not None])
+
+    def _decode(self, inputs: list[PromptInputs], group_size: int, sampling: Sampling, seeds: list[int]) -> list[list[Sample]]:
+        policy, device = self.policy, self.policy.device
+        drawn_TN = uniforms(seeds, group_size, sampling.max_tokens).to(device) if sampling.temperature else None
+        cache = DynamicCache(config=policy.model.config)
+        logits, mask = self._prefill(inputs, cache)
+        if not torch.isfinite(logits).all():
+            raise UserError(
+                "the model's logits are not finite: most likely a learning rate was too high; lower it and begin again"
+            )
+        total = len(inputs) * group_size
+        prompt_N = torch.arange(len(inputs), device=device).repeat_interleave(group_size)
+        expand(cache, prompt_N, group_size)
+        logits = logits.repeat_interleave(group_size, 0)
+        mask = None if mask is None else mask.repeat_interleave(group_size, 0)
+        steered = sampling.steering.begin(policy, cache, inputs, logits) if sampling.steering else None
+        step = steered.step if steered else policy.family.step
+        position_N = torch.tensor([i.next_position for i in inputs], device=device).repeat_interleave(group_size)
+        eos = torch.tensor(sorted(policy.eos), device=device)
+        tokens_TN: list[torch.Tensor] = []
+        logprobs_TN: list[torch.Tensor] = []
+        length_N = torch.full((total,), sampling.max_tokens, device=device)
+        finished_N = torch.zeros(total, dtype=torch.bool, device=device)
+        row_N = torch.arange(total, device=device)  # which rollout each decoded row is; finished rows are dropped
+        for t in range(sampling.max_tokens):
+            token, logprob = self._choose(logits, sampling, None if drawn_TN is None else drawn_TN[t, row_N])
+            tokens_TN.append(torch.zeros(total, dtype=torch.long, device=device).index_copy_(0, row_N, token))
+            logprobs_TN.append(torch.zeros(total, device=device).index_copy_(0, row_N, logprob))
+            ended = torch.isin(token, eos) & ~finished_N[row_N]  # what a row that is still decoded says after its end is nothing
+            length_N[row_N] = torch.where(ended, t + 1, length_N[row_N])
+            finished_N[row_N] |= ended
+            if t + 1 == sampling.max_tokens:
+                break
+            if (t + 1) % self.look_every == 0:
+                alive = ~finished_N[row_N]
+                remaining = int(alive.sum())
+                if not remaining:
+                    break
+                if remaining <= len(row_N) // 2:
+                    keep = alive.nonzero()[:, 0]
+                    select(cache, keep)
+                    row_N, token, position_N = row_N[keep], token[keep], position_N[keep]
+                    mask = None if mask is None else mask[keep]
+            if mask is not None:
+                mask = torch.cat([mask, mask.new_ones(len(row_N), 1)], 1)
+            positions = (
+                None
+                if inputs[0].positions is None
+                else (position_N + t)[None, :, None].expand(inputs[0].positions.shape[0], -1, -1)
+            )
+            logits = step(token[:, None], mask, positions, {}, cache)
+        if steered:
+            steered.end(length_N)
+        tokens, logprobs = torch.stack(tokens_TN, 1).tolist(), torch.stack(logprobs_TN, 1).tolist()
+        lengths, finished = length_N.tolist(), finished_N.tolist()
+        samples = [
+            Sample(token_ids=tuple(tokens[n][: lengths[n]]), logprobs=tuple(logprobs[n][: lengths[n]]), finished=finished[n])
+            for n in range(total)
+        ]
+        return [samples[i : i + group_size] for i in range(0, total, group_size)]
+
+    def _choose(
+        self, logits_NV: torch.Tensor, sampling: Sampling, drawn_N: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logprobs_NV = self.policy.distribution(logits_NV, sampling.temperature or 1.0)
+        if drawn_N is None:
+            token_N = logprobs_NV.argmax(-1)
+        else:
+            token_N = chosen(likeliest(logprobs_NV.exp(), sampling.top_p, sampling.top_k), drawn_N)
+        return token_N, logprobs_NV.gather(1, token_N[:, None])[:, 0]
+
+    def _prefill(self, inputs: list[PromptInputs], cache: DynamicCache) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Fill the cache with the prompts, padded on the left; returns logits [P, V] and the padding mask, if any."""
+        device, longest = self.policy.device, max(len(i.ids) for i in inputs)
+        ids = torch.zeros(len(inputs), longest, dtype=torch.long)
+        mask = torch.zeros(len(inputs), longest, dtype=torch.long)
+        axes = 0 if inputs[0].positions is None else inputs[0].positions.shape[0]
+        positions = torch.zeros(axes, len(inputs), longest, dtype=torch.long)
+        for row, one in enumerate(inputs):
+            start = longest - len(one.ids)
+            ids[row, start:], mask[row, start:] = one.ids, 1
+            if one.positions is not None:
+                positions[:, row, start:] = one.positions
+        media = concatenate([i.media for i in inputs], device) | {k: v[None].to(device) for k, v in inputs[0].token_types.items()}
+        padded = mask.to(device) if not mask.all() else None
+        return self.policy.family.step(ids.to(device), padded, positions.to(device) if axes else None, media, cache), padded
+
+
+def uniforms(seeds: Sequence[int], group_size: int, length: int) -> torch.Tensor:
+    """float64 [T, N] in [0, 1): what each token of each completion is drawn with. A prompt's own seed alone fixes its group's."""
+    made = [torch.rand(group_size, length, dtype=torch.float64, generator=torch.Generator().manual_seed(s)) for s in seeds]
+    return torch.cat(made).T
+
+
+def chosen(probabilities_NV: torch.Tensor, drawn_N: torch.Tensor) -> torch.Tensor:
+    """int64 [N]: the first id at which the probabilities, added up in float64, exceed that share of their sum. An id whose
+    probability is 0 is never chosen."""
+    sums_NV = probabilities_NV.double().cumsum(-1)
+    return torch.searchsorted(sums_NV, (drawn_N * sums_NV[:, -1])[:, None], right=True)[:, 0]
+
+
+def likeliest(probabilities_NV: torch.Tensor, top_p: float, top_k: int) -> torch.Tensor:
+    """The probabilities with those of unlikely tokens set to 0: all but the top_k likeliest, and of these all but the fewest that
+    reach top_p of what is left (Holtzman et al., The Curious Case of Neural Text Degeneration, section 3.1)."""
+    if top_p == 1 and not top_k:
+        return probabilities_NV
+    sorted_NV, order_NV = probabilities_NV.sort(-1, descending=True)
+    if top_k:
+        sorted_NV[:, top_k:] = 0.0
+    before_NV = sorted_NV.cumsum(-1) - sorted_NV
+    sorted_NV = sorted_NV.where(before_NV < top_p * sorted_NV.sum(-1, keepdim=True), 0.0)
+    return torch.zeros_like(sorted_NV).scatter(-1, order_NV, sorted_NV)

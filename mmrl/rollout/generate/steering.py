@@ -1,0 +1,193 @@
+"""Answers to videos that are steered while they are decoded, by the entropy of the next token: V-Reason (Sridhar et al., Video
+Reasoning without Training). The model stays as it is; what learns is added to what its last layer remembers of the video."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+
+from mmrl.api.errors import UserError
+from mmrl.policies.vlm.reading import PromptInputs
+from mmrl.policies.vlm.vlm import VLM, entropy_of
+from mmrl.rollout.generate.cache import ReservedLayer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """What was seen of one answer to a video."""
+
+    tokens: int
+    entropy: float
+    """Mean over its tokens of the entropy that each was taken from, at temperature 1, in nats."""
+    peak: int
+    """The token, counted from 1, at which the running mean of the entropy was highest: from there on it was only lowered."""
+
+
+class Steering:
+    """How answers are steered, and what was seen of those that were decoded with it. A learning rate of 0 only looks on."""
+
+    def __init__(self, learning_rate: float, interval: int, ema: float) -> None:
+        """learning_rate: Adam's, of the controller, 0 or more. interval: tokens from one of its steps to the next. ema: decay of
+        the entropy's running mean, a token, in [0, 1)."""
+        self.learning_rate, self.interval, self.ema = learning_rate, interval, ema
+        self.traces: list[Trace] = []
+
+    def begin(self, policy: VLM, cache: DynamicCache, inputs: Sequence[PromptInputs], logits_NV: torch.Tensor) -> Steered | None:
+        """Put a controller into the cache of N rows, a prompt's next to each other; None where no prompt shows a video.
+        logits_NV: of each row's first token."""
+        video, longest = getattr(policy.model.config, "video_token_id", None), max(len(i.ids) for i in inputs)
+        place_PS = torch.zeros(len(inputs), longest, dtype=torch.bool)
+        for row, one in enumerate(inputs):
+            place_PS[row, longest - len(one.ids) :] = one.ids == video if video is not None else False
+        if not place_PS.any():
+            return None
+        place_NS = place_PS.to(policy.device).repeat_interleave(len(logits_NV) // len(inputs), 0)
+        last = cache.layers[-1]
+        assert isinstance(last, ReservedLayer)  # as of every family that is shown videos
+        layer = SteeredLayer(last, place_NS, self.learning_rate, Switch(self.ema))
+        cache.layers[-1] = layer
+        return Steered(self, policy, layer, logits_NV)
+
+    def figures(self) -> dict[str, float]:
+        """`entropy`, `peak` and `tokens` of the traces, on average; none where no answer was to a video."""
+        names = ("entropy", "peak", "tokens") if self.traces else ()
+        return {name: statistics.fmean(getattr(trace, name) for trace in self.traces) for name in names}
+
+
+@contextlib.contextmanager
+def decoding(steering: Steering | None, model: torch.nn.Module) -> Iterator[None]:
+    """No gradients; with steering, those of its controller and of nothing else."""
+    if steering is None:
+        with torch.inference_mode():
+            yield
+        return
+    trained = [p for p in model.parameters() if p.requires_grad]
+    try:
+        for p in trained:  # otherwise a step would remember all layers, for gradients that nobody asks for
+            p.requires_grad_(False)
+        with torch.inference_mode(False), torch.no_grad():  # what inference mode makes can't be in a backward pass
+            yield
+    finally:
+        for p in trained:
+            p.requires_grad_(True)
+
+
+class Switch:
+    """The sign of the entropy in V-Reason's loss, of each row by its own running mean: -1, which raises the entropy, where the
+    mean is as high as it ever was; 1, which lowers it, below that, and so always once it has passed its maximum."""
+
+    def __init__(self, ema: float) -> None:
+        self.ema = ema
+        self.mean_N: torch.Tensor | None = None
+        self.highest_N = torch.empty(0)
+
+    def __call__(self, entropy_N: torch.Tensor) -> torch.Tensor:
+        """Take in the entropies of one more token, with which the mean begins; [N] of -1 and 1."""
+        if self.mean_N is None:
+            self.mean_N = self.highest_N = entropy_N
+        else:
+            self.mean_N = self.ema * self.mean_N + (1 - self.ema) * entropy_N
+            self.highest_N = torch.maximum(self.highest_N, self.mean_N)
+        return torch.where(self.mean_N >= self.highest_N, -1.0, 1.0)
+
+    def select(self, rows_N: torch.Tensor) -> None:
+        if self.mean_N is not None:
+            self.mean_N, self.highest_N = self.mean_N[rows_N], self.highest_N[rows_N]
+
+
+class SteeredLayer(ReservedLayer):
+    """A layer of the cache with a controller for each row, which is added to the values of the video's tokens. What belongs to a
+    row goes with it when rows are selected."""
+
+    def __init__(self, layer: ReservedLayer, place_NS: torch.Tensor, learning_rate: float, switch: Switch) -> None:
+        """place_NS: bool, which tokens of the prompts, padded on the left, are the video's."""
+        super().__init__(layer, 1)
+        columns = place_NS.any(0).nonzero()[:, 0]
+        self.first, self.end = int(columns[0]), int(columns[-1]) + 1
+        self.place_N1S1 = place_NS[:, None, self.first : self.end, None]
+        batch, heads, _, width = self.values.shape
+        shape = (batch, heads, self.end - self.first, width)
+        self.controller = torch.nn.Parameter(torch.zeros(shape, device=place_NS.device))  # float32, or small steps would be lost
+        self.adam = torch.optim.Adam([self.controller], lr=learning_rate)
+        self.switch, self.row_N, self.shown_N = switch, torch.arange(batch, device=place_NS.device), place_NS.any(1)
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values = super().update(key_states, value_states, *args, **kwargs)
+        added = (self.controller * self.place_N1S1).to(values.dtype)
+        steered = values[:, :, self.first : self.end] + added
+        return keys, torch.cat([values[:, :, : self.first], steered, values[:, :, self.end :]], 2)
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        super().reorder_cache(beam_idx)
+        self.controller.grad = None
+        kept = self.adam.state[self.controller]
+        kept.update({name: x[beam_idx] for name, x in kept.items() if x.shape == self.controller.shape})
+        self.controller.data = self.controller.data[beam_idx]
+        self.place_N1S1, self.row_N, self.shown_N = (x[beam_idx] for x in (self.place_N1S1, self.row_N, self.shown_N))
+        self.switch.select(beam_idx)
+
+    def learn(self, loss: torch.Tensor) -> None:
+        """One step of the controllers."""
+        (self.controller.grad,) = torch.autograd.grad(loss, [self.controller])
+        self.adam.step()
+
+
+class Steered:
+    """The decoding of some rows with a controller."""
+
+    def __init__(self, steering: Steering, policy: VLM, layer: SteeredLayer, logits_NV: torch.Tensor) -> None:
+        self.steering, self.policy, self.layer = steering, policy, layer
+        self.total = len(logits_NV)
+        self.entropy_TN: list[torch.Tensor] = []
+        self.sign_TN: list[torch.Tensor] = []
+        self._see(self._entropy(logits_NV))
+
+    def step(
+        self,
+        ids_NS: torch.Tensor,
+        mask: torch.Tensor | None,
+        positions: torch.Tensor | None,
+        media: Mapping[str, torch.Tensor],
+        cache: DynamicCache,
+    ) -> torch.Tensor:
+        """`Family.step`, after which the controllers take a step where it is time. What they learn of a token's distribution
+        serves those that follow it."""
+        learns = self.steering.learning_rate > 0 and len(self.entropy_TN) % self.steering.interval == 0
+        with torch.set_grad_enabled(learns):
+            logits_NV = self.policy.family.step(ids_NS, mask, positions, media, cache)
+            entropy_N = self._entropy(logits_NV)
+            sign_N = self._see(entropy_N.detach())
+            if learns:
+                self.layer.learn((sign_N * entropy_N).sum())  # each row's own: no controller is in another row's entropy
+        return logits_NV.detach()
+
+    def end(self, length_N: torch.Tensor) -> None:
+        """Keep what was seen of the answers, which have so many tokens."""
+        entropy_NT, sign_NT = (torch.stack(x, 1).cpu() for x in (self.entropy_TN, self.sign_TN))
+        for row, tokens in enumerate(length_N.tolist()):
+            raised = (sign_NT[row, :tokens] < 0).nonzero()
+            if len(raised):  # always of its first token, where a video is shown
+                mean = float(entropy_NT[row, :tokens].mean())
+                self.steering.traces.append(Trace(tokens=tokens, entropy=mean, peak=int(raised[-1]) + 1))
+
+    def _entropy(self, logits_NV: torch.Tensor) -> torch.Tensor:
+        return entropy_of(self.policy.distribution(logits_NV, 1.0))
+
+    def _see(self, entropy_N: torch.Tensor) -> torch.Tensor:
+        if not torch.isfinite(entropy_N).all():
+            raise UserError(
+                f"evaluate.steering.learning_rate = {self.steering.learning_rate:g} drove the model's logits to what is not "
+                "finite: lower it"
+            )
+        sign_N, layer = self.layer.switch(entropy_N), self.layer
+        for seen, values in ((self.entropy_TN, entropy_N), (self.sign_TN, sign_N * layer.shown_N)):
+            seen.append(torch.zeros(self.total, device=values.device).index_copy_(0, layer.row_N, values))
+        return sign_N

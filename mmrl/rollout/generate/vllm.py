@@ -1,0 +1,244 @@
+"""vLLM as the sampler, in the learner's process: the learner's ids, pixels and weights.
+
+vLLM sees no text and no pictures. It is given what `Reader` made once for sampler and learner both, so that prompt ids can't
+differ and nothing is processed twice; and what it samples from is what `VLM.distribution` says, with the same ids out of reach.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from mmrl.api.errors import UserError, one_line
+from mmrl.config.sections import ComputeConfig
+from mmrl.policies.shard import release
+from mmrl.policies.vlm.families import Qwen3VL, Qwen25VL
+from mmrl.policies.vlm.reading import PromptInputs
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.generate.sampling import Sample, Sampling, seed_of
+from mmrl.rollout.generate.vllm_engine import apart, start, undisturbed
+from mmrl.rollout.generate.weights import Named, Shelf, changed, size, versions
+
+GRIDS = {"image": "image_grid_thw", "video": "video_grid_thw"}
+"""vLLM's name of a medium -> what says how many there are, and of how many patches each is."""
+
+
+class VllmGenerator:
+    """Samples with vLLM. Its weights are the learner's: they are brought over whenever those have changed."""
+
+    def __init__(self, policy: VLM, settings: ComputeConfig, batch_size: int, max_context: int) -> None:
+        """batch_size: completions decoded at once. max_context: tokens of the longest conversation, its last answer included.
+
+        Raises UserError for a model family whose pictures can't be handed over.
+        """
+        if not isinstance(policy.family, Qwen25VL):
+            kind = policy.model.config.model_type
+            raise UserError(f'compute.sampler = "vllm" serves the Qwen-VL families, not {kind}: use "local"')
+        self.policy, self.settings, self.batch_size, self.max_context = policy, settings, batch_size, max_context
+        self.engine: Any = None
+        """`vllm.LLMEngine`, from `ready` on."""
+        self.sleeps = settings.sleep and policy.device.type == "cuda"
+        """Its memory can be given back: on a CPU vLLM can't."""
+        self.resting = False
+        """It was told that it isn't needed, and has not sampled since."""
+        self.syncs = 0
+        """How often weights were brought over."""
+        self.sent = 0
+        """Bytes of the weights that were brought over the last time."""
+        self._known: dict[str, int] = {}
+        """`versions` of the weights that vLLM has; empty where it has none."""
+        self._asked = 0
+        self._apart = False
+        """Its workers are processes of their own."""
+        self._held = contextlib.ExitStack()
+
+    def ready(self) -> None:
+        """Start vLLM, and let it rest. UserError where it isn't installed, or can't run the model."""
+        if self.engine is not None:
+            return
+        self._apart = apart(self.settings)
+        with contextlib.ExitStack() as made, undisturbed(self.policy.device):
+            folder = made.enter_context(tempfile.TemporaryDirectory(prefix="mmrl-vllm-"))
+            self.engine = start(self.policy, self.settings, self.batch_size, self.max_context, folder)
+            self._held = made.pop_all()  # what vLLM read the architecture from is there as long as it is
+        self.rest()
+
+    def wake(self) -> None:
+        """From now on, and until `rest` or the next call, it samples with the learner's weights of this moment."""
+        self.ready()
+        self.sync()
+
+    def rest(self) -> None:
+        """Give vLLM's GPU memory to the learner until `sync`. Its weights are dropped, not kept on the host: the learner's are
+        nearer, and other ones by then."""
+        if self.engine is None or self.resting:
+            return
+        self.resting = True
+        if self.sleeps:
+            self._known = {}
+            with self._working():
+                self.engine.sleep(level=2)
+
+    def close(self) -> None:
+        if self.engine is None:
+            return
+        with undisturbed(self.policy.device):
+            self.engine.engine_core.shutdown()
+            self.engine, self._known, self.resting = None, {}, False
+            self._held.close()
+
+    def generate(
+        self, inputs: Sequence[PromptInputs], group_size: int, sampling: Sampling, numbers: Sequence[int] = ()
+    ) -> list[list[Sample]]:
+        """group_size completions of each prompt. The same seed, numbers and inputs give the same samples, up to rounding."""
+        if self.engine is None or self.resting:
+            self.wake()
+        longest = max((len(one.ids) for one in inputs), default=0)
+        if longest >= self.max_context:
+            raise UserError(
+                f"a prompt has {longest} tokens, and vLLM was started for {self.max_context} with the answer: raise "
+                "generate.max_context, or lower policy.max_pixels"
+            )
+        alike = 1 if sampling.temperature else group_size  # greedy completions of a prompt, which are sampled once
+        waiting: dict[str, int] = {}
+        found: list[list[Sample]] = [[] for _ in inputs]
+        with self._working():
+            try:
+                for n, one in enumerate(inputs):
+                    self._asked += 1
+                    waiting[str(self._asked)] = n
+                    parameters = self._parameters(sampling, group_size // alike, numbers[n] if numbers else n)
+                    self.engine.add_request(str(self._asked), self.prompt(one), parameters)
+                while waiting:
+                    for output in self.engine.step():
+                        if output.finished:
+                            n = waiting.pop(output.request_id)
+                            assert output.prompt_token_ids == inputs[n].ids.tolist(), "vLLM read another prompt"
+                            found[n] = [_sample(o) for o in sorted(output.outputs, key=lambda o: o.index)] * alike
+            finally:
+                self.engine.abort_request(list(waiting))
+        return found
+
+    def sync(self) -> None:
+        """Wake vLLM if it sleeps, bring over the learner's weights that were written to since the last time, by whole blocks, and
+        forget what came of the old ones."""
+        asleep = self.resting and self.sleeps
+        if self.policy.root is not None:
+            release(self.policy.root)  # what is gathered doesn't count what is written
+        known = versions(self.policy.model)
+        with self._working():
+            if asleep:
+                torch.cuda.empty_cache()  # what the learner keeps and doesn't use
+                self.engine.wake_up(["weights"])
+            if known != self._known:
+                before, self._known = self._known, {}  # until all have arrived
+                self._bring(changed(self.policy.model, before, known))
+                self._known = known
+                self.syncs += 1
+            if asleep:
+                self.engine.wake_up(["kv_cache"])
+        self.resting = False
+
+    @contextlib.contextmanager
+    def _working(self) -> Iterator[None]:
+        """vLLM does something. UserError where a process of it died."""
+        try:
+            with undisturbed(self.policy.device):
+                yield
+        except Exception as error:
+            if getattr(self.engine.model_executor, "is_failed", False):
+                raise UserError(
+                    f"a process of vLLM died ({one_line(error)[:200]}): VLLM_LOGGING_LEVEL=INFO says more; go on with --resume"
+                ) from error
+            raise
+
+    def _bring(self, weights: Iterator[Named]) -> None:
+        self.sent = 0
+        weights = self._counted(weights)
+        if not self._apart:
+            self.engine.collective_rpc("mmrl_reload", args=(weights,))
+        else:
+            shelf = Shelf(self.policy.device)
+            for places in shelf.loads(weights):
+                handles = shelf.handles(self.settings.tensor_parallel)
+                self.engine.collective_rpc("mmrl_fetch", args=(handles, places))
+        self.forget()
+
+    def _counted(self, weights: Iterator[Named]) -> Iterator[Named]:
+        for name, value in weights:
+            self.sent += size([value])
+            yield name, value
+
+    def forget(self) -> None:
+        """Drop what was computed with earlier weights: keys and values of prompts, and what pictures looked like."""
+        self.engine.reset_prefix_cache()
+        self.engine.reset_mm_cache()
+        self.engine.reset_encoder_cache()
+
+    def prompt(self, inputs: PromptInputs) -> Any:
+        """A prompt as vLLM's own processor would give it to its engine."""
+        from transformers import BatchFeature
+        from vllm.inputs.engine import mm_input, tokens_input
+        from vllm.multimodal.inputs import MultiModalKwargsItems, PlaceholderRange
+
+        ids = inputs.ids.tolist()
+        if not inputs.media:
+            return tokens_input(ids)
+        media = BatchFeature({**inputs.media, **inputs.clocks})
+        fields = self.engine.renderer.get_mm_processor()._get_mm_fields_config(media, {})
+        items = MultiModalKwargsItems.from_hf_inputs(media, fields)
+        places = {
+            kind: [PlaceholderRange(first, len(mask), None if mask.all() else mask) for first, mask in self._places(kind, inputs)]
+            for kind in GRIDS
+            if GRIDS[kind] in inputs.media
+        }
+        return mm_input(ids, items, {kind: [_digest(item) for item in items[kind]] for kind in places}, places)
+
+    def _places(self, kind: str, inputs: PromptInputs) -> Iterator[tuple[int, torch.Tensor]]:
+        """For each picture or video: (where it begins, which of the tokens from there to its last stand for patches)."""
+        config = self.policy.model.config
+        merged = config.vision_config.spatial_merge_size**2
+        framed = kind == "video" and isinstance(self.policy.family, Qwen3VL)  # vLLM looks for where each frame begins and ends
+        own_S = inputs.ids == getattr(config, f"{kind}_token_id")
+        taken = own_S.nonzero()[:, 0].split((inputs.media[GRIDS[kind]].prod(-1) // merged).tolist())
+        for at in taken:
+            first, last = int(at[0]), int(at[-1])
+            if framed:
+                first, last = first - 1, last + 1
+            yield first, own_S[first : last + 1]
+
+    def _parameters(self, sampling: Sampling, group_size: int, number: int) -> Any:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        return SamplingParams(
+            n=group_size,
+            max_tokens=sampling.max_tokens,
+            temperature=sampling.temperature,
+            seed=seed_of(sampling, number),
+            logprobs=0,
+            stop_token_ids=sorted(self.policy.eos),
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+
+
+def _sample(output: Any) -> Sample:
+    ids = tuple(output.token_ids)
+    logprobs = tuple(at[token].logprob for at, token in zip(output.logprobs, ids, strict=True))
+    return Sample(token_ids=ids, logprobs=logprobs, finished=output.finish_reason == "stop")
+
+
+def _digest(item: Mapping[str, Any]) -> str:
+    """Of what a picture or video is made of: equal ones are looked at once."""
+    found = hashlib.blake2b(digest_size=16)
+    for name in sorted(item):
+        value = item[name].data
+        found.update(f"{name}{tuple(value.shape)}".encode())
+        found.update(value.reshape(-1).contiguous().view(torch.uint8).numpy())
+    return found.hexdigest()

@@ -1,0 +1,47 @@
+"""What runs inside vLLM's workers, be they processes of their own or not. vLLM imports it by name; nothing else here does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from vllm.v1.sample.logits_processor import LogitsProcessor
+
+from mmrl.compute.torchvision import prepare_torchvision
+from mmrl.rollout.generate.weights import Named, Place, taken
+
+prepare_torchvision()  # before models are imported
+
+
+class Banned(LogitsProcessor):
+    """Keeps ids from being sampled: those that `additional_config["mmrl_banned"]` names."""
+
+    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+        self.ids = torch.tensor(vllm_config.additional_config["mmrl_banned"], device=device)
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        return logits.index_fill_(-1, self.ids, -torch.inf)
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def update_state(self, batch_update: Any) -> None:
+        """It is the same for all requests."""
+
+
+class Reloading:
+    """Methods that vLLM's worker gets: what `LLMEngine.collective_rpc` can ask it for."""
+
+    rank: int
+    model_runner: Any
+
+    def mmrl_reload(self, weights: Iterable[Named]) -> None:
+        """Take weights in place, by transformers' names; of a layer that vLLM fuses, all or none."""
+        self.model_runner.reload_weights(weights_iterator=iter(weights))
+
+    def mmrl_fetch(self, handles: Sequence[bytes], places: Sequence[Place]) -> None:
+        """Take them from the learner's shelf, with this worker's own handle."""
+        self.mmrl_reload(taken(handles[self.rank], places))
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # the learner may write there again

@@ -1,0 +1,176 @@
+"""What is imitated by policies that act: demonstrations that a task brings, and episodes of a simulator's own expert."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from mmrl.api.errors import PluginError, UserError, calling
+from mmrl.api.interfaces import Expert, Task
+from mmrl.api.simulators.types import Demonstration, Observation, Track
+from mmrl.api.types import Prompt, replace
+from mmrl.policies.acting.acting import ActingPolicy, Chosen
+from mmrl.rollout.simulators.lane import Lane
+
+BEYOND = 1e-5
+"""What an action of [-1, 1] may exceed it by: rounding."""
+
+# -- a task's own -----------------------------------------------------------------------------------------------------------
+
+
+def demonstrated(task: Task, prompt: Prompt) -> Demonstration | None:
+    """What the task itself shows for a prompt. Raises UserError where its data can't be used, and PluginError where what it gives
+    is no demonstration."""
+    where = f"task {prompt.task!r}: demonstration() of prompt {prompt.id!r}"
+    with calling(where):
+        shown = task.demonstration(prompt)
+    if shown is None:
+        return None
+    if not isinstance(shown, Demonstration):
+        raise PluginError(f"{where} is a {type(shown).__name__}: return a mmrl.api.simulators.types.Demonstration, or None")
+    if problem := _malformed(shown):
+        raise PluginError(f"{where}: {problem}")
+    if not torch.isfinite(shown.actions_MA).all() or (shown.state is not None and not torch.isfinite(shown.state).all()):
+        raise UserError(f"{where} has numbers that are not finite: mend or remove its episode")
+    worst = float(shown.actions_MA.abs().max())
+    if worst > 1 + BEYOND and not shown.physical:
+        raise UserError(
+            f"{where} has an action of {worst:.4g}, and a simulator's are in [-1, 1]: if they are metres or radians, "
+            'say so (units = "physical") and give policy.options.statistics'
+        )
+    return shown
+
+
+def _malformed(shown: Demonstration) -> str:
+    """What is wrong with the shapes, in words; empty where nothing is."""
+    actions, state, T = shown.actions_MA, shown.state, 0
+    if not isinstance(actions, torch.Tensor) or actions.ndim != 2 or actions.dtype is not torch.float32 or not actions.numel():
+        return "actions_MA must be a float32 tensor [M, A] with at least one action"
+    for what, rows, kind, ndim in [
+        *((f"images[{camera!r}]", images, torch.uint8, 4) for camera, images in shown.images.items()),
+        *([("state", state, torch.float32, 2)] if state is not None else []),
+    ]:
+        if not isinstance(rows, torch.Tensor) or rows.ndim != ndim or rows.dtype is not kind or not len(rows):
+            return f"{what} must be {'uint8 [T, H, W, 3]' if ndim == 4 else 'float32 [T, S]'}"
+        if T not in (0, len(rows)):
+            return f"{what} has {len(rows)} moments, and others have {T}"
+        T = len(rows)
+    if not T:
+        return "it shows neither a picture nor a state"
+    return f"it has {len(actions)} actions for {T} moments: give each its own" if len(actions) < T else ""
+
+
+def track_of(shown: Demonstration, prompt: Prompt, policy: ActingPolicy) -> Track:
+    """A demonstration as a track of the policy, a call for each of its moments. What came after the last is not known, and not
+    learned from: it is shown once more."""
+    if shown.actions_MA.shape[1] != policy.dims:
+        raise UserError(
+            f"task {prompt.task!r}: an action of its demonstrations has {shown.actions_MA.shape[1]} numbers, and "
+            f"policy.options.dims = {policy.dims}: make them equal"
+        )
+    moments = len(next(iter(shown.images.values())) if shown.images else shown.state if shown.state is not None else ())
+    done_MA = shown.actions_MA[: moments - 1 + policy.chunk]
+    whole = policy.chunked(
+        Track(
+            instruction=shown.instruction,
+            images={camera: _and_last(images) for camera, images in shown.images.items()},
+            state=None if shown.state is None else _and_last(shown.state),
+            choices=done_MA[:, None],
+            logprobs_TKC=torch.full((len(done_MA), 1, 1), torch.nan),
+            valid_TK=torch.ones(len(done_MA), 1, dtype=torch.bool),
+            rewards_TK=torch.zeros(len(done_MA), 1),
+        ),
+        shown.physical,
+    )
+    return replace(
+        whole,
+        choices=whole.choices[:moments],
+        logprobs_TKC=whole.logprobs_TKC[:moments],
+        valid_TK=whole.valid_TK[:moments],
+        rewards_TK=whole.rewards_TK[:moments],
+    )
+
+
+def seen_on(track: Track, device: torch.device) -> Track:
+    """The track with what was seen on a device: tracks of several sources lie in one batch."""
+    state = None if track.state is None else track.state.to(device)
+    return replace(track, images={camera: rows.to(device) for camera, rows in track.images.items()}, state=state)
+
+
+def _and_last(rows: torch.Tensor) -> torch.Tensor:
+    return torch.cat([rows, rows[-1:]])
+
+
+# -- an expert's ------------------------------------------------------------------------------------------------------------
+
+
+def advice(lane: Lane, envs: Sequence[int]) -> torch.Tensor:
+    """What the simulator's expert would do in these environments now, float32 [n, A]."""
+    if not isinstance(lane.simulator, Expert):
+        raise UserError(f"simulator {lane.spec.id!r} has no expert that could be followed: take another teacher")
+    return lane.simulator.expert()[torch.tensor(envs)]
+
+
+def as_expert(lane: Lane, envs: Sequence[int], seen: Observation) -> Chosen:
+    """What the expert does, as a policy's choice."""
+    actions_nA = advice(lane, envs)
+    return Chosen(
+        actions_nKA=actions_nA[:, None], choices=actions_nA[:, None], logprobs_nKC=torch.full((len(envs), 1, 1), torch.nan)
+    )
+
+
+def moment(track: Track, call: int) -> Track:
+    """One call of an episode, with what was seen then."""
+    at = call % len(track.choices)
+    return replace(
+        track,
+        images={camera: shown[at : at + 2] for camera, shown in track.images.items()},
+        state=None if track.state is None else track.state[at : at + 2],
+        choices=track.choices[at : at + 1],
+        logprobs_TKC=track.logprobs_TKC[at : at + 1],
+        valid_TK=track.valid_TK[at : at + 1],
+        rewards_TK=track.rewards_TK[at : at + 1],
+    )
+
+
+class Played:
+    """An expert's episodes, the newest of them, in bounded memory: what was forgotten is played again, and is the same."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self.bytes = 0
+        """Of all that may be forgotten."""
+        self._tracks: OrderedDict[Any, Track] = OrderedDict()
+        self._kept: dict[Any, Track] = {}
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._tracks or key in self._kept
+
+    def __len__(self) -> int:
+        return len(self._tracks) + len(self._kept)
+
+    def __getitem__(self, key: Any) -> Track:
+        if key in self._kept:
+            return self._kept[key]
+        self._tracks.move_to_end(key)
+        return self._tracks[key]
+
+    def add(self, tracks: Mapping[Any, Track], lasting: bool) -> None:
+        """lasting: never forget these, of a simulator whose episodes are no function of a seed."""
+        if lasting:
+            self._kept |= tracks
+            return
+        for key, track in tracks.items():
+            self._tracks[key] = track
+            self.bytes += size_of(track)
+        while self.bytes > self.most_bytes:
+            self.bytes -= size_of(self._tracks.popitem(last=False)[1])
+
+
+def size_of(track: Track) -> int:
+    """Bytes of its tensors."""
+    held = [*track.images.values(), track.choices, track.logprobs_TKC, track.valid_TK, track.rewards_TK]
+    return sum(t.numel() * t.element_size() for t in [*held, *([] if track.state is None else [track.state])])

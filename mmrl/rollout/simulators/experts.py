@@ -1,0 +1,84 @@
+"""Episodes that a simulator's own expert plays, for whoever wants to keep them or look at them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from mmrl.api.errors import UserError, calling
+from mmrl.api.interfaces import Task
+from mmrl.api.simulators.types import ActionSpec, Demonstration, Track
+from mmrl.api.types import Prompt
+from mmrl.data.prompts import prompt_at, prompts_of
+from mmrl.registry import plugins
+from mmrl.rollout.simulators.demonstrations import as_expert
+from mmrl.rollout.simulators.lane import Job
+from mmrl.rollout.simulators.lockstep import made_lane
+
+
+class Episodes:
+    """The first episodes of a task's split, played by the expert of its simulator: those that a stage which imitates the split
+    would play. Iterate over it for pairs of a demonstration and of what came of it."""
+
+    def __init__(self, id: str, options: Mapping[str, Any], count: int, *, split: str = "demo", environments: int = 16) -> None:
+        """id, options: of the task. environments: so many go on at a time. Raises UserError where the task has no simulator or
+        not so many episodes."""
+        task = plugins.registry().make_task(id, options)
+        if task.simulation is None:
+            raise UserError(f"task {id!r} is answered in words: it has no simulator whose expert could play it")
+        self.starts = list(islice(_starts(id, task, split), count))
+        if len(self.starts) < count:
+            raise UserError(
+                f"split {split!r} of task {id!r} has {len(self.starts)} episodes, and {count} are asked for: ask for fewer"
+            )
+        self.lane = made_lane(task.simulation, min(environments, count), "cpu")
+        self.hz = self.lane.spec.control_hz
+        """Steps in a second of the simulator's world; 0 where it doesn't say."""
+        self.action: ActionSpec | None = getattr(self.lane.simulator, "action", None) or self.lane.spec.action
+
+    def __iter__(self) -> Iterator[tuple[Demonstration, Mapping[str, float]]]:
+        for track, outcome in self.tracks():
+            yield _shown(track), outcome
+
+    def tracks(self) -> Iterator[tuple[Track, Mapping[str, float]]]:
+        """The same with the state in which each episode was left."""
+        at_once = 4 * self.lane.num_envs  # so many are in memory
+        for first in range(0, len(self.starts), at_once):
+            for job in self._played(self.starts[first : first + at_once]):
+                if job.track is None:
+                    raise UserError(f"task {job.prompt.task!r}: the expert's episode {job.prompt.id!r} could not be played")
+                yield job.track, job.outcome
+
+    def close(self) -> None:
+        self.lane.simulator.close()
+
+    def _played(self, prompts: Sequence[Prompt]) -> list[Job]:
+        lane, jobs = self.lane, [Job(prompt=prompt, seed=0) for prompt in prompts]
+        with calling("a simulator"):
+            lane.begin(list(jobs))
+            while envs := lane.active:
+                lane.play(as_expert(lane, envs, lane.shown(envs)), envs)
+            lane.tracks()
+        return jobs
+
+
+def _starts(id: str, task: Task, split: str) -> Iterator[Prompt]:
+    """One prompt for each episode, of those that share one."""
+    seen: set[tuple[int, Any]] = set()
+    prompts = prompts_of(id, task, split, 0)
+    for number in range(len(prompts)):
+        prompt = prompt_at(prompts, number, id)
+        key = (prompt.seed, prompt.meta.get("variant"))
+        if key not in seen:
+            seen.add(key)
+            yield prompt
+
+
+def _shown(track: Track) -> Demonstration:
+    return Demonstration(
+        instruction=track.instruction,
+        images={camera: rows[:-1].cpu() for camera, rows in track.images.items()},
+        state=None if track.state is None else track.state[:-1].cpu(),
+        actions_MA=track.choices[:, 0].float().cpu().clamp(-1, 1),  # as the simulator takes them
+    )

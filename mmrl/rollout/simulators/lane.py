@@ -1,0 +1,331 @@
+"""One simulator and the episodes that go on in it. An environment begins its next episode as soon as one has ended."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mmrl.api.errors import UserError
+from mmrl.api.interfaces import Simulator
+from mmrl.api.simulators.types import Observation, Simulation, Track, potential
+from mmrl.api.specs import SimulatorSpec
+from mmrl.api.types import Prompt, Status, replace
+from mmrl.policies.acting.acting import Chosen
+from mmrl.rollout.simulators.shapes import check_observation, check_parts, check_reward, check_transition
+
+SAID = "said"
+"""What a prompt's meta calls a text that follows the instruction."""
+TRIES = 3
+"""How often an episode is begun whose environment breaks."""
+
+
+@dataclass(kw_only=True)
+class Job:
+    """An episode that is to be played, and then what came of it."""
+
+    prompt: Prompt
+    seed: int
+    """What the policy draws in this episode is a function of it."""
+    tries: int = 0
+    status: Status = Status.WORLD_ERROR
+    outcome: dict[str, float] = dataclasses.field(default_factory=dict)
+    track: Track | None = None
+    env: int = 0
+    start: int = 0
+    """Its first call, among those of its lane."""
+    end: int = 0
+    last: Observation | None = None
+    """One row: the state in which it was left."""
+
+
+@dataclass(kw_only=True)
+class Call:
+    """One call of the policy: what all N environments showed, what was chosen for those at `envs_n`, and what it was paid."""
+
+    observation: Observation
+    chosen: Chosen
+    envs_n: torch.Tensor
+    valid_NK: torch.Tensor
+    rewards_NK: torch.Tensor
+
+
+class Lane:
+    """N environments of one simulator."""
+
+    def __init__(self, simulator: Simulator, spec: SimulatorSpec, simulation: Simulation, num_envs: int) -> None:
+        self.simulator, self.spec, self.simulation, self.num_envs = simulator, spec, simulation, num_envs
+        self.max_steps = simulation.max_steps or getattr(simulator, "max_steps", 0) or spec.max_steps
+        if self.max_steps < 1:
+            raise UserError(f"simulator {spec.id!r} says no max_steps: give the task's simulation one")
+        self.queue: deque[Job] = deque()
+        self.jobs: list[Job | None] = [None] * num_envs
+        self.calls: list[Call] = []
+        self.ended: list[Job] = []
+        self.lost = self.steps = 0
+        self._starts: dict[tuple[str, str, str | None], Any] = {}
+        self._observation: Observation | None = None
+        self._parts: frozenset[str] | None = None
+        """The names that the first step gave."""
+        self._elapsed_N = torch.zeros(num_envs, dtype=torch.int64)
+        self._potential_N, self._paid_N = torch.zeros(num_envs), torch.zeros(num_envs)
+        self._best: dict[str, torch.Tensor] = {}
+
+    @property
+    def who(self) -> str:
+        """How errors call it."""
+        return f"simulator {self.spec.id!r}"
+
+    @property
+    def draws_for_all(self) -> bool:
+        """A seed doesn't make a start, so starts that are to be equal are kept and restored."""
+        return "per-env-seed" not in self.spec.capabilities and "snapshot" in self.spec.capabilities
+
+    # -- episodes begin ---------------------------------------------------------------------------------------------------
+
+    def begin(self, jobs: list[Job]) -> None:
+        """Takes these episodes on and starts as many as there is room for."""
+        self.queue.extend(jobs)
+        self.calls, self.ended = [], []
+        self._refill()
+
+    def _refill(self) -> None:
+        """Starts waiting episodes where there is room. Without partial resets: when all are free, those of one variant."""
+        free = [i for i, job in enumerate(self.jobs) if job is None]
+        together = "partial-reset" not in self.spec.capabilities
+        if together and len(free) < self.num_envs:
+            return
+        taken: dict[str | None, list[tuple[int, Job]]] = {}
+        while free and self.queue:
+            if together and taken and self.queue[0].prompt.meta.get("variant") not in taken:
+                break
+            job = self.queue.popleft()
+            job.env, job.start = free.pop(0), len(self.calls)
+            job.tries += 1
+            self.jobs[job.env] = job
+            taken.setdefault(job.prompt.meta.get("variant"), []).append((job.env, job))
+        for variant, started in taken.items():
+            self._start([env for env, _ in started], [job for _, job in started], variant)
+
+    def _start(self, envs: list[int], jobs: list[Job], variant: str | None) -> None:
+        """Puts environments into the starts of their episodes: equal ones for equal prompts."""
+        if self.draws_for_all:
+            keys = [(job.prompt.task, job.prompt.id, variant) for job in jobs]
+            for env, job, key in zip(envs, jobs, keys, strict=True):
+                if key not in self._starts:
+                    self._reset([env], [job.prompt.seed], variant)
+                    self._starts[key] = self.simulator.snapshot(self._ids([env]))
+            for env, key in zip(envs, keys, strict=True):  # only now: a reset may have moved all of them
+                self._place(self._ids([env]), self.simulator.restore(self._ids([env]), self._starts[key]))
+        else:
+            self._reset(envs, [job.prompt.seed for job in jobs], variant)
+        for earned in (self._elapsed_N, self._potential_N, self._paid_N, *self._best.values()):
+            earned[envs] = 0
+
+    def _reset(self, envs: list[int], seeds: list[int], variant: str | None) -> None:
+        if "partial-reset" in self.spec.capabilities:
+            ids, seeds_n = self._ids(envs), torch.tensor(seeds, dtype=torch.int64)
+            self._place(ids, self.simulator.reset(seeds_n, ids, variant))
+        else:  # those that no episode waits for start somewhere
+            every = dict(zip(envs, seeds, strict=True))
+            self.reset_all([every.get(i, seeds[0]) for i in range(self.num_envs)], variant)
+
+    def reset_all(self, seeds: list[int], variant: str | None = None) -> Observation:
+        """Starts every environment, whatever goes on in it; what they show."""
+        shown = self.simulator.reset(torch.tensor(seeds, dtype=torch.int64), None, variant)
+        check_observation(f"reset() of {self.who}", shown, self.num_envs, self._observation)
+        self._observation = shown
+        return shown
+
+    def _ids(self, envs: list[int]) -> torch.Tensor:
+        return torch.tensor(envs, dtype=torch.int64)
+
+    def _place(self, ids_n: torch.Tensor, shown: Observation) -> None:
+        """Puts the rows of some environments into what all of them show."""
+        check_observation(f"reset() or restore() of {self.who}", shown, len(ids_n), self._observation)
+        old = self._observation
+        if old is None:
+            old = _blank(shown, self.num_envs)
+
+        def placed(before: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+            return before.index_copy(0, ids_n.to(before.device), rows)
+
+        instructions = list(old.instructions)
+        for env, text in zip(ids_n.tolist(), shown.instructions, strict=True):
+            instructions[env] = text
+        self._observation = Observation(
+            images={camera: placed(old.images[camera], rows) for camera, rows in shown.images.items()},
+            state=None if old.state is None or shown.state is None else placed(old.state, shown.state),
+            instructions=instructions,
+        )
+
+    def shown(self, envs: list[int]) -> Observation:
+        """What these environments show to the policy: with what is said of each episode behind its instruction."""
+        seen = self.observation.rows(self._ids(envs))
+        texts = [_told(text, self.jobs[env]) for text, env in zip(seen.instructions, envs, strict=True)]
+        return replace(seen, instructions=texts)
+
+    # -- episodes go on ---------------------------------------------------------------------------------------------------
+
+    @property
+    def active(self) -> list[int]:
+        """The environments in which an episode goes on."""
+        return [i for i, job in enumerate(self.jobs) if job is not None]
+
+    @property
+    def observation(self) -> Observation:
+        """What all environments show; rows of inactive ones mean nothing."""
+        assert self._observation is not None
+        return self._observation
+
+    def play(self, chosen: Chosen, envs: list[int]) -> None:
+        """Carries out a chunk of actions, one after the other; where an episode ends, the rest of its chunk is dropped."""
+        actions_nKA = chosen.actions_nKA.cpu()
+        count = actions_nKA.shape[1]
+        call = Call(
+            observation=self.observation,
+            chosen=chosen,
+            envs_n=self._ids(envs),
+            valid_NK=torch.zeros(self.num_envs, count, dtype=torch.bool),
+            rewards_NK=torch.zeros(self.num_envs, count),
+        )
+        self.calls.append(call)
+        active_N = torch.zeros(self.num_envs, dtype=torch.bool)
+        active_N[envs] = True
+        actions_NKA = torch.zeros(self.num_envs, *actions_nKA.shape[1:])
+        actions_NKA[envs] = actions_nKA
+        for k in range(count):
+            call.valid_NK[:, k] = active_N
+            ended_N = self._step(actions_NKA[:, k], active_N, call.rewards_NK[:, k])
+            active_N = active_N & ~ended_N
+            if not active_N.any():
+                break
+        self._refill()
+
+    def _step(self, actions_NA: torch.Tensor, active_N: torch.Tensor, rewards_N: torch.Tensor) -> torch.Tensor:
+        """One step of the simulator; which episodes ended with it. Writes what was paid into `rewards_N`."""
+        found = self.simulator.step(actions_NA, active_N)
+        check_transition(f"step() of {self.who}", found, self.num_envs, self.observation, self._parts)
+        self._parts, self._observation = frozenset(found.parts), found.observation
+        self.steps += int(active_N.sum())
+        self._elapsed_N += active_N
+        success_N = found.success_N.cpu()
+        parts = {name: value.float().cpu() for name, value in found.parts.items()} | {"success": success_N.float()}
+        lost_N = torch.zeros_like(active_N) if found.lost_N is None else found.lost_N.cpu()
+        sound_N = active_N & ~lost_N  # a lost environment's rows mean nothing
+        check_parts(f"step() of {self.who}", parts, sound_N)
+        rewards_N += self._rewards(found.reward_N.float().cpu(), parts, sound_N)
+        self._paid_N += rewards_N
+        for name, value in parts.items():
+            best = self._best.setdefault(name, torch.zeros(self.num_envs))
+            best.copy_(torch.where(sound_N, torch.maximum(best, value), best))
+        late_N = self._elapsed_N >= self.max_steps
+        terminated_N = (
+            found.terminated_N.cpu() | (success_N & self.simulation.until_success) | (late_N & self.simulation.deadline)
+        )
+        truncated_N = found.truncated_N.cpu() | late_N
+        ended_N = active_N & (terminated_N | truncated_N | lost_N)
+        for env in ended_N.nonzero()[:, 0].tolist():
+            if lost_N[env]:
+                self._lose(env)
+            else:
+                self._end(env, Status.FINISHED if terminated_N[env] else Status.TRUNCATED_TIME, bool(success_N[env]))
+        return ended_N
+
+    def _rewards(self, own_N: torch.Tensor, parts: Mapping[str, torch.Tensor], active_N: torch.Tensor) -> torch.Tensor:
+        """float32 [N]: what the step is paid, 0 where there was none."""
+        rule = self.simulation
+        if rule.reward == "none":
+            return torch.zeros(self.num_envs)
+        if rule.reward == "own":
+            paid_N = own_N
+        else:
+            potential_N = potential(rule.stages, parts)
+            paid_N = potential_N - self._potential_N if rule.difference else potential_N
+            self._potential_N = torch.where(active_N, potential_N, self._potential_N)
+        check_reward(f"step() of {self.who}", paid_N, active_N)
+        return torch.where(active_N, paid_N, 0.0)
+
+    # -- episodes end -----------------------------------------------------------------------------------------------------
+
+    def _end(self, env: int, status: Status, success: bool) -> None:
+        job = self.jobs[env]
+        assert job is not None
+        job.status, job.end = status, len(self.calls)
+        job.last = self.observation.rows(self._ids([env]))
+        job.outcome = {name: float(best[env]) for name, best in self._best.items()} | {
+            "success_at_end": float(success),
+            "return": float(self._paid_N[env]),
+            "steps": float(self._elapsed_N[env]),
+        }
+        self.ended.append(job)
+        self.jobs[env] = None
+
+    def _lose(self, env: int) -> None:
+        """The environment broke: the episode is begun again, a few times."""
+        job = self.jobs[env]
+        assert job is not None
+        self.lost += 1
+        self.jobs[env] = None
+        if job.tries < TRIES:
+            self.queue.append(job)
+        else:
+            self.ended.append(job)
+
+    def tracks(self) -> None:
+        """Gives every episode that ended, since `begin`, its track."""
+        if not self.calls:
+            return
+        device = self.calls[0].chosen.choices.device
+        images = {
+            camera: torch.stack([c.observation.images[camera] for c in self.calls]) for camera in self.calls[0].observation.images
+        }
+        states = [c.observation.state for c in self.calls]
+        known = [s for s in states if s is not None]
+        state = torch.stack(known) if len(known) == len(states) else None
+        choices = torch.stack([self._spread(c.chosen.choices, c.envs_n) for c in self.calls])
+        logprobs = torch.stack([self._spread(c.chosen.logprobs_nKC, c.envs_n) for c in self.calls])
+        valued = [self._spread(c.chosen.values_nU, c.envs_n) for c in self.calls if c.chosen.values_nU is not None]
+        values = torch.stack(valued) if valued else None
+        advised = [self._spread(c.chosen.advice_nA, c.envs_n) for c in self.calls if c.chosen.advice_nA is not None]
+        advice = torch.stack(advised) if advised else None
+        valid, rewards = (torch.stack([getattr(c, name) for c in self.calls]).to(device) for name in ("valid_NK", "rewards_NK"))
+        for job in self.ended:
+            if job.last is None:
+                continue
+            at = (slice(job.start, job.end), job.env)
+            job.track = Track(
+                instruction=_told(self.calls[job.start].observation.instructions[job.env], job),
+                images={camera: torch.cat([shown[at], job.last.images[camera]]) for camera, shown in images.items()},
+                state=None if state is None or job.last.state is None else torch.cat([state[at], job.last.state]),
+                choices=choices[at],
+                logprobs_TKC=logprobs[at],
+                valid_TK=valid[at],
+                rewards_TK=rewards[at],
+                values_TU=None if values is None else values[at],
+                advice_TA=None if advice is None else advice[at],
+                **({"step_s": 1 / self.spec.control_hz} if self.spec.control_hz else {}),
+            )
+
+    def _spread(self, rows_n: torch.Tensor, envs_n: torch.Tensor) -> torch.Tensor:
+        """[n, ...] -> [N, ...], 0 in the environments that nothing was chosen for."""
+        return rows_n.new_zeros(self.num_envs, *rows_n.shape[1:]).index_copy_(0, envs_n.to(rows_n.device), rows_n)
+
+
+def _told(instruction: str, job: Job | None) -> str:
+    """The instruction with what is said of the episode behind it."""
+    said = job.prompt.meta.get(SAID, "") if job else ""
+    return f"{instruction} {said}".strip()
+
+
+def _blank(shown: Observation, num_envs: int) -> Observation:
+    """N rows of nothing, in the shapes of an observation."""
+    return Observation(
+        images={camera: rows.new_zeros(num_envs, *rows.shape[1:]) for camera, rows in shown.images.items()},
+        state=None if shown.state is None else shown.state.new_zeros(num_envs, *shown.state.shape[1:]),
+        instructions=[""] * num_envs,
+    )

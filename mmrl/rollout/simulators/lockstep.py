@@ -1,0 +1,284 @@
+"""Simulators: episodes in lock-step, many at once. While the policy acts for one lane of environments, the others are stepped."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+from mmrl.api.errors import UserError, calling
+from mmrl.api.interfaces import Task
+from mmrl.api.seeds import derive
+from mmrl.api.simulators.types import Demonstration, Observation, Simulation, Track
+from mmrl.api.types import Prompt, Rollout, Status, replace
+from mmrl.config.sections import SimulateConfig
+from mmrl.policies.acting.acting import ActingPolicy, Chosen
+from mmrl.policies.critic import Critic
+from mmrl.registry import plugins
+from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.simulators.demonstrations import Played, advice, as_expert, demonstrated, moment, seen_on, track_of
+from mmrl.rollout.simulators.lane import Job, Lane
+from mmrl.rollout.simulators.remote import SimulatorActors
+
+Choose = Callable[[Lane, Sequence[int], Observation], Chosen]
+"""(lane, its active environments, what they show) -> what is done in them."""
+
+
+class StepCollector:
+    """Plays the episodes of tasks that act in simulators; the counterpart of `TurnCollector`."""
+
+    def __init__(
+        self,
+        policy: ActingPolicy,
+        tasks: Mapping[str, Task],
+        config: SimulateConfig,
+        device: str = "cpu",
+        elsewhere: SimulatorActors | None = None,
+    ) -> None:
+        """tasks: label -> task, each with a `simulation`. Simulators are made when they are first needed, by `elsewhere` if given
+        and then not on `device`."""
+        self.policy, self.tasks, self.config, self.device, self.elsewhere = policy, tasks, config, device, elsewhere
+        self.critic: Critic | None = None
+        """Values what is seen, where an algorithm has one."""
+        self.advised = False
+        """Ask the simulators' experts, at every call, what they would do."""
+        self.seconds = {"policy": 0.0, "waiting": 0.0, "stepping": 0.0}
+        """The policy's time, how long it waited for simulators, and the time that those took."""
+        self._lanes: dict[str, list[Lane]] = {}
+        self._played = Played(config.demonstrations_mb * 2**20)
+        self._pool = ThreadPoolExecutor(config.lanes, "simulator") if config.lanes > 1 else None
+
+    @property
+    def batch_size(self) -> int:
+        """How many episodes an evaluation should ask for at once."""
+        return 4 * self.config.environments
+
+    def figures(self) -> dict[str, float]:
+        """Metrics since they were last asked for."""
+        lanes = self._every_lane()
+        seconds, self.seconds = self.seconds, dict.fromkeys(self.seconds, 0.0)
+        steps, lost = sum(lane.steps for lane in lanes), sum(lane.lost for lane in lanes)
+        for lane in lanes:
+            lane.steps = lane.lost = 0
+        both = seconds["policy"] + seconds["waiting"]
+        found = {"simulator/steps": float(steps), "simulator/lost": float(lost)}
+        if both:
+            found |= {
+                "simulator/steps_per_s": steps / both,
+                "simulator/busy_share": min(1.0, seconds["stepping"] / both / (self.config.lanes if self._pool else 1)),
+                "policy/idle_share": seconds["waiting"] / both,
+            }
+        return found
+
+    def ready(self) -> None:
+        """Make all simulators, and see that the policy fits them and can act on what they show."""
+        tried: list[Lane] = []
+        for label, task in self.tasks.items():
+            if task.simulation and task.simulation.simulator and (lane := self.lanes(label)[0]) not in tried:
+                tried.append(lane)
+                if "per-env-seed" in lane.spec.capabilities:  # a reset of others would move their later draws
+                    with calling(lane.who):
+                        shown = lane.reset_all([0] * lane.num_envs)
+                    nothing_n = torch.zeros(1, dtype=torch.int64)
+                    self.policy.act(shown.rows(nothing_n), nothing_n, nothing_n, 0.0)
+
+    def encode(self, prompts: Sequence[Prompt]) -> list[Demonstration | None]:
+        """What their tasks demonstrate of these prompts; nothing where the simulator is to show all."""
+        return [demonstrated(self.tasks[prompt.task], prompt) for prompt in prompts]
+
+    def collect(
+        self,
+        prompts: Sequence[Prompt],
+        inputs: Sequence[Any],
+        group_size: int,
+        sampling: Sampling,
+        version: int = 0,
+        numbers: Sequence[int] = (),
+    ) -> list[Rollout]:
+        """N = len(prompts) * group_size episodes, a group's next to each other; those of a group begin in the same state. What is
+        drawn in an episode is fixed by its prompt's id, so that `numbers` say nothing."""
+        jobs = [
+            Job(prompt=prompt, seed=derive(sampling.seed, prompt.task, prompt.id, g))
+            for prompt in prompts
+            for g in range(group_size)
+        ]
+        self._play(jobs, lambda lane, envs, seen: self._act(lane, envs, seen, sampling.temperature))
+        self._value_ends(jobs)
+        return [_rollout(job, n // group_size) for n, job in enumerate(jobs)]
+
+    def demonstrate(
+        self, prompts: Sequence[Prompt], inputs: Sequence[Demonstration | None], completions: Sequence[str]
+    ) -> list[Rollout]:
+        """What their tasks demonstrate or, where a task has nothing, what the simulator's own expert does from these starts.
+        Nobody sampled it, so logprobs are NaN. A prompt with `meta["call"]` is of one moment of its expert's episode alone,
+        counted round and round."""
+        of_expert = self._expert([p for p, shown in zip(prompts, inputs, strict=True) if shown is None])
+        tracks = [
+            of_expert[_episode(p)] if shown is None else track_of(shown, p, self.policy)
+            for p, shown in zip(prompts, inputs, strict=True)
+        ]
+        moments = [
+            moment(track, p.meta["call"]) if shown is None and "call" in p.meta else track
+            for p, shown, track in zip(prompts, inputs, tracks, strict=True)
+        ]
+        device = self.policy.device
+        return [
+            Rollout(prompt=p, group=n, turns=(), status=Status.FINISHED, track=seen_on(track, device))
+            for n, (p, track) in enumerate(zip(prompts, moments, strict=True))
+        ]
+
+    def _expert(self, prompts: Sequence[Prompt]) -> dict[Any, Track]:
+        """The expert's episodes of these prompts, in the policy's terms; those that aren't kept any more are played again."""
+        starts = {_episode(p): p for p in prompts}
+        found = {key: self._played[key] for key in starts if key in self._played}
+        missing = {key: p for key, p in starts.items() if key not in found}
+        jobs = [Job(prompt=prompt, seed=derive(prompt.seed, "expert")) for prompt in missing.values()]
+        self._play(jobs, as_expert)
+        for key, job in zip(missing, jobs, strict=True):
+            if job.track is None:
+                raise UserError(f"task {job.prompt.task!r}: the expert's episode {job.prompt.id!r} could not be played")
+            found[key] = self.policy.chunked(job.track)
+            lasting = "per-env-seed" not in self.lanes(job.prompt.task)[0].spec.capabilities
+            self._played.add({key: found[key]}, lasting)
+        return found
+
+    def wake(self) -> None:
+        """Policies that act are whole on every rank."""
+
+    def rest(self) -> None:
+        """Simulators keep what they have: it is needed again at once."""
+
+    def close(self) -> None:
+        for lane in self._every_lane():
+            lane.simulator.close()
+        self._lanes = {}
+        if self._pool:
+            self._pool.shutdown()
+        if self.elsewhere:
+            self.elsewhere.close()
+
+    # -- playing ----------------------------------------------------------------------------------------------------------
+
+    def _play(self, jobs: Sequence[Job], choose: Choose) -> None:
+        """Plays all episodes."""
+        shared: dict[int, tuple[list[Lane], list[Job]]] = {}
+        for job in jobs:
+            made = self.lanes(job.prompt.task)
+            shared.setdefault(id(made), (made, []))[1].append(job)
+        lanes: deque[tuple[Lane, Future[None] | None]] = deque()
+        for made, own in shared.values():
+            for lane, dealt in zip(made, _dealt(own, len(made), made[0].draws_for_all), strict=True):
+                lanes.append((lane, self._step(lane, lane.begin, dealt)))
+        begun = [lane for lane, _ in lanes]
+        while lanes:
+            lane, stepping = lanes.popleft()
+            started = time.perf_counter()
+            if stepping:
+                stepping.result()
+            self.seconds["waiting"] += time.perf_counter() - started
+            if envs := lane.active:
+                started = time.perf_counter()
+                chosen = choose(lane, envs, lane.shown(envs))
+                self.seconds["policy"] += time.perf_counter() - started
+                lanes.append((lane, self._step(lane, lane.play, chosen, envs)))
+        for lane in begun:
+            lane.tracks()
+
+    def _step(self, lane: Lane, work: Callable[..., None], *arguments: Any) -> Future[None] | None:
+        """Lets a simulator work: beside what follows where there are several lanes, else at once."""
+
+        def timed() -> None:
+            started = time.perf_counter()
+            with calling(lane.who):
+                work(*arguments)
+            self.seconds["stepping"] += time.perf_counter() - started
+            if not self._pool:
+                self.seconds["waiting"] += time.perf_counter() - started
+
+        if self._pool:
+            return self._pool.submit(timed)
+        timed()
+        return None
+
+    def _act(self, lane: Lane, envs: Sequence[int], seen: Observation, temperature: float) -> Chosen:
+        jobs = [lane.jobs[env] for env in envs]
+        seeds_n = torch.tensor([job.seed for job in jobs if job], dtype=torch.int64)
+        calls_n = torch.tensor([len(lane.calls) - job.start for job in jobs if job], dtype=torch.int64)
+        chosen = self.policy.act(seen, seeds_n, calls_n, temperature, self.critic)
+        return replace(chosen, advice_nA=advice(lane, envs)) if self.advised else chosen
+
+    def _value_ends(self, jobs: Sequence[Job]) -> None:
+        """What the critic says of the states in which episodes were cut off."""
+        cut = [job for job in jobs if job.status.is_truncated and job.last is not None and job.track is not None]
+        if self.critic is None or not cut:
+            return
+        for start in range(0, len(cut), self.config.environments):
+            some = cut[start : start + self.config.environments]
+            seeds_n = torch.tensor([job.seed for job in some], dtype=torch.int64)
+            calls_n = torch.tensor([job.end - job.start for job in some], dtype=torch.int64)
+            values_n = self.policy.values(_together([job.last for job in some if job.last]), seeds_n, calls_n, self.critic)[:, 0]
+            for job, value in zip(some, values_n.tolist(), strict=True):
+                assert job.track is not None
+                job.track = replace(job.track, bootstrap=value)
+
+    # -- simulators -------------------------------------------------------------------------------------------------------
+
+    def lanes(self, label: str) -> list[Lane]:
+        """The lanes of a task, made now if they aren't there. Tasks with the same simulation share theirs, such as those that
+        differ in the world's variant alone."""
+        if label not in self._lanes:
+            simulation, count = self.tasks[label].simulation, self.config.lanes
+            assert simulation is not None
+            for other, lanes in self._lanes.items():
+                if self.tasks[other].simulation == simulation:
+                    self._lanes[label] = lanes
+                    return lanes
+            sizes = [self.config.environments // count + (i < self.config.environments % count) for i in range(count)]
+            self._lanes[label] = [made_lane(simulation, size, self.device, self.elsewhere) for size in sizes if size]
+            first = self._lanes[label][0]
+            self.policy.fits(label, first.simulator, first.spec)
+        return self._lanes[label]
+
+    def _every_lane(self) -> list[Lane]:
+        """Each once."""
+        return list({id(lane): lane for lanes in self._lanes.values() for lane in lanes}.values())
+
+
+def made_lane(simulation: Simulation, num_envs: int, device: str, elsewhere: SimulatorActors | None = None) -> Lane:
+    """A lane with a simulator of its own, here on this device (see `Registry.make_simulator`), or elsewhere."""
+    registry = plugins.registry()
+    simulator = elsewhere.make(simulation, num_envs) if elsewhere else registry.make_simulator(simulation, num_envs, device)
+    return Lane(simulator, registry.get("simulators", simulation.simulator), simulation, num_envs)
+
+
+def _episode(prompt: Prompt) -> tuple[str, str]:
+    """What tells the expert's episodes apart: prompts of moments of one share it."""
+    return prompt.task, f"{prompt.seed} {prompt.meta.get('variant')}" if "call" in prompt.meta else prompt.id
+
+
+def _dealt(jobs: Sequence[Job], count: int, whole: bool) -> list[list[Job]]:
+    """Episodes in turn to `count` lanes, in advance, so that who is quicker changes nothing. whole: all of a prompt to one lane,
+    which alone knows the start that they share."""
+    turns: dict[tuple[str, str], int] = {}
+    dealt: list[list[Job]] = [[] for _ in range(count)]
+    for n, job in enumerate(jobs):
+        turn = turns.setdefault((job.prompt.task, job.prompt.id), len(turns)) if whole else n
+        dealt[turn % count].append(job)
+    return dealt
+
+
+def _rollout(job: Job, group: int) -> Rollout:
+    return Rollout(prompt=job.prompt, group=group, turns=(), status=job.status, track=job.track, outcome=job.outcome)
+
+
+def _together(rows: Sequence[Observation]) -> Observation:
+    states = [row.state for row in rows if row.state is not None]
+    return Observation(
+        images={camera: torch.cat([row.images[camera] for row in rows]) for camera in rows[0].images},
+        state=torch.cat(states) if states else None,
+        instructions=[text for row in rows for text in row.instructions],
+    )

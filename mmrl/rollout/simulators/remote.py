@@ -1,0 +1,242 @@
+"""Simulators in processes of their own, on any machine of a cluster: Ray actors, one for each lane, so that lanes go on at once.
+
+An actor makes its simulator from the task's simulation, by its id; what goes to and fro are arrays in main memory. A simulator
+that dies with its process or machine is made again, and costs the episodes that went on in it, which are begun again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pickle
+import warnings
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy
+import torch
+
+from mmrl.api.errors import UserError, calling, one_line
+from mmrl.api.interfaces import Expert
+from mmrl.api.simulators.types import Observation, Simulation, Transition
+from mmrl.api.types import replace
+from mmrl.compute.ray import Answer, heard, moved_in, ray_for, switches, told, wait_for_room
+from mmrl.config.sections import RunConfig
+from mmrl.registry import plugins
+
+SAID = ("action", "instruction", "max_steps", "variants")
+"""Attributes that a simulator may have for its users."""
+CLOSING_S = 10.0
+"""Seconds that one may take to close."""
+
+
+class SimulatorActors:
+    """Makes the simulators of a learner's lanes as actors (`compute.simulators`)."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self._started = False
+
+    def make(self, simulation: Simulation, num_envs: int) -> ActorSimulator:
+        """A simulator elsewhere, on a CPU, with room of its own. UserError where Ray isn't installed or has no room for it, and
+        for what `Registry.make_simulator` refuses."""
+        what = 'compute.simulators = "actors"'
+        self._started |= ray_for(self.config, what, on_gpu=False)  # where a GPU would be wanted, there are no simulators
+        import ray
+
+        wait_for_room(ray, f"a simulator of {what}", 1)
+        return ActorSimulator(simulation, num_envs, self.config.compute.retries)
+
+    def close(self) -> None:
+        """End the Ray that was started for them; the simulators are closed by then."""
+        if self._started:
+            import ray
+
+            ray.shutdown()
+            self._started = False
+
+
+class ActorSimulator:
+    """A `mmrl.Simulator` whose environments are in a Ray actor; tensors are on the CPU.
+
+    When the actor dies, a new one takes its place, at most `retries` times. What went on in its environments is lost: at their
+    next step they are `lost_N`, so that the engine begins those episodes again, as it does for a world in a process
+    (`mmrl.api.simulators.processes`). After that many deaths, a UserError.
+    """
+
+    def __init__(self, simulation: Simulation, num_envs: int, retries: int) -> None:
+        self.simulation, self.num_envs, self.retries = simulation, num_envs, retries
+        self.who = f"simulator {simulation.simulator!r}"
+        self.deaths = 0
+        self._gone_N = torch.zeros(num_envs, dtype=torch.bool)
+        """Environments whose episode was lost with an actor, and that weren't reset since."""
+        self._actor: Any = None
+        self._begin()
+        for name, value in self.facts["said"].items():
+            setattr(self, name, value)
+        if self.facts["expert"]:  # only then is it a `mmrl.Expert`
+            self.expert = partial(self._asked, "expert")
+
+    def reset(self, seeds_n: torch.Tensor, env_ids_n: torch.Tensor | None = None, variant: str | None = None) -> Observation:
+        """See `mmrl.Simulator.reset`."""
+        shown: Observation = self._asked("reset", seeds_n, env_ids_n, variant)
+        self._mend(env_ids_n)
+        return shown
+
+    def step(self, actions_NA: torch.Tensor, active_N: torch.Tensor) -> Transition:
+        """See `mmrl.Simulator.step`."""
+        found: Transition = self._asked("step", actions_NA, active_N)
+        if not self._gone_N.any():
+            return found
+        gone_N = self._gone_N & active_N.cpu()
+        return replace(found, lost_N=gone_N if found.lost_N is None else found.lost_N | gone_N)
+
+    def snapshot(self, env_ids_n: torch.Tensor) -> bytes:
+        """See `mmrl.Simulator.snapshot`: pickled, to be read by an actor again."""
+        state: bytes = self._asked("snapshot", env_ids_n)
+        if self._gone_N[env_ids_n.cpu()].any():
+            raise UserError(f"{self.who} died before its start could be kept: go on with --resume")
+        return state
+
+    def restore(self, env_ids_n: torch.Tensor, state: bytes) -> Observation:
+        """See `mmrl.Simulator.restore`."""
+        shown: Observation = self._asked("restore", env_ids_n, state)
+        self._mend(env_ids_n)
+        return shown
+
+    def render(self, env_ids_n: torch.Tensor) -> torch.Tensor:
+        """See `mmrl.Simulator.render`."""
+        frames: torch.Tensor = self._asked("render", env_ids_n)
+        return frames
+
+    def close(self) -> None:
+        """Close the simulator, and end its actor."""
+        if self._actor is None:
+            return
+        import ray
+
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.get(self._actor.close.remote(), timeout=CLOSING_S)
+        ray.kill(self._actor)
+        self._actor = None
+
+    # -- the actor ----------------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Start an actor and have it make the simulator."""
+        import ray
+
+        room = {"num_cpus": 1, "num_gpus": 0, "scheduling_strategy": "SPREAD"}
+        made = ray.remote(SimulatorActor).options(**room)
+        while True:
+            self._actor = made.remote(self.simulation, self.num_envs, os.getcwd(), switches())
+            try:
+                self.facts: dict[str, Any] = heard(ray.get(self._actor.facts.remote()))
+                return
+            except ray.exceptions.RayActorError as error:
+                self._count(error)
+            except UserError:
+                ray.kill(self._actor)
+                raise
+
+    def _asked(self, name: str, *arguments: Any) -> Any:
+        """What the simulator answers, asked again of a new one as often as an actor dies."""
+        import ray
+
+        while True:
+            try:
+                answer, warned = ray.get(self._actor.call.remote(name, *map(packed, arguments)))
+                for text in warned:
+                    warnings.warn(text, stacklevel=3)
+                return unpacked(heard(answer))
+            except ray.exceptions.RayActorError as error:
+                self._count(error)
+                ray.kill(self._actor)  # one that merely can't be reached, too
+                self._begin()
+                self._gone_N[:] = True
+                # all stand somewhere then, as they do in one that has been used
+                with contextlib.suppress(ray.exceptions.RayActorError):
+                    heard(ray.get(self._actor.call.remote("reset", packed(torch.zeros(self.num_envs, dtype=torch.int64))))[0])
+
+    def _count(self, error: Exception) -> None:
+        """A death. UserError when there were too many."""
+        self.deaths += 1
+        if self.deaths > self.retries:
+            raise UserError(
+                f"{self.who}: its process died more often than compute.retries = {self.retries} allows "
+                f"({one_line(error)[:200]}): give it more memory or lower simulate.environments, then go on with --resume"
+            ) from error
+        warnings.warn(
+            f"{self.who}: its process died, and what went on in it is begun again: {one_line(error)[:200]}", stacklevel=4
+        )
+
+    def _mend(self, env_ids_n: torch.Tensor | None) -> None:
+        self._gone_N[slice(None) if env_ids_n is None else env_ids_n.cpu()] = False
+
+
+class SimulatorActor:
+    """What a Ray actor is: a simulator."""
+
+    def __init__(self, simulation: Simulation, num_envs: int, folder: str, environment: Mapping[str, str]) -> None:
+        """folder, environment: the learner's, by which plugins and files are found."""
+        moved_in(folder, environment)
+        self._given = (simulation, num_envs, "cpu")
+        self._made: Any = None
+
+    def facts(self) -> Answer:
+        """Make the simulator, and say what it is."""
+
+        def made() -> dict[str, Any]:
+            self._made = self._made or plugins.registry().make_simulator(*self._given)
+            said = {name: getattr(self._made, name) for name in SAID if hasattr(self._made, name)}
+            return {"said": said, "expert": isinstance(self._made, Expert)}
+
+        return told(made)
+
+    def call(self, name: str, *arguments: Any) -> tuple[Answer, list[str]]:
+        """What a method of the simulator gives, and the warnings that it gave meanwhile."""
+
+        def done() -> Any:
+            with calling(f"simulator {self._given[0].simulator!r}"):
+                given = [unpacked(one) for one in arguments]
+                if name == "restore":
+                    given[1] = pickle.loads(given[1])
+                found = getattr(self._made, name)(*given)
+                return pickle.dumps(found) if name == "snapshot" else packed(found)
+
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            answer = told(done)
+        return answer, [str(warning.message) for warning in warned]
+
+    def close(self) -> None:
+        if self._made is not None:
+            self._made.close()
+
+
+class Array(NamedTuple):
+    """A tensor on its way: processes of a machine read numpy's where they lie."""
+
+    data: numpy.ndarray
+
+
+def packed(value: Any) -> Any:
+    """The same with arrays in place of tensors, in mappings and dataclasses too."""
+    if isinstance(value, torch.Tensor):
+        return Array(value.detach().cpu().numpy())
+    return _inside(value, packed)
+
+
+def unpacked(value: Any) -> Any:
+    """The same with tensors in place of arrays, on the CPU and to be written to."""
+    return torch.from_numpy(value.data.copy()) if isinstance(value, Array) else _inside(value, unpacked)
+
+
+def _inside(value: Any, change: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: change(one) for key, one in value.items()}
+    if isinstance(value, Observation | Transition):
+        return replace(value, **{f.name: change(getattr(value, f.name)) for f in dataclasses.fields(value)})
+    return value

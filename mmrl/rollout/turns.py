@@ -1,0 +1,311 @@
+"""Language worlds: conversations. A single answer to a picture is an episode of one turn."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from mmrl.api.errors import PluginError, WorldLost, calling, is_finite
+from mmrl.api.interfaces import Task, World
+from mmrl.api.seeds import derive
+from mmrl.api.types import Message, Prompt, Reply, Rollout, Status, Turn, replace
+from mmrl.policies.critic import Critic
+from mmrl.policies.vlm.reading import PromptInputs
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.generate.sampling import Generator, Sample, Sampling
+
+TOLD = 5
+"""Lost episodes that a warning each is given for; then one at every power of two."""
+SIDE_BY_SIDE = 4
+"""Worlds that are waited for at once, for each core."""
+
+
+class Episode:
+    """A conversation with a world, while it goes on."""
+
+    def __init__(self, rollout: Rollout, world: World, close: Callable[[], None], number: int = 0) -> None:
+        """rollout: with its first turn. close: the world, once; it is called as soon as the episode is over, so that what the
+        world holds serves the next. number: which fixes what is drawn for its later turns."""
+        self.rollout, self.world, self.close, self.number = rollout, world, close, number
+        self.turns, self.inputs, self.status = [*rollout.turns], rollout.inputs, rollout.status
+        self.outcome: Mapping[str, float] = {}
+        self.lost: WorldLost | None = None
+        self.observed: tuple[int, ...] = ()
+        self.messages: tuple[Message, ...] = ()
+
+    def said(self, last: bool) -> Reply | WorldLost:
+        """What the world answers to the last turn, or that it is lost. last: no turn follows, whatever it answers."""
+        what = f"task {self.rollout.prompt.task!r}: its world's step()"
+        try:
+            with calling(what):
+                reply = self.world.step(self.turns[-1].text)
+        except WorldLost as lost:
+            self.close()
+            return lost
+        if not isinstance(reply, Reply) or not is_finite(reply.reward):
+            raise PluginError(f"{what} must give a mmrl.Reply with a finite reward, not {reply!r:.80}")
+        if not reply.terminated and not reply.messages:
+            raise PluginError(f"{what} neither ends the episode nor says anything: give messages, or terminated=True")
+        if reply.terminated or last:
+            self.close()
+        return reply
+
+    def gold(self) -> str | None:
+        """What the world would have said to what was shown."""
+        what = f"task {self.rollout.prompt.task!r}: its world's gold_turn()"
+        with calling(what):
+            text: str | None = self.world.gold_turn()  # type: ignore[attr-defined]
+        if text is not None and not isinstance(text, str):
+            raise PluginError(f"{what} must give a text or None, not {text!r:.60}")
+        return text
+
+    def hear(self, reply: Reply | WorldLost, policy: VLM) -> bool:
+        """Take in what the world said; whether the episode is over."""
+        if isinstance(reply, WorldLost):
+            self.status, self.lost = Status.WORLD_ERROR, reply
+            return True
+        last, self.outcome = self.turns[-1], reply.outcome
+        self.turns[-1] = replace(last, reward=float(reply.reward), terminated=bool(reply.terminated))
+        if reply.terminated:
+            return True
+        self.inputs, self.observed = policy.extend(self.inputs, last.token_ids, reply.messages)
+        self.messages = tuple(reply.messages)
+        return False
+
+    def answer(self, sample: Sample, text: str, version: int) -> None:
+        """The policy's next turn."""
+        self.turns.append(turn_of(self.observed, sample, text, version, self.messages))
+        self.status = status_of(sample)
+
+    def cut_off(self, version: int, status: Status) -> None:
+        """No turn is left, or no room: what the world said is observed and nothing follows."""
+        self.close()
+        silent = Sample(token_ids=(), logprobs=(), finished=False)
+        self.turns.append(turn_of(self.observed, silent, "", version, self.messages))
+        self.status = status
+
+    def ended(self) -> Rollout:
+        later = self.inputs if len(self.turns) > 1 else None
+        return replace(self.rollout, turns=tuple(self.turns), status=self.status, later=later, outcome=self.outcome)
+
+
+def turn_of(observed: tuple[int, ...], sample: Sample, text: str, version: int, messages: tuple[Message, ...] = ()) -> Turn:
+    return Turn(
+        observed_ids=observed,
+        token_ids=sample.token_ids,
+        logprobs=sample.logprobs,
+        text=text,
+        terminated=sample.finished,
+        truncated=not sample.finished,
+        version=version,
+        messages=messages,
+    )
+
+
+def status_of(sample: Sample) -> Status:
+    return Status.FINISHED if sample.finished else Status.TRUNCATED_LENGTH
+
+
+def has_world(task: Task) -> bool:
+    """Whether its episodes may have more than one turn."""
+    return type(task).world is not Task.world
+
+
+def _replies(episodes: Sequence[Episode], last: bool) -> list[Reply | WorldLost]:
+    """What each world says; those that wait are asked side by side. last: no turn follows."""
+    waiting = [e for e in episodes if getattr(e.world, "waits", False)]
+    if len(waiting) < 2:
+        return [e.said(last) for e in episodes]
+    with ThreadPoolExecutor(min(len(waiting), SIDE_BY_SIDE * (os.cpu_count() or 1)), "world") as pool:
+        later = {id(e): pool.submit(e.said, last) for e in waiting}
+        return [later[id(e)].result() if id(e) in later else e.said(last) for e in episodes]
+
+
+def _close(world: World, task: str) -> None:
+    with calling(f"task {task!r}: its world's close()"):
+        world.close()
+
+
+class TurnCollector:
+    """Encodes each prompt once, samples its group, and keeps what was sampled."""
+
+    def __init__(
+        self,
+        policy: VLM,
+        generator: Generator,
+        tasks: Mapping[str, Task] | None = None,
+        max_turns: int = 8,
+        max_context: int | None = None,
+    ) -> None:
+        """tasks: label -> task, whose worlds answer. max_turns: after so many an episode is cut off. max_context: and where the
+        tokens of the conversation and of a next answer would be more than these, by default the model's own limit."""
+        self.policy, self.generator = policy, generator
+        self.critic: Critic | None = None
+        """Unused: values of words are measured in the update's own passes."""
+        self.advised = False
+        self.tasks, self.max_turns = tasks or {}, max_turns
+        self.max_context = max_context or policy.longest
+        self._lost = self._ever = 0
+
+    @property
+    def batch_size(self) -> int:
+        return self.generator.batch_size
+
+    def figures(self) -> dict[str, float]:
+        """Episodes that were lost since this was last asked for, where tasks have worlds."""
+        lost, self._lost = self._lost, 0
+        return {"world/lost": float(lost)} if any(has_world(task) for task in self.tasks.values()) else {}
+
+    def wake(self) -> None:
+        """The sampler is about to be asked."""
+        self.generator.wake()
+
+    def rest(self) -> None:
+        """The sampler rests; no world is open between calls."""
+        self.generator.rest()
+
+    def close(self) -> None:
+        """Let go of the sampler; worlds are closed with their episodes."""
+        self.generator.close()
+
+    def ready(self) -> None:
+        """Make the sampler; worlds are made with their episodes."""
+        self.generator.ready()
+
+    def encode(self, prompts: Sequence[Prompt]) -> list[PromptInputs]:
+        """Prompts as the model reads them."""
+        return [self.policy.encode(p) for p in prompts]
+
+    def collect(
+        self,
+        prompts: Sequence[Prompt],
+        inputs: Sequence[PromptInputs],
+        group_size: int,
+        sampling: Sampling,
+        version: int = 0,
+        numbers: Sequence[int] = (),
+    ) -> list[Rollout]:
+        """N = len(prompts) * group_size finished episodes, a group's next to each other."""
+        numbers = numbers or range(len(prompts))
+        at_once = max(1, self.batch_size // group_size)
+        if len(prompts) <= at_once or not any(has_world(self.tasks[p.task]) for p in prompts if p.task in self.tasks):
+            return self._collected(prompts, inputs, group_size, sampling, version, numbers)
+        rollouts: list[Rollout] = []
+        for first in range(0, len(prompts), at_once):  # each world may be a browser's page, so that all at once are too many
+            some = slice(first, first + at_once)
+            found = self._collected(prompts[some], inputs[some], group_size, sampling, version, numbers[some])
+            rollouts += [replace(rollout, group=rollout.group + first) for rollout in found]
+        return rollouts
+
+    def _collected(
+        self,
+        prompts: Sequence[Prompt],
+        inputs: Sequence[PromptInputs],
+        group_size: int,
+        sampling: Sampling,
+        version: int,
+        numbers: Sequence[int],
+    ) -> list[Rollout]:
+        with contextlib.ExitStack() as opened:
+            worlds = [self._world(prompt, opened) for prompt in prompts for _ in range(group_size)]  # they start meanwhile
+            groups = self.generator.generate(inputs, group_size, sampling, numbers)
+            rollouts = [
+                self._rollout(prompt, encoded, sample, group, version)
+                for group, (prompt, encoded, samples) in enumerate(zip(prompts, inputs, groups, strict=True))
+                for sample in samples
+            ]
+            own = [number * group_size + g for number in numbers for g in range(group_size)]
+            episodes = [Episode(r, *w, number) for r, w, number in zip(rollouts, worlds, own, strict=True) if w is not None]
+            self._go_on(episodes, sampling, version)
+        ended = {id(e.rollout): e.ended() for e in episodes}
+        for episode in episodes:
+            self._tell(episode)
+        return [ended.get(id(r), r) for r in rollouts]
+
+    def _tell(self, episode: Episode) -> None:
+        """A warning for an episode that was lost, fewer of them the more there are."""
+        if episode.lost is None:
+            return
+        self._lost += 1
+        self._ever += 1
+        if self._ever <= TOLD or self._ever & (self._ever - 1) == 0:
+            warnings.warn(
+                f"task {episode.rollout.prompt.task!r}: an episode was lost, {self._ever} so far: {episode.lost}", stacklevel=2
+            )
+
+    def _world(self, prompt: Prompt, opened: contextlib.ExitStack) -> tuple[World, Callable[[], None]] | None:
+        """The world of an episode and what closes it, once, at the latest with `opened`."""
+        task = self.tasks.get(prompt.task)
+        if task is None or not has_world(task):
+            return None
+        with calling(f"task {prompt.task!r}: world()"):
+            world = task.world(prompt)
+        if world is None:
+            return None
+        close = functools.cache(functools.partial(_close, world, prompt.task))
+        opened.callback(close)
+        return world, close
+
+    def _go_on(self, episodes: Sequence[Episode], sampling: Sampling, version: int) -> None:
+        """Let the worlds answer and the policy go on, all episodes side by side, until each is over."""
+        for number in range(1, self.max_turns + 1):
+            last = number == self.max_turns
+            episodes = [e for e, reply in zip(episodes, _replies(episodes, last), strict=True) if not e.hear(reply, self.policy)]
+            if last:
+                for episode in episodes:
+                    episode.cut_off(version, Status.TRUNCATED_TURNS)
+                return
+            full = [e for e in episodes if len(e.inputs.ids) + sampling.max_tokens > self.max_context]
+            for episode in full:
+                episode.cut_off(version, Status.TRUNCATED_LENGTH)
+            episodes = [e for e in episodes if e not in full]
+            if not episodes:
+                return
+            again = replace(sampling, seed=derive(sampling.seed, "turn", number))
+            samples = self.generator.generate([e.inputs for e in episodes], 1, again, [e.number for e in episodes])
+            for episode, (sample,) in zip(episodes, samples, strict=True):
+                episode.answer(sample, self.policy.decode(sample.token_ids), version)
+
+    def demonstrate(self, prompts: Sequence[Prompt], inputs: Sequence[PromptInputs], completions: Sequence[str]) -> list[Rollout]:
+        """Rollouts that begin with a given completion each, and go on as their worlds' `gold_turn` says where those have one;
+        nobody sampled them, so their logprobs are NaN."""
+        rollouts = [
+            self._rollout(p, i, self._gold(text), n, 0)
+            for n, (p, i, text) in enumerate(zip(prompts, inputs, completions, strict=True))
+        ]
+        with contextlib.ExitStack() as opened:
+            worlds = [self._world(prompt, opened) for prompt in prompts]
+            both = zip(rollouts, worlds, strict=True)
+            shown = [Episode(r, *w) for r, w in both if w is not None and hasattr(w[0], "gold_turn")]
+            self._show_on(shown)
+        for episode in shown:
+            self._tell(episode)
+        ended = {id(e.rollout): e.ended() for e in shown}
+        return [ended.get(id(r), r) for r in rollouts]
+
+    def _show_on(self, episodes: Sequence[Episode]) -> None:
+        """Let the worlds of demonstrations answer, and say themselves what should be said to that."""
+        for number in range(1, self.max_turns + 1):
+            last = number == self.max_turns
+            episodes = [e for e, reply in zip(episodes, _replies(episodes, last), strict=True) if not e.hear(reply, self.policy)]
+            for episode in episodes:
+                text = None if last else episode.gold()
+                full = len(episode.inputs.ids) + len(self.policy.encode_completion(text or "")) > self.max_context
+                if text is None or full:
+                    episode.cut_off(0, Status.TRUNCATED_LENGTH if full else Status.TRUNCATED_TURNS)
+                else:
+                    episode.answer(self._gold(text), text, 0)
+            episodes = [e for e in episodes if not e.status.is_truncated]
+
+    def _gold(self, text: str) -> Sample:
+        ids = self.policy.encode_completion(text)
+        return Sample(token_ids=tuple(ids), logprobs=(math.nan,) * len(ids), finished=True)
+
+    def _rollout(self, prompt: Prompt, inputs: PromptInputs, sample: Sample, group: int, version: int) -> Rollout:
+        turn = turn_of(tuple(inputs.ids.tolist()), sample, self.policy.decode(sample.token_ids), version)
+        return Rollout(prompt=prompt, group=group, turns=(turn,), status=status_of(sample), inputs=inputs)

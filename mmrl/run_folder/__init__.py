@@ -1,0 +1,1 @@
+"""The folder that a run writes: its only writer, its only reader."""

@@ -1,0 +1,82 @@
+"""Episodes of evaluations that are kept for people to watch: the first successes and the first failures, as videos."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mmrl.api.types import Rollout
+from mmrl.run_folder import files, webp
+
+ROWS = "episodes.jsonl"
+"""The file of a folder of episodes that says what its videos show."""
+
+
+class Watched:
+    """Picks the first successes and the first failures of what it is shown, which depends on the prompts' order alone."""
+
+    def __init__(self, limit: int) -> None:
+        """limit: how many of each."""
+        self.limit = limit
+        self._rows: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
+
+    def see(self, rollouts: Sequence[Rollout], temperature: float) -> None:
+        """temperature: at which they were played."""
+        for rollout in rollouts:
+            kept = self._rows[bool(rollout.outcome.get("success"))]
+            if len(kept) < self.limit and (found := row(rollout, temperature)):
+                kept.append(found)
+
+    @property
+    def rows(self) -> tuple[dict[str, Any], ...]:
+        """What was picked, successes first."""
+        return (*self._rows[True], *self._rows[False])
+
+
+def row(rollout: Rollout, temperature: float) -> dict[str, Any] | None:
+    """What is kept of an episode, as plain data but for its video; None where it broke or nothing was seen in it."""
+    prompt, track = rollout.prompt, rollout.track
+    film = webp.of_track(track) if track else None
+    if track is None or film is None:
+        return None
+    return {
+        "task": prompt.task,
+        "prompt_id": prompt.id,
+        "seed": prompt.seed,
+        "variant": prompt.meta.get("variant"),
+        "temperature": temperature,
+        "instruction": track.instruction,
+        "status": rollout.status,
+        "outcome": dict(rollout.outcome),
+        "video": film,
+    }
+
+
+def write(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """`episodes.jsonl` and a WebP file for each row, named by task and outcome. The folder appears whole, an old one goes."""
+    aside = folder.with_name(f".{folder.name}.tmp")
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    counts: dict[tuple[str, str], int] = {}
+    lines = []
+    with files.writing(folder):
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        try:
+            for one in rows:
+                end = "success" if one["outcome"].get("success") else "failure"
+                key = (one["task"], end)
+                counts[key] = counts.get(key, 0) + 1
+                label = re.sub(r"[^0-9A-Za-z._-]+", "-", one["task"])[:80]
+                name = f"{tasks.index(one['task']) + 1:02d}-{label}-{end}-{counts[key]}.webp"
+                (aside / name).write_bytes(webp.webp(one["video"]))
+                lines.append(files.line({**one, "video": name}))
+            (aside / ROWS).write_bytes(b"".join(lines))
+            if folder.exists():
+                shutil.rmtree(folder)
+            os.rename(aside, folder)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)

@@ -1,0 +1,176 @@
+"""Read a run folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mmrl.api.errors import UserError, is_finite
+from mmrl.run_folder.files import contents
+
+_STEP = re.compile(r"step-(\d{6,12})(?:\.jsonl)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunData:
+    """What a run folder holds, as plain data."""
+
+    path: Path
+    config: dict[str, Any]
+    """The resolved run file."""
+    manifest: dict[str, Any]
+    """Versions, plugins, git, machine, seed."""
+    steps: list[dict[str, Any]]
+    """`{"step", "stage", "time", "metrics"}`, in order."""
+    evals: list[dict[str, Any]]
+    """`{"step", "stage", "time", "eval"}`, in order."""
+    errors: list[dict[str, Any]]
+    """`{"step", "where", "what"}`, in order."""
+    summary: dict[str, Any] | None
+    """`summary.json`; None while the run is going, or when it was killed."""
+    rollout_files: list[Path]
+    """`rollouts/step-*.jsonl`, in order; `read_rows` reads one."""
+    item_files: list[Path]
+    """`evaluations/step-*.jsonl`, in order; `read_items` reads one."""
+    episode_folders: list[Path]
+    """`episodes/step-*`, in order; `read_rows` reads the `episodes.jsonl` of one."""
+
+
+def read_run(path: str | os.PathLike[str]) -> RunData:
+    """A run folder's content, also of a run that is still going. Raises UserError when it is not a run folder or is damaged."""
+    path = Path(path)
+    _check_run(path)
+    rows = read_rows(path / "metrics.jsonl")
+    # a run that was killed between an evaluation and the next checkpoint evaluates again: the later row counts
+    evals = {(row["step"], *(row["eval"][key] for key in ("task", "split", "metric"))): row for row in rows if "eval" in row}
+    summary = path / "summary.json"
+    return RunData(
+        path=path,
+        config=_read_toml(path / "config.toml"),
+        manifest=_read_json(path / "manifest.json"),
+        steps=[row for row in rows if "metrics" in row],
+        evals=list(evals.values()),
+        errors=read_rows(path / "errors.jsonl"),
+        summary=_read_json(summary) if summary.exists() else None,
+        rollout_files=_by_step(path / "rollouts"),
+        item_files=_by_step(path / "evaluations"),
+        episode_folders=_by_step(path / "episodes"),
+    )
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a JSONL file; none when there is no file. A last line that was cut off by a kill is left out."""
+    try:
+        lines = contents(path).split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    while lines and not lines[-1].strip():
+        lines.pop()
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if number < len(lines):
+                raise UserError(f"{path} line {number} is not JSON: the file is damaged; remove that line") from error
+            break
+        if not is_row(row):
+            raise UserError(f"{path} line {number} is not a row of a run: the file is damaged; remove that line")
+        rows.append(row)
+    return rows
+
+
+def item_files(path: Path) -> dict[int, Path]:
+    """Step -> the file of `evaluations/` with what its prompts scored, the earliest first. Raises UserError when the folder is
+    not a run's."""
+    _check_run(path)
+    return {step_of(file): file for file in _by_step(path / "evaluations")}
+
+
+def read_items(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file of `evaluations/`: `{"step", "task", "split", "verifier", "id", "value", "values"}`."""
+    rows = read_rows(path)
+    for number, row in enumerate(rows, 1):
+        named = all(isinstance(row.get(key), str) for key in ("task", "split", "verifier", "id"))
+        if not named or not isinstance(row.get("value", ""), int | float | None) or not isinstance(row.get("values"), list):
+            raise UserError(f"{path} line {number} is not an item of an evaluation: the file is damaged; remove that line")
+        if any(v is not None and not (is_finite(v) and abs(v) <= 1e30) for v in (row.get("value"), *row["values"])):
+            raise UserError(f"{path} line {number}: {row['value']!r:.40} is no score to calculate with: remove that line")
+    return rows
+
+
+def is_row(row: Any) -> bool:
+    """A row has a step, and in the places where readers look further, what they look for."""
+    if not isinstance(row, dict) or not isinstance(row.get("step", ""), int | None):
+        return False
+    if not all(isinstance(row.get(key, {}), dict) for key in ("metrics", "eval", "score")):
+        return False
+    if not isinstance(row.get("messages", []), list):
+        return False
+    timed = "metrics" in row or "eval" in row
+    figure = row.get("eval", {})
+    whole = "eval" not in row or {"value", "low", "high", "n"} <= figure.keys()
+    named = "eval" not in row or all(isinstance(figure.get(key), str) for key in ("task", "split", "metric"))
+    return whole and named and (not timed or (isinstance(time := row.get("time"), int | float) and abs(time) < 1e15))
+
+
+def step_of(path: Path) -> int:
+    """The step in the name of a file of rollouts or items or of a checkpoint."""
+    match = _STEP.fullmatch(path.name)
+    if not match:
+        raise ValueError(f"{path.name} is not named step-000123")
+    return int(match[1])
+
+
+def step_entries(folder: Path) -> Iterator[tuple[int, os.DirEntry[str]]]:
+    """(step, entry) of what is named by a step in a folder, in no order; nothing where there is no folder."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        for entry in entries:
+            if match := _STEP.fullmatch(entry.name):
+                yield int(match[1]), entry
+
+
+def _by_step(folder: Path) -> list[Path]:
+    return [Path(entry.path) for _, entry in sorted(step_entries(folder), key=lambda one: one[0])]
+
+
+def _check_run(path: Path) -> None:
+    if not path.is_dir():
+        raise UserError(f"{path} is not a folder: give the folder of a run, such as runs/demo")
+    missing = [name for name in ("config.toml", "manifest.json") if not (path / name).is_file()]
+    if missing:
+        raise UserError(f"{path} is not a run folder: it has no {' and no '.join(missing)}")
+
+
+def is_run(path: Path) -> bool:
+    """Whether the folder is a run's, and may be looked into."""
+    try:
+        return all((path / name).is_file() for name in ("config.toml", "manifest.json")) and not path.is_symlink()
+    except PermissionError:
+        return False
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(contents(path))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+    if not isinstance(found, dict):
+        raise UserError(f"cannot read {path}: it holds no JSON object; the file is damaged")
+    return found
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(contents(path).decode())
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error

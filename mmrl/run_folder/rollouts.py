@@ -1,0 +1,158 @@
+"""What the run folder keeps of rollouts for people: rows of plain data, with pictures and videos still to be stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from mmrl.api.errors import calling
+from mmrl.api.interfaces import Task
+from mmrl.api.tasks import marks
+from mmrl.api.types import Message, Rollout, Score, user
+from mmrl.run_folder import webp
+
+VIEW_PIXELS = 512
+"""Longest side of the pictures that are kept for viewing; larger ones are scaled down."""
+DRAWN_PIXELS = 1600
+"""Longest side of those that a task draws for people, such as all screens of an episode."""
+
+
+def kept_of(rollouts: Sequence[Rollout], taught: Sequence[bool], limit: int) -> list[int]:
+    """Which rollouts are kept, at most `limit`: whole groups of each task in turn, those that taught something first (taught: whether
+    a rollout has an advantage that isn't zero). Of a first
+    group that is too large, its gold completions and the first others."""
+    groups: dict[int, list[int]] = {}
+    for n, rollout in enumerate(rollouts):
+        groups.setdefault(rollout.group, []).append(n)
+    by_task: dict[str, list[list[int]]] = {}
+    for group in sorted(groups.values(), key=lambda group: not any(taught[n] for n in group)):
+        by_task.setdefault(rollouts[group[0]].prompt.task, []).append(group)
+    kept: list[int] = []
+    for group in (group for turn in zip_longest(*by_task.values()) for group in turn if group):
+        if not kept and len(group) > limit:
+            return sorted(sorted(group, key=lambda n: not rollouts[n].demonstrated)[:limit])
+        if len(kept) + len(group) <= limit:
+            kept += group
+    return kept
+
+
+def drawn(tasks: Mapping[str, Task], rollout: Rollout) -> Any:
+    """The picture that a rollout's task draws of it, if it draws one. tasks: label -> task."""
+    task = tasks[rollout.prompt.task]
+    own = "shows" if type(task).shows_episode is Task.shows_episode else "shows_episode"
+    with calling(f"task {rollout.prompt.task!r}: {own}()"):
+        return task.shows_episode(rollout)
+
+
+def marked(tasks: Mapping[str, Task], rollout: Rollout) -> list[dict[str, Any]]:
+    """What its task draws over the pictures of a rollout's prompt, as plain data. tasks: label -> task."""
+    if rollout.track:  # what was seen is in no prompt
+        return []
+    with calling(f"task {rollout.prompt.task!r}: marks()"):
+        return marks.as_json(tasks[rollout.prompt.task].marks(rollout.prompt, rollout.completion))
+
+
+def rollout_row(
+    rollout: Rollout, score: Score, advantage: float, shows: Any = None, marks: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """What is kept of a rollout. shows: the picture that its completion draws. marks: what is drawn over those of its prompt."""
+    prompt = rollout.prompt
+    return {
+        "task": prompt.task,
+        "prompt_id": prompt.id,
+        "group": rollout.group,
+        "messages": _shown(rollout) if rollout.track else _conversation(rollout),
+        "answer": prompt.answer,
+        "completion": _told(rollout) if rollout.track else rollout.completion,
+        "source": "gold" if rollout.demonstrated else "hint" if rollout.off_policy else "policy",
+        "tokens": rollout.length,
+        "versions": [turn.version for turn in rollout.turns],
+        "status": rollout.status,
+        "score": score.as_json(),
+        "reward": None if score.value is None else score.value + rollout.world_reward,
+        "advantage": advantage,
+        **({} if shows is None else {"shows": shows}),
+        **({"marks": list(marks)} if marks else {}),
+    }
+
+
+def _shown(rollout: Rollout) -> list[Message]:
+    """An episode in a simulator: what was seen in it, and the instruction."""
+    track = rollout.track
+    assert track is not None
+    film = webp.of_track(track)
+    said = user(track.instruction)
+    return [said if film is None else {**said, "content": [{"type": "video", "video": film}, *said["content"]]}]
+
+
+def _told(rollout: Rollout) -> str:
+    """What came of an episode, in words."""
+    found = rollout.outcome
+    end = "succeeded" if found.get("success") else "failed"
+    return f"{end} after {found['steps']:.0f} steps, return {found['return']:.3g}"
+
+
+def _conversation(rollout: Rollout) -> list[Message]:
+    """All messages before the last thing that the policy said; after it, what nothing was said to any more."""
+    found, turns = [*rollout.prompt.messages], rollout.turns
+    said = max((k for k, turn in enumerate(turns) if turn.token_ids), default=0)
+    for k, turn in enumerate(turns):
+        found += turn.messages
+        if k < said:
+            found.append({"role": "assistant", "content": turn.text})
+    return found
+
+
+def placed(message: Message, keep: Callable[[Any, bool], str]) -> dict[str, Any]:
+    """A message with paths in the place of its pictures and videos. keep: stores one, a video or not, and gives its path."""
+
+    def part(of: Mapping[str, Any]) -> Mapping[str, Any]:
+        kind = of["type"]
+        return {"type": kind, "path": keep(of[kind], kind == "video")} if kind in ("image", "video") and kind in of else of
+
+    content = message["content"]
+    return {
+        "role": message["role"],
+        "content": [{"type": "text", "text": content}] if isinstance(content, str) else [part(of) for of in content],
+    }
+
+
+def as_seen(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with the frames of its clips, as this process has decoded them: for another that hasn't."""
+
+    def seen(part: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**part, "video": webp.of_clip(part["video"])} if part["type"] == "video" and "video" in part else part
+
+    messages = [m if isinstance(m["content"], str) else {**m, "content": [*map(seen, m["content"])]} for m in row["messages"]]
+    return {**row, "messages": messages}
+
+
+def view_png(image: Any, most: int = VIEW_PIXELS) -> tuple[str, bytes]:
+    """("media/<sha>.png", its bytes) of a PIL image, a uint8 [H, W, 3] array or a path; the name is a hash of the pixels. most:
+    pixels of its longer side."""
+    import io
+
+    from PIL import Image
+
+    from mmrl.api.media.images import load_image
+
+    image = Image.fromarray(image) if hasattr(image, "__array_interface__") and hasattr(image, "ndim") else load_image(image)
+    if max(image.size) > most:
+        image = image.copy()
+        image.thumbnail((most, most))
+    name = _name(f"{image.size}".encode(), image.tobytes())
+    image.save(buffer := io.BytesIO(), "PNG")
+    return f"media/{name}.png", buffer.getvalue()
+
+
+def view_webp(film: webp.Video) -> tuple[str, bytes]:
+    """("media/<sha>.webp", its bytes); the name is a hash of the pictures and of their times."""
+    shape = f"{film.frames_THWC.shape} {film.times_ms}".encode()
+    return f"media/{_name(shape, film.frames_THWC.tobytes())}.webp", webp.webp(film)
+
+
+def _name(*parts: bytes) -> str:
+    import hashlib
+
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:16]

@@ -1,0 +1,202 @@
+"""What is in a run folder, whoever wrote it, as pages may rely on it: what is known has its type, or is left out, or is text.
+
+`docs/run-folder.md` says the types. Of a field that no page knows nothing is asked but that JSON can hold it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mmrl.run_folder.reader import RunData, is_row, read_rows
+
+WHOLE = 1 << 53
+"""Whole numbers are smaller than this: all readers have the same."""
+_ODD = (b"\\ud", b"\\uD", b"NaN", b"Infinity")
+"""What a line has in it that may hold half a character or no number, somewhere."""
+_TEXTS = (
+    "stage",
+    "where",
+    "what",
+    "task",
+    "split",
+    "verifier",
+    "id",
+    "prompt_id",
+    "completion",
+    "source",
+    "status",
+    "instruction",
+)
+_NUMBERS = ("time", "reward", "advantage", "value")
+_COUNTS = ("step", "group", "tokens")
+
+
+def parsed(line: bytes) -> dict[str, Any] | None:
+    """A line of a JSONL file as a row; None for one that is torn or is none."""
+    try:
+        found = json.loads(line)
+        return row(plain(found) if any(mark in line for mark in _ODD) else found)
+    except (ValueError, RecursionError):
+        return None
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    """Those of a JSONL file. Raises UserError as `read_rows` does."""
+    return [found for one in read_rows(path) if (found := row(plain(one))) is not None]
+
+
+def row(found: Any) -> dict[str, Any] | None:
+    """A row of any file of a run folder; None for what can't be one."""
+    if not is_row(found):
+        return None
+    timed = "metrics" in found or "eval" in found
+    if not _is_count(found.get("step")) and (timed or found.get("step") is not None):
+        return None
+    for key in _TEXTS:
+        if key in found and not isinstance(found[key], str):
+            found[key] = _text(found[key])
+    for key in _NUMBERS:
+        if key in found and not _is_number(found[key]):
+            found[key] = 0.0 if key == "time" else None
+    for key in _COUNTS:
+        if key in found and not _is_count(found[key]):
+            found[key] = None
+    if timed:
+        found.setdefault("stage", "")
+    if "metrics" in found and not all(map(_is_number, found["metrics"].values())):
+        found["metrics"] = {key: value if _is_number(value) else None for key, value in found["metrics"].items()}
+    if "eval" in found:
+        found["eval"] = figure(found["eval"])
+    if "score" in found:
+        found["score"] = _score(found["score"])
+    if "messages" in found:
+        found["messages"] = [_message(one) for one in found["messages"] if isinstance(one, dict)]
+    return found
+
+
+def figure(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The figure of an evaluation."""
+    one = dict(found)
+    for key in ("task", "split", "metric"):
+        one[key] = _text(one.get(key, ""))
+    for key in ("value", "low", "high"):
+        one[key] = one.get(key) if _is_number(one.get(key)) else None
+    one["n"] = one.get("n") if _is_count(one.get("n")) else None
+    one["extra"] = {key: value for key, value in _table(one.get("extra")).items() if _is_number(value)}
+    return one
+
+
+def _score(found: Mapping[str, Any]) -> dict[str, Any]:
+    value, parts = found.get("value"), _table(found.get("parts"))
+    return {
+        **found,
+        "value": value if _is_number(value) else None,
+        "parts": {key: part if _is_number(part) else None for key, part in parts.items()},
+        "status": _text(found.get("status") or ""),
+        "detail": _text(found.get("detail") or ""),
+    }
+
+
+def _message(found: Mapping[str, Any]) -> dict[str, Any]:
+    content = found.get("content")
+    if not isinstance(content, str):
+        content = [_part(part) for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    return {**found, "role": _text(found.get("role") or ""), "content": content}
+
+
+def _part(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {**found, **{key: _text(found[key]) for key in ("type", "path", "text") if key in found}}
+
+
+# -- whole files ----------------------------------------------------------------------------------------------------------
+
+
+def run(data: RunData) -> RunData:
+    """A run as `read_run` gives it."""
+    steps, evals, errors = ([ok for one in some if (ok := row(plain(one)))] for some in (data.steps, data.evals, data.errors))
+    closed = None if data.summary is None else summary(data.summary)
+    return replace(
+        data,
+        steps=steps,
+        evals=evals,
+        errors=errors,
+        config=config(data.config),
+        manifest=manifest(data.manifest),
+        summary=closed,
+    )
+
+
+def config(found: Mapping[str, Any]) -> dict[str, Any]:
+    """A resolved run file."""
+    found = plain(found)
+    stages = [
+        {**stage, "steps": stage["steps"] if _is_count(stage.get("steps")) else None} for stage in _tables(found.get("stages"))
+    ]
+    for stage in stages:
+        stage |= {key: _text(stage[key]) for key in ("kind", "algorithm") if stage.get(key) is not None}
+    return {**found, "stages": stages, "tasks": _tables(found.get("tasks")), "evaluate": _table(found.get("evaluate"))}
+
+
+def manifest(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run was made with."""
+    found = plain(found)
+    machine = _table(found.get("machine"))
+    memory, gpus = machine.get("memory_mb"), machine.get("gpus")
+    machine |= {"memory_mb": memory if _is_number(memory) else None, "gpus": gpus if isinstance(gpus, list) else []}
+    git = _table(found.get("git"))
+    git["commit"] = _text(git.get("commit") or "")
+    own = {"machine": machine, "git": git, "packages": _table(found.get("packages")), "plugins": _tables(found.get("plugins"))}
+    return {**found, **own, **{key: _text(found.get(key) or "") for key in ("mmrl", "started")}}
+
+
+def summary(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures that close a run."""
+    found = plain(found)
+    figures = {
+        when: {task: figure(one) for task, one in _table(found.get(when)).items() if isinstance(one, dict)}
+        for when in ("before", "best", "last")
+    }
+    seconds = {key: value for key, value in _table(found.get("seconds")).items() if _is_number(value)}
+    return {**found, **figures, "seconds": seconds}
+
+
+def plain(value: Any) -> Any:
+    """What JSON, SQLite and UTF-8 can hold: numbers beyond all bounds become None, halves of a character their code."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int):
+        return value if abs(value) < WHOLE else float(value) if abs(value) < 10**300 else None
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {plain(str(key)): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return str(value)  # a date of a run file
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e300)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < WHOLE
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, dict) else {}
+
+
+def _tables(value: Any) -> Sequence[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

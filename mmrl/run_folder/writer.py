@@ -1,0 +1,264 @@
+"""The run folder: the only code that writes one, and the code that reads it back. `docs/run-folder.md` describes every file.
+
+Files are either appended to by whole lines or written aside and renamed, so that a kill at any moment leaves at worst one
+torn last line, which readers leave out and `rewind` removes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import time
+import tomllib
+from collections.abc import Container, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mmrl.api.errors import UserError
+from mmrl.run_folder import episodes, files
+from mmrl.run_folder.files import plain
+from mmrl.run_folder.reader import _by_step, _check_run, _read_toml, read_rows, step_of
+from mmrl.run_folder.rollouts import DRAWN_PIXELS, VIEW_PIXELS, placed, view_png, view_webp
+from mmrl.run_folder.webp import of_clip
+
+ENDED = "the end of the run"
+"""Where a fault that ended a run says in `errors.jsonl` that it is from."""
+MAY_CHANGE = ("runs", "judge", "train", "compute", "checkpoint", "record", "limits")
+"""Sections of the run file that a resumed run may have otherwise: they don't change what is learned."""
+FIXED = ("compute.sampler", "compute.staleness")
+"""Keys of them that do: samplers draw otherwise, and what is stale is other prompts' answers."""
+
+
+class RunFolder:
+    """A run's folder, open for writing. Make one with `create` or `open`."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._zero = time.monotonic()
+        self._asked: dict[tuple[str, ...], list[dict[str, Any]]] = {}  # held-out prompts are the same in every evaluation
+
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], config: Mapping[str, Any], seed: int) -> RunFolder:
+        """A new run folder with `config.toml` and `manifest.json`. It appears whole or not at all.
+
+        Raises UserError when the folder holds anything already or can't be written.
+        """
+        from mmrl.run_folder.manifest import manifest
+
+        path = Path(path)
+        refuse_used(path)
+        aside = path.parent / f".{path.name}.{os.getpid()}"
+        try:
+            (aside / "rollouts" / "media").mkdir(parents=True)
+            (aside / "checkpoints").mkdir()
+            (aside / "config.toml").write_bytes(_toml(config).encode())
+            (aside / "manifest.json").write_bytes(files.pretty(manifest(seed)))
+            os.rename(aside, path)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):  # another process was quicker
+                refuse_used(path)
+            raise UserError(f"cannot make the run folder {path}: {error.strerror}; choose another place or mend that") from error
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], config: Mapping[str, Any] | None = None) -> RunFolder:
+        """An existing run folder, its clock going on from the last row. With `config`, one that would change its results is
+        refused; one that only computes, checks or records them otherwise is taken over."""
+        run = cls(path)
+        _check_run(run.path)
+        changed = {} if config is None else run.changes(config)
+        if told := ", ".join(
+            f"{key} = {old!r:.60}, now {new!r:.60}" for key, (old, new) in changed.items() if not _may_change(key)
+        ):
+            raise UserError(f"{run.path} was made with other settings: {told}; set them back or choose another name")
+        if config is not None and changed:
+            files.replace(run.path / "config.toml", _toml(config).encode())
+        run._continue_clock()
+        return run
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The resolved run file."""
+        return _read_toml(self.path / "config.toml")
+
+    def changes(self, config: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+        """Dotted key -> (this run's value, `config`'s), where they differ; None stands for a key that is not there."""
+        return files.differences(self.config, tomllib.loads(_toml(config)))
+
+    # -- rows -----------------------------------------------------------------------------------------------------------
+
+    def metrics(self, step: int, stage: str, values: Mapping[str, Any]) -> None:
+        """One training step's flat metrics. `step` counts over the whole run, stages included, from 1."""
+        self._append("metrics.jsonl", {"step": step, "stage": stage, "time": self._seconds(), "metrics": values})
+
+    def evaluation(self, step: int, stage: str, figure: Mapping[str, Any]) -> None:
+        """One task's `mmrl.evaluation.figures.Evaluation` as plain data. Before any training, `step` is 0."""
+        self._append("metrics.jsonl", {"step": step, "stage": stage, "time": self._seconds(), "eval": figure})
+
+    def error(self, step: int | None, where: str, what: str) -> None:
+        """Something that went wrong and did not end the run, such as a failed verifier."""
+        self._append("errors.jsonl", {"step": step, "where": where, "what": what})
+
+    def rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
+        """All rollouts of a step that are kept, in one call. Images in `messages` (PIL images, arrays or paths) are stored once
+        each, as PNG of at most `mmrl.run_folder.rollouts.VIEW_PIXELS` a side (of what is drawn `DRAWN_PIXELS`), videos as WebP, and replaced by
+        their path below `rollouts/`."""
+        stored: dict[int, str] = {}  # a group shares its image objects: encode each once; `rows` keeps their ids alive
+        lines = []
+        for row in (rows := list(rows)):
+            messages = [placed(m, lambda image, video: self._picture(image, stored, video)) for m in row["messages"]]
+            shows = {"shows": self._picture(row["shows"], stored, most=DRAWN_PIXELS)} if row.get("shows") is not None else {}
+            lines.append(files.line({"step": step, **row, "messages": messages} | shows))
+        files.replace(self.path / "rollouts" / f"step-{step:06d}.jsonl", b"".join(lines))
+
+    def items(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
+        """What each held-out prompt of an evaluation scored, all tasks in one call; see `mmrl.evaluation.figures.Evaluation.rows`. Their
+        pictures are stored as those of rollouts are, with them."""
+        path = self.path / "evaluations" / f"step-{step:06d}.jsonl"
+        with files.writing(path):
+            path.parent.mkdir(exist_ok=True)  # a run that evaluates nothing has none
+        files.replace(path, b"".join(files.line({"step": step, **row, **self._messages(row)}) for row in rows))
+
+    def _messages(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """What a held-out prompt asks, if the row has it, its pictures stored."""
+        if "messages" not in row:
+            return {}
+        key = (row["task"], row["split"], row["id"])
+        if key not in self._asked:
+            self._asked[key] = [placed(m, lambda image, video: self._picture(image, {}, video)) for m in row["messages"]]
+        return {"messages": self._asked[key]}
+
+    def episodes(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Episodes of an evaluation with their videos, all tasks in one call; see `mmrl.run_folder.episodes`."""
+        if rows:  # words make none
+            episodes.write(self.path / "episodes" / f"step-{step:06d}", [{"step": step, **row} for row in rows])
+
+    def keep_episodes(self, steps: Container[int | None]) -> None:
+        """Forget the episodes of all evaluations but the first and those of these steps."""
+        for path in _by_step(self.path / "episodes")[1:]:
+            if step_of(path) not in steps:
+                with files.writing(path):
+                    shutil.rmtree(path)
+
+    def summary(self, values: Mapping[str, Any]) -> None:
+        """`summary.json`, which closes the run."""
+        files.replace(self.path / "summary.json", files.pretty(values))
+
+    def report(self, page: str) -> Path:
+        """`report.html`, made by `mmrl.ui.report.report`."""
+        path = self.path / "report.html"
+        files.replace(path, page.encode())
+        return path
+
+    # -- checkpoints and resume -----------------------------------------------------------------------------------------
+
+    def checkpoint_dir(self, step: int) -> Path:
+        """Where the checkpoint after `step` belongs; `mmrl.train.checkpoint` writes it aside and renames it there."""
+        return self.path / "checkpoints" / f"step-{step:06d}"
+
+    def checkpoints(self) -> list[Path]:
+        """Finished checkpoints, the earliest first."""
+        return [path for path in _by_step(self.path / "checkpoints") if path.is_dir()]
+
+    def rewind(self, step: int) -> None:
+        """Forget everything after `step`, to go on from its checkpoint: rows, rollouts, evaluations, their episodes, the summary,
+        a torn last line."""
+        for name in ("metrics.jsonl", "errors.jsonl"):
+            path = self.path / name
+            if path.exists():
+                kept = [row for row in read_rows(path) if row["step"] is None or row["step"] <= step]
+                files.replace(path, b"".join(map(files.line, kept)))
+        for path in (*_by_step(self.path / "rollouts"), *_by_step(self.path / "evaluations")):
+            if step_of(path) > step:
+                path.unlink()
+        for path in _by_step(self.path / "episodes"):
+            if step_of(path) > step:
+                shutil.rmtree(path)
+        (self.path / "summary.json").unlink(missing_ok=True)
+        self._continue_clock()
+
+    # -- writing --------------------------------------------------------------------------------------------------------
+
+    def _seconds(self) -> float:
+        return round(time.monotonic() - self._zero, 3)
+
+    def _continue_clock(self) -> None:
+        rows = read_rows(self.path / "metrics.jsonl")
+        seconds = rows[-1].get("time") if rows else 0.0
+        self._zero = time.monotonic() - (seconds if isinstance(seconds, int | float) else 0.0)
+
+    def _append(self, name: str, row: Mapping[str, Any]) -> None:
+        files.append(self.path / name, files.line(row))
+
+    def _picture(self, image: Any, stored: dict[int, str], video: bool = False, most: int = VIEW_PIXELS) -> str:
+        """Store a picture or a video once; its path below `rollouts/`."""
+        if id(image) not in stored:
+            name, data = view_webp(of_clip(image)) if video else view_png(image, most)
+            path = self.path / "rollouts" / name
+            if not path.exists():
+                files.replace(path, data)
+            stored[id(image)] = name
+        return stored[id(image)]
+
+
+# -- reading ------------------------------------------------------------------------------------------------------------
+
+
+def refuse_used(path: Path, asked: str = "") -> None:
+    """UserError unless `path` is free: absent, or an empty folder. asked: the switch that would have used a run there."""
+    try:
+        held = sorted(entry.name for entry in path.iterdir())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UserError(f"cannot use {path} as a run folder: {error.strerror}; choose another name") from error
+    if asked and ("config.toml" in held or "metrics.jsonl" in held):
+        why = "it is a link" if path.is_symlink() else "config.toml or manifest.json is missing"
+        raise UserError(f"{path} is not a run folder that {asked} could use, {why}: remove it, or choose another name")
+    if "config.toml" in held or "metrics.jsonl" in held:
+        raise UserError(f"{path} already holds a run: choose another name, --resume it, or remove it with --overwrite")
+    if held:
+        more = ", ..." if len(held) > 3 else ""
+        raise UserError(f"{path} is not empty (it holds {', '.join(held[:3])}{more}): choose another name for the run")
+
+
+# -- plain data ---------------------------------------------------------------------------------------------------------
+
+
+def _toml(config: Mapping[str, Any]) -> str:
+    import tomli_w
+
+    return tomli_w.dumps(plain(config, toml=True))
+
+
+def _may_change(key: str) -> bool:
+    """Whether a resumed run may have this key of the run file otherwise."""
+    return key.partition(".")[0] in MAY_CHANGE and key not in FIXED
+
+
+class Unwritten(RunFolder):
+    """Everything can be read; what is written goes nowhere, since the first rank writes the same."""
+
+    def _append(self, name: str, row: Mapping[str, Any]) -> None: ...
+
+    def rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None: ...
+
+    def items(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None: ...
+
+    def episodes(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None: ...
+
+    def keep_episodes(self, steps: Container[int | None]) -> None: ...
+
+    def summary(self, values: Mapping[str, Any]) -> None: ...
+
+    def report(self, page: str) -> Path:
+        return self.path / "report.html"
+
+    def rewind(self, step: int) -> None:
+        self._continue_clock()

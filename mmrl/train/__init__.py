@@ -1,0 +1,1 @@
+"""Training: a run is a list of stages, a stage is a list of steps."""

@@ -1,0 +1,289 @@
+"""Watches the figures of a run, and says when they can no longer be trusted. `docs/diagnostics.md` explains each alarm."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+import statistics
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeGuard
+
+from mmrl.api.errors import UserError
+from mmrl.config.sections import GenerateConfig, JudgeConfig, LimitsConfig
+
+FIRST = 5
+"""Steps at the beginning of a stage whose mean is what later ones are compared with."""
+RECENT = 5
+"""Steps whose mean is compared, so that one odd step raises no alarm."""
+LONG = 10
+"""Steps whose mean is compared where more noise or patience is due: groups without spread, parts of the reward."""
+ROUNDING = 1e-9
+
+
+class Figure(Protocol):
+    """What is read of a `mmrl.evaluation.figures.Evaluation`."""
+
+    @property
+    def task(self) -> str: ...
+    @property
+    def value(self) -> float: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+    @property
+    def extra(self) -> Mapping[str, float]: ...
+
+
+@dataclass(slots=True)
+class Best:
+    """A task's best held-out figure in this stage, or the one that the stage began with."""
+
+    value: float
+    low: float
+    """Of its interval."""
+    step: int
+    parts: dict[str, float] = field(default_factory=dict)
+    """Reward part -> its mean then; empty when the stage had no step yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What to tell, and whether it ends the run."""
+
+    text: str
+    stop: bool = False
+
+
+class Watch:
+    """Compares each step and each evaluation with `[limits]`.
+
+    Both methods return sentences for a person, each alarm once per stage (and per task, where it is about one), and raise
+    UserError when a `stop` is passed. What they say depends on nothing but what they were given since the stage began, and on the
+    evaluation before it.
+    """
+
+    def __init__(
+        self, limits: LimitsConfig, judge: JudgeConfig = JudgeConfig(), generate: GenerateConfig = GenerateConfig()
+    ) -> None:
+        self.limits, self.judge, self.generate = limits, judge, generate
+        self.stage: int | None = None
+        self.told: set[tuple[str, str]] = set()
+        """(alarm, task) of those that this stage was warned of."""
+        self.first: dict[str, list[float]] = {}
+        """Metric -> its first values in this stage, at most FIRST."""
+        self.recent: dict[str, deque[float]] = {}
+        """Metric -> its newest values in this stage, at most LONG."""
+        self.best: dict[str, Best] = {}
+        self.last: dict[str, Best] = {}
+        """Task -> its newest figure."""
+
+    def step(self, stage_number: int, step: int, metrics: Mapping[str, float]) -> list[str]:
+        """After a step: what is wrong with its metrics, see `docs/run-folder.md` for their names."""
+        return _tell(step, self._after_step(stage_number, metrics))
+
+    def evaluated(self, step: int, figures: Iterable[Figure]) -> list[str]:
+        """After an evaluation, and after that step's own metrics: what is wrong with the figures of all tasks."""
+        found = [self._after_evaluation(step, f.task, (f.low, f.value, f.high), f.extra) for f in figures]
+        return _tell(step, [each for one in found for each in one])
+
+    def replay(self, rows: Iterable[Mapping[str, Any]], steps: Sequence[int]) -> None:
+        """Take in what a resumed run told before: the rows of `metrics.jsonl` up to where it goes on. Never raises an alarm.
+
+        steps: of each stage, in order; rows don't say which stage they are from.
+        """
+        ends = list(itertools.accumulate(steps))
+        for row in rows:
+            if "eval" in row:
+                figure = row["eval"]
+                known = (figure.get("low"), figure["value"], figure.get("high"))
+                self._after_evaluation(row["step"], figure["task"], known, figure.get("extra", {}))
+            else:
+                self._after_step(bisect.bisect_left(ends, row["step"]), row["metrics"])
+
+    # -- steps ----------------------------------------------------------------------------------------------------------
+
+    def _after_step(self, stage: int, metrics: Mapping[str, Any]) -> list[Finding]:
+        if stage != self.stage:
+            self.stage, self.told, self.first, self.recent = stage, set(), {}, {}
+            self.best = {task: Best(last.value, last.low, last.step) for task, last in self.last.items()}
+        for key, value in metrics.items():
+            if _is_number(value):
+                self.recent.setdefault(key, deque(maxlen=LONG)).append(value)
+                if len(first := self.first.setdefault(key, [])) < FIRST:
+                    first.append(value)
+        return [
+            *self._gap(),
+            *self._failures(),
+            *self._collapse(),
+            *self._length(),
+            *self._entropy(),
+            *self._clipping(),
+            *self._idle(metrics),
+        ]
+
+    def _gap(self) -> list[Finding]:
+        """The learner itself stops the run, before it trains on such a step; here a person is told earlier."""
+        warn = self.limits.logprob_gap.warn
+        if warn is None or (gap := self._now("logprob_gap", at_least=1)) is None or not _reaches(gap, warn):
+            return []
+        what = f"sampler and learner disagree by {gap:.3g} nats a token"
+        cure = 'check policy.dtype, policy.attention and the model family, or correct for it with importance = "truncate"'
+        if old := self._now("staleness/mean", at_least=1):
+            what = f"{what}, whose weights are {old:.2g} versions apart"
+            cure = "lower learning_rate or compute.staleness, unless the first step of the stage shows a gap too"
+        return self._once("logprob_gap", f"{what}: {cure} (limits.logprob_gap.warn = {warn:g})")
+
+    def _failures(self) -> list[Finding]:
+        """From half of what stops the run."""
+        limit, share = self.judge.failure_limit, self._now("judge/failed_share", at_least=1)
+        if not share or not _reaches(share, limit / 2):
+            return []
+        what = f"{share:.0%} of the scores failed, and more than judge.failure_limit = {limit:g} of a step's stop the run"
+        return self._once("failures", f"{what}: see errors.jsonl, then mend the verifier or raise judge.deadline_s")
+
+    def _collapse(self) -> list[Finding]:
+        if (share := self._now("answers/top_share")) is None:
+            return []
+        what = f"{share:.0%} of the prompts get the same text although their answers differ"
+        cure = "does one answer earn most whatever the picture? Lower learning_rate, add kl or entropy, or balance the prompts"
+        return self._check("answer_collapse", share, what, cure)
+
+    def _length(self) -> list[Finding]:
+        if (change := self._change("length/mean")) is None or not change[0]:
+            return []
+        first, now = change
+        what = (
+            f"completions are {now / first:.3g} times as long as in the stage's first steps ({now:.0f} tokens, then {first:.0f})"
+        )
+        cure = "read them in the report: if they are padded, set overlong_buffer, add kl or lower learning_rate"
+        return self._check("length_growth", now / first, what, cure)
+
+    def _entropy(self) -> list[Finding]:
+        if (change := self._change("entropy")) is None or change[0] <= 0:
+            return []
+        first, now = change
+        what = f"{1 - now / first:.0%} of the first steps' entropy is gone ({now:.3g} nats a token, then {first:.3g})"
+        cure = (
+            "the policy hardly tries anything new: set entropy, raise clip_high or temperature, lower learning_rate, or stop here"
+        )
+        return self._check("entropy_fall", 1 - now / first, what, cure)
+
+    def _clipping(self) -> list[Finding]:
+        if (share := self._now("clip_share")) is None:
+            return []
+        what = f"the loss's bounds cut off the gradient of {share:.0%} of the tokens"
+        return self._check(
+            "clip_share", share, what, "lower learning_rate, epochs or minibatches, or widen the bounds in settings"
+        )
+
+    def _idle(self, metrics: Mapping[str, Any]) -> list[Finding]:
+        if (share := self._now("zero_spread_share", LONG, LONG)) is None:
+            return []
+        what = f"{LONG} steps in a row taught nothing" if share == 1 else f"{share:.0%} of {LONG} steps' groups taught nothing"
+        what += ": every completion of a prompt scored the same"
+        if _is_number(reward := metrics.get("reward/mean")):
+            what += f" (reward {reward:.3g} on average)"
+        if _is_number(cut := metrics.get("length/truncated_share")) and cut > 0.5:
+            what += f", and {cut:.0%} were cut off at generate.max_tokens = {self.generate.max_tokens}"
+        cure = "look at the rollouts in the report; a warm start (an sft stage), an easier task or other verifiers may help"
+        return self._check("zero_spread", share, what, cure)
+
+    # -- evaluations ----------------------------------------------------------------------------------------------------
+
+    def _after_evaluation(self, step: int, task: str, figure: Sequence[Any], extra: Mapping[str, Any]) -> list[Finding]:
+        """figure: the lower bound of its interval, its value, the upper bound; a bound that isn't known is the value."""
+        value = figure[1]
+        if not _is_number(value):
+            return []
+        low, high = (bound if _is_number(bound) else value for bound in (figure[0], figure[2]))
+        found = [*self._blind(task, value, extra.get("blank")), *self._hacking(task, value, high)]
+        self.last[task] = Best(value, low, step, {key: _mean(values) for key, values in self._parts(task).items()})
+        if task not in self.best or value > self.best[task].value:
+            self.best[task] = self.last[task]
+        return found
+
+    def _blind(self, task: str, value: float, blank: Any) -> list[Finding]:
+        if value <= 0 or not _is_number(blank):
+            return []
+        what = f"{task}: with blank pictures the figure is {blank:.3g}, {blank / value:.0%} of the {value:.3g} with them"
+        cure = "the answers are not read off the pictures: look for a shortcut in the texts, or for answers that occur too often"
+        return self._check("blind", blank / value, what, cure, task)
+
+    def _hacking(self, task: str, value: float, high: float) -> list[Finding]:
+        """A part that pays more than at the best figure, while that fell, pays for something else than the task. A figure within
+        the best one's interval, or whose own still holds the best one, fell by no more than chance."""
+        best = self.best.get(task)
+        if best is None or value >= best.low or high >= best.value:
+            return []
+        rises = []
+        for key, values in self._parts(task).items():
+            then, now = best.parts.get(key, _mean(self.first[key])), _mean(values)
+            if now - then > ROUNDING:
+                rises.append((now - then, f"{key.partition('reward/')[2]} rose from {then:.3g} to {now:.3g}"))
+        if not rises:
+            return []
+        what = f"{task}: the held-out figure fell from {best.value:.3g} (step {best.step}) to {value:.3g} while " + " and ".join(
+            text for _, text in sorted(rises, reverse=True)[:2]
+        )
+        cure = "read the rollouts that earn most: that part may be gamed; lower its weight, add kl, or keep the best step"
+        return self._check("reward_hacking", best.value - value, what, cure, task)
+
+    def _parts(self, task: str) -> dict[str, deque[float]]:
+        """The newest values of each part of the task's reward; of the whole reward's where it has none of its own."""
+        for prefix in (f"task/{task}/reward/", "reward/"):
+            names = [key for key in self.recent if key.startswith(prefix) and key not in ("reward/mean", "reward/std")]
+            if names:
+                return {key: self.recent[key] for key in names}
+        return {}
+
+    # -- their parts ----------------------------------------------------------------------------------------------------
+
+    def _now(self, key: str, n: int = RECENT, at_least: int = RECENT) -> float | None:
+        """The mean of a metric's last n values; None while there are fewer than `at_least`."""
+        values = list(self.recent.get(key, ()))[-n:]
+        return _mean(values) if len(values) >= at_least else None
+
+    def _change(self, key: str) -> tuple[float, float] | None:
+        """(the first steps' mean, the last steps'); None while they are the same steps."""
+        if len(self.recent.get(key, ())) <= FIRST:
+            return None
+        return _mean(self.first[key]), _mean(list(self.recent[key])[-RECENT:])
+
+    def _check(self, alarm: str, value: float, what: str, cure: str, task: str = "") -> list[Finding]:
+        """One alarm's thresholds."""
+        limit = getattr(self.limits, alarm)
+        if limit.stop is not None and _reaches(value, limit.stop):
+            return [Finding(f"{what}: {cure}; or raise limits.{alarm}.stop = {limit.stop:g}, and go on with --resume", stop=True)]
+        if limit.warn is not None and _reaches(value, limit.warn):
+            return self._once(alarm, f"{what}: {cure} (limits.{alarm}.warn = {limit.warn:g})", task)
+        return []
+
+    def _once(self, alarm: str, text: str, task: str = "") -> list[Finding]:
+        if (alarm, task) in self.told:
+            return []
+        self.told.add((alarm, task))
+        return [Finding(text)]
+
+
+def _tell(step: int, found: Sequence[Finding]) -> list[str]:
+    for each in found:
+        if each.stop:
+            raise UserError(f"step {step}: {each.text}")
+    return [each.text for each in found]
+
+
+def _reaches(value: float, limit: float) -> bool:
+    return value >= limit - ROUNDING
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    """Rows of a run folder hold None for what was not finite."""
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _mean(values: Iterable[float]) -> float:
+    return statistics.fmean(values)

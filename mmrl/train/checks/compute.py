@@ -1,0 +1,116 @@
+"""What of `[compute]` is refused before anything is loaded."""
+
+from __future__ import annotations
+
+from mmrl.algorithms.presets import load_algorithm
+from mmrl.api.errors import UserError
+from mmrl.compute.ray import imported
+from mmrl.config.sections import RlStage, RunConfig
+
+
+def check_compute(config: RunConfig, acts: bool) -> None:
+    """UserError for what can't run as `[compute]` says, and for keys that would mean nothing. acts: the policy does."""
+    check_unused(config)
+    check_sampler(config, acts)
+    check_placement(config, acts)
+    check_learners(config, acts)
+    check_staleness(config, acts)
+
+
+def check_unused(config: RunConfig) -> None:
+    """Refuse numbers of what isn't there."""
+    compute = config.compute
+    if compute.engines > 1 and compute.placement == "colocated":
+        raise UserError(
+            f'compute.engines = {compute.engines} with compute.placement = "colocated": there are none then; use "separate" or '
+            '"hybrid"'
+        )
+    if compute.tensor_parallel > 1 and compute.sampler != "vllm":
+        raise UserError(
+            f"compute.tensor_parallel = {compute.tensor_parallel} is vLLM's, and "
+            f"compute.sampler = {compute.sampler!r}: use 'vllm'"
+        )
+
+
+def check_sampler(config: RunConfig, acts: bool) -> None:
+    """Refuse what vLLM can't do here."""
+    if config.compute.sampler != "vllm":
+        return
+    generate = config.generate
+    for wrong, why in (
+        (acts, f"samples words, and policy.kind = {config.policy.kind!r} acts"),
+        (generate.top_p != 1 or generate.top_k, "gives log-probabilities of what generate.top_p and top_k leave, not of all"),
+        (config.evaluate.steer, "can't be steered (evaluate.steer)"),
+    ):
+        if wrong:
+            raise UserError(f'compute.sampler = "vllm" {why}: use "local"')
+    from mmrl.rollout.generate.vllm_engine import check_installed
+
+    check_installed()
+
+
+def check_placement(config: RunConfig, acts: bool) -> None:
+    """Refuse what engines, judges and simulators in processes of their own can't do."""
+    compute = config.compute
+    if compute.simulators == "actors":
+        where = 'compute.simulators = "actors"'
+        if not acts:
+            raise UserError(f'{where}, and policy.kind = {config.policy.kind!r} doesn\'t act: use "local"')
+        if config.simulate.device.startswith("cuda"):
+            raise UserError(f'{where} simulates on CPUs, and simulate.device = "{config.simulate.device}": drop one of both')
+        imported(where)
+    if compute.judges:
+        imported(f"compute.judges = {compute.judges}")
+    if compute.placement == "colocated":
+        return
+    where = f'compute.placement = "{compute.placement}"'
+    if acts:
+        raise UserError(f'{where} is of samplers of words, and policy.kind = {config.policy.kind!r} acts: use "colocated"')
+    if config.evaluate.steer:
+        raise UserError(f'{where} can\'t be steered (evaluate.steer): use "colocated"')
+    if compute.engines < compute.learners:
+        raise UserError(
+            f"compute.engines = {compute.engines} for compute.learners = {compute.learners}: each learner needs one at least"
+        )
+    imported(where)
+
+
+def check_learners(config: RunConfig, acts: bool) -> None:
+    """Refuse what several learners can't do together."""
+    compute = config.compute
+    if compute.learners == 1:
+        return
+    several = f"compute.learners = {compute.learners}"
+    if config.evaluate.steer:
+        raise UserError(f"evaluate.steer sums up what it saw in one process, and {several}: leave it out, or take one learner")
+    spread = compute.weights == "sharded" and not acts  # those of policies that act are small, and whole on each
+    for number, stage in enumerate(config.stages):
+        if stage.optimizer == "adafactor" and spread:
+            raise UserError(
+                f'stages.{number}.optimizer = "adafactor" can\'t step weights that are spread over {several}: take another, or '
+                'compute.weights = "replicated"'
+            )
+
+
+def check_staleness(config: RunConfig, acts: bool) -> None:
+    """UserError for what can't be sampled while the learner learns."""
+    k = config.compute.staleness
+    if k and acts:
+        raise UserError(f"compute.staleness = {k} is for policies that write, and {config.policy.kind!r} acts: leave it out")
+    for number, stage in enumerate(config.stages):
+        if not k or not isinstance(stage, RlStage):
+            continue
+        cure = "leave one of them out"
+        if stage.importance == "off":
+            raise UserError(
+                f'stages.{number}.importance = "off" with compute.staleness = {k}: what older weights sampled must be weighed; '
+                'use "truncate" or "mask"'
+            )
+        if "baselines_N" in load_algorithm(stage.algorithm, stage.settings, config.generate.max_tokens).needs:
+            raise UserError(
+                f"stages.{number}.algorithm = {stage.algorithm!r} compares with greedy answers of today's weights, and "
+                f"compute.staleness = {k} samples with older ones: {cure}"
+            )
+        for key in ("imitation", "condition"):
+            if getattr(stage, key):
+                raise UserError(f"stages.{number}.{key} reads prompts while compute.staleness = {k} samples others: {cure}")

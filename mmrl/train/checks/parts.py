@@ -1,0 +1,100 @@
+"""Whether the parts of a model that a run file names exist, asked of a model without weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from mmrl.api.errors import UserError, one_line
+from mmrl.config.parts import entry, matches, part_of
+from mmrl.config.sections import PARTS, PolicyConfig, RlStage, RunConfig
+
+
+def check_parts(config: RunConfig, critics: Collection[int] = (), build: Callable[[PolicyConfig], Any] | None = None) -> None:
+    """Refuse patterns of `policy.lora.match` and `stages.N.parts` that match nothing, and stages that train nothing.
+
+    critics: indices of the stages with a value function. build: makes the model from its configuration alone, without weights;
+    `skeleton` where there is none. It is called only if there are such patterns.
+    """
+    lora = config.policy.lora
+    if lora is None and not any(stage.parts for stage in config.stages):
+        return
+    from mmrl.policies.lora import targets
+
+    model = (build or skeleton)(config.policy)
+    names = [name for name, _ in model.named_parameters()]
+    tied = not any(part_of(name) == "head" for name in names)
+    if lora:
+        layers = targets(model, ["*"])
+        for pattern in lora.match:
+            if not any(matches(pattern, name) for name in layers):
+                raise UserError(f"policy.lora.match: {_nothing(pattern, layers, 'linear layers', tied)}")
+        names = [f"{layer}.lora_{x}.default.weight" for layer in targets(model, lora.match) for x in "AB"]
+    for i, stage in enumerate(config.stages):
+        if not stage.parts:
+            continue
+        hidden = stage.critic.hidden if isinstance(stage, RlStage) and stage.critic else []
+        own = [f"value.{2 * k}.{x}" for k in range(len(hidden) + 1) for x in ("weight", "bias")] if i in critics else []
+        if isinstance(stage, RlStage) and stage.critic and stage.critic.backbone == "separate":
+            own += [f"critic.{name}" for name in names]
+        held = [entry(stage.parts, name) for name in (*names, *own)]
+        for part in stage.parts:
+            if any(part is one for one in held):
+                continue
+            if any(matches(part.match, name) for name in (*names, *own)):
+                raise UserError(
+                    f"stages.{i}.parts match {part.match!r} never holds, as earlier entries match the same: move it up"
+                )
+            if part.match == "value":
+                raise UserError(f'stages.{i}.parts match "value" matches nothing, as the stage has no critic: leave it out')
+            what = "adapters, which are all that policy.lora trains" if lora else "weights"
+            raise UserError(f"stages.{i}.parts: {_nothing(part.match, names, what, tied)}")
+        if all(part is not None and part.freeze for part in held[: len(names)]):
+            raise UserError(f"stages.{i}.parts leaves nothing to train: freeze less")
+
+
+def skeleton(config: PolicyConfig) -> Any:
+    """The model of a run file with all its weights' names and shapes and none of their values, on torch's meta device."""
+    import torch
+
+    from mmrl.compute.torchvision import prepare_torchvision
+    from mmrl.policies.lora import layers_of
+
+    _, name = layers_of(config.model)
+    if name.startswith("tiny:"):
+        from mmrl.policies.vlm import tiny
+
+        options = tiny.parse(name, 0)
+        return tiny.skeleton(options["family"], hidden=options["hidden"], layers=options["layers"])
+    prepare_torchvision()
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    from mmrl.policies.openvla import model  # noqa: F401  transformers doesn't know it otherwise
+
+    trust = config.trust_remote_code
+    try:
+        settings = AutoConfig.from_pretrained(name, trust_remote_code=trust)
+        with torch.device("meta"):
+            return AutoModelForImageTextToText.from_config(settings, trust_remote_code=trust)
+    except Exception as error:
+        raise UserError(
+            f"policy.model {name!r} can't be built from its config: {one_line(error)[:300]}: give a folder with a transformers "
+            "checkpoint or a hub name"
+        ) from error
+
+
+def _nothing(pattern: str, names: Sequence[str], what: str, tied: bool) -> str:
+    """Why a pattern that matches none of these names may do so, and what would match."""
+    if pattern == "head" and tied:
+        return '"head" matches nothing, as this model\'s head is tied to its embeddings, which are in "language": leave it out'
+    there = [part for part in PARTS if any(part_of(name) == part for name in names)]
+    steps = sorted({step for name in names for step in name.split(".") if not step.isdigit()})
+    strange = [step for step in re.split(r"[.*?\[\]]+", pattern) if step and not step.isdigit() and step not in steps]
+    near = get_close_matches(strange[0], [*there, *steps], 1) if strange else []
+    examples = [next(name for name in names if part_of(name) == part) for part in there]
+    return (
+        f"{pattern!r} matches none of the {len(names)} {what}: {f'did you mean {near[0]!r}? ' if near else ''}"
+        f"use {', '.join(there)} or a pattern of names such as {', '.join(examples)}"
+    )

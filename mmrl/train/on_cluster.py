@@ -1,0 +1,120 @@
+"""What each worker of the `TorchTrainer` does: take the terminal's place, look whether the nodes are alike, and train."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import time
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mmrl import __version__
+from mmrl.api.errors import UserError
+from mmrl.compute import ranks
+
+FREED_S = 180.0
+"""Seconds that a process of the attempt before may take to let go of the run folder."""
+
+
+def learn(job: Mapping[str, Any]) -> None:
+    """One learner, from its first step or from the last checkpoint. What the run refuses isn't raised, as Ray would try again."""
+    import ray.train
+
+    from mmrl.compute.progress import Teller, Unheard
+
+    rank = ray.train.get_context().get_world_rank()
+    teller = Teller(job["relay"])
+    how, why = "finished", ""
+    try:
+        with as_at_the_terminal(job, teller):
+            _learn(job, teller if rank == 0 else Unheard())
+    except ranks.RankLost:
+        raise
+    except KeyboardInterrupt:
+        how = "stopped"
+    except UserError as error:
+        teller.tell("ended", "refused", str(error))
+        return
+    except SystemExit:  # of a rank whose fault the first tells
+        return
+    except Exception:
+        teller.tell("broke", f"learner {rank}:\n{traceback.format_exc()}")
+        raise
+    if rank == 0:
+        teller.tell("ended", how, why)
+
+
+def _learn(job: Mapping[str, Any], progress: Any) -> None:
+    import ray
+
+    from mmrl.config.load import parse_config
+    from mmrl.train.start import train
+
+    config = parse_config(job["config"])
+    path = Path(config.runs) / config.name
+    ranks.together(lambda: check_node(job))
+    attempt, mark = ranks.first(lambda: ray.get(job["relay"].begin.remote(mark_of(path))))
+    if attempt:
+        progress.note(f"a process died: the run goes on from its last checkpoint (retry {attempt} of {job['retries']})")
+        ranks.first(lambda: wait_until_free(path))
+    replaced = ranks.first(lambda: mark_of(path) != mark)
+    going_on = job["resume"] or (attempt > 0 and (replaced or not job["overwrite"]))
+    folder = train(config, progress, resume=going_on, overwrite=job["overwrite"] and not going_on, begun=progress.begun)
+    if ranks.is_first():
+        job["report"](folder.path)
+
+
+@contextlib.contextmanager
+def as_at_the_terminal(job: Mapping[str, Any], teller: Any) -> Iterator[None]:
+    """The plugins, the folder and the warnings of the one who typed the command."""
+    os.environ.update(job["environment"])
+
+    def show(message: Warning | str, category: type[Warning], filename: str, line: int, *_: Any) -> None:
+        teller.tell("note", f"warning: {' '.join(str(message).split())}")
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield
+
+
+def check_node(job: Mapping[str, Any]) -> None:
+    """UserError when this node has another mmrl, or doesn't see the folder that the command was given in."""
+    here, folder = platform.node(), job["folder"]
+    if __version__ != job["versions"]["mmrl"]:
+        raise UserError(
+            f"node {here} has mmrl {__version__}, and the terminal {job['versions']['mmrl']}: install the same on all"
+        )
+    try:
+        os.chdir(folder)  # what a run file names by a path is looked up from there
+    except OSError as error:
+        raise UserError(
+            f"node {here} has no folder {folder} ({error.strerror}): give the command in a folder that all nodes see"
+        ) from None
+
+
+def mark_of(path: Path) -> str:
+    """Tells one run in this folder from another; empty where there is none."""
+    try:
+        return (path / "manifest.json").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def wait_until_free(path: Path) -> None:
+    """Wait for a process of the attempt before, which may live on where its node was cut off."""
+    from mmrl.run_folder.reader import is_run
+    from mmrl.train.start import alone
+
+    deadline = time.monotonic() + FREED_S
+    while is_run(path):
+        try:
+            with alone(path):
+                return
+        except UserError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(1.0)

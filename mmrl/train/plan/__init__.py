@@ -1,0 +1,276 @@
+"""Will a run fit, and how long does a step take: predicted from shapes, before anything is loaded.
+
+`predict` is what `mmrl plan` prints and what `mmrl train` asks before it loads a model onto a GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mmrl.api.errors import UserError
+from mmrl.config.parts import part_of
+from mmrl.config.sections import EXPERT, DistillStage, RunConfig, Stage
+from mmrl.train.plan.advice import Change, Offload, changes, listed, offload
+from mmrl.train.plan.machines import Machine
+from mmrl.train.plan.memory import FULL, Part, Trained, activations, local, peaks, resident, trained, update, usable, vllm
+from mmrl.train.plan.seconds import Clock, Seconds, beside, learning, moving, sampling
+from mmrl.train.plan.shapes import Shapes
+from mmrl.train.plan.sources import Found, found
+from mmrl.train.plan.workload import Micro, Sizes, Workload, workload
+
+__all__ = ["Plan", "Sizes", "StagePlan", "check_fits", "predict", "sizes_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePlan:
+    """A stage on one device of the learners."""
+
+    number: int
+    kind: str
+    work: Workload
+    weights: Trained
+    parts: tuple[Part, ...]
+    certain: int
+    """Bytes that an update needs whatever prompts and completions are like."""
+    seconds: tuple[Seconds, ...]
+    step_s: float
+    """Parts that run at the same time count once."""
+    tokens_per_s: float
+    """Prompt and completion tokens of all rollouts of all learners; each completion counts its prompt."""
+    flop_use: float
+    """Share of the device's dense rate that a step's model operations are."""
+
+    @property
+    def peaks(self) -> dict[str, int]:
+        return dict(peaks(self.parts))
+
+    @property
+    def peak(self) -> int:
+        return max(self.peaks.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A run on a machine."""
+
+    model: str
+    found: Found
+    parameters: dict[str, int]
+    """Part of the model -> its weights."""
+    machine: Machine
+    learners: int
+    engines: int
+    """Devices that only sample."""
+    sizes: Sizes
+    stages: tuple[StagePlan, ...]
+    usable: int
+    """Bytes of a device that can be filled."""
+    engine_fits: bool
+    """vLLM's share holds the model and some conversations."""
+    changes: tuple[Change, ...]
+    offload: Offload | None
+
+    @property
+    def fits(self) -> bool:
+        return self.engine_fits and all(stage.peak <= self.usable for stage in self.stages)
+
+    def as_json(self) -> dict[str, Any]:
+        """The contract of `mmrl plan --json`; docs/scale.md names the keys. Bytes and seconds, of one device."""
+        return {
+            "fits": self.fits,
+            "model": {
+                "name": self.model,
+                "family": self.found.shapes.family,
+                "source": self.found.source,
+                "parameters": self.found.shapes.parameters,
+                "parts": self.parameters,
+            },
+            "machine": {**asdict(self.machine), "usable": self.usable},
+            "devices": {"learners": self.learners, "engines": self.engines},
+            "sizes": asdict(self.sizes),
+            "stages": [_stage_json(stage) for stage in self.stages],
+            "engine_fits": self.engine_fits,
+            "changes": listed(self.changes),
+            "offload": None if self.offload is None else asdict(self.offload),
+        }
+
+
+def _stage_json(stage: StagePlan) -> dict[str, Any]:
+    work = stage.work
+    shown = ("prompts", "group", "prompt_tokens", "patches", "completion", "epochs", "updates", "reference", "looked_at")
+    return {
+        "stage": stage.number,
+        "kind": stage.kind,
+        "trained": stage.weights.moved,
+        "work": {name: getattr(work, name) for name in shown} | {"micro_batches": len(work.micro), "tokens": work.tokens},
+        "memory": {
+            "parts": [asdict(part) for part in stage.parts],
+            "peaks": stage.peaks,
+            "peak": stage.peak,
+            "certain": stage.certain,
+        },
+        "seconds": {
+            "parts": [asdict(part) for part in stage.seconds],
+            "step": stage.step_s,
+            "tokens_per_s": stage.tokens_per_s,
+            "flop_use": stage.flop_use,
+        },
+    }
+
+
+def sizes_of(
+    config: RunConfig, model: Found, text: int = 128, images: int = 1, pixels: int | None = None, completion: int | None = None
+) -> Sizes:
+    """What is supposed of prompts: pictures as large as `policy.max_pixels` lets them be, or of a megapixel where it is unset.
+    Completions have `generate.max_tokens`."""
+    limit = min(config.policy.max_pixels or 2**20, model.most_pixels)
+    return Sizes(
+        text=text,
+        images=images,
+        pixels=min(pixels, config.policy.max_pixels or model.most_pixels) if pixels else limit,
+        completion=min(completion or config.generate.max_tokens, config.generate.max_tokens),
+    )
+
+
+def predict(
+    config: RunConfig, machine: Machine, *, gpus: int | None = None, sizes: Sizes | None = None, online: bool = True
+) -> Plan:
+    """Predict memory and time of a run file whose defaults are filled in (`mmrl.train.setup.resolved`). gpus: how many devices there
+    are, in place of what `[compute]` says. online: the hub may be asked for a model's config. UserError for a model whose shapes
+    can't be known, or too few devices."""
+    model = found(config.policy, online=online)
+    config, learners, engines = _devices(config, gpus)
+    sizes = sizes or sizes_of(config, model)
+    stages = tuple(_stage(config, i, model.shapes, machine, sizes) for i in range(len(config.stages)))
+    room, whole = usable(machine), (2 if config.policy.dtype == "bfloat16" else FULL) * model.shapes.parameters
+    share = config.compute.memory * machine.memory
+    engine_fits = (
+        config.compute.sampler == "local" or machine.kind == "cpu" or whole / config.compute.tensor_parallel < 0.9 * share
+    )
+    suggested: list[Change] = []
+    if any(stage.peak > room for stage in stages):
+        smallest = min(s.work.prompt_tokens + s.work.completion for s in stages)
+        suggested = changes(config, lambda other: (_peak(other, model.shapes, machine, sizes), room), smallest)
+    return Plan(
+        model=config.policy.model,
+        found=model,
+        parameters=_by_part(model.shapes),
+        machine=machine,
+        learners=learners,
+        engines=engines,
+        sizes=sizes,
+        stages=stages,
+        usable=room,
+        engine_fits=engine_fits,
+        changes=tuple(suggested),
+        offload=offload(Clock(model.shapes, machine, config.policy.dtype), machine),
+    )
+
+
+def check_fits(config: RunConfig, machine: Machine, learners: int = 1) -> str:
+    """Before a model is loaded onto a GPU: UserError where it can't fit, whatever its prompts are; a remark where it most likely
+    doesn't; else nothing. Models that no plan can be made of pass. learners: how many learn together."""
+    config = config.model_copy(update={"compute": config.compute.model_copy(update={"learners": learners})})
+    try:
+        made = predict(config, machine, online=False)
+    except UserError:
+        return ""
+    worst = max(made.stages, key=lambda stage: stage.certain)
+    cure = f"set {made.changes[0].words}" if made.changes and made.changes[0].fits else "take a smaller model or more devices"
+    if worst.certain > machine.memory:
+        raise UserError(
+            f"{machine.name} is too small: weights, gradients and optimiser of stages.{worst.number} take {gib(worst.certain)}, "
+            f"and it has {gib(machine.memory)}: {cure}; mmrl plan shows the parts"
+        )
+    if not made.fits:
+        return f"this may run out of GPU memory, by mmrl plan: {cure}"
+    return ""
+
+
+def gib(size: float) -> str:
+    """Bytes for people."""
+    if size < 2**30:
+        return f"{size / 2**20:.0f} MiB" if size >= 10 * 2**20 else f"{size / 2**20:.1f} MiB"
+    return f"{size / 2**30:.1f} GiB"
+
+
+# -- a stage ----------------------------------------------------------------------------------------------------------------
+
+
+def _devices(config: RunConfig, gpus: int | None) -> tuple[RunConfig, int, int]:
+    """(The run file for so many devices, those that learn, those that only sample)."""
+    compute = config.compute
+    apart = compute.engines * compute.tensor_parallel if compute.placement != "colocated" else 0
+    learners = compute.learners if gpus is None else gpus - apart
+    if learners < 1:
+        raise UserError(f"--gpus {gpus}: compute.engines and tensor_parallel take {apart}, and none is left to learn: give more")
+    return config.model_copy(update={"compute": compute.model_copy(update={"learners": learners})}), learners, apart
+
+
+def _memory(
+    config: RunConfig, stage: Stage, shapes: Shapes, machine: Machine, sizes: Sizes
+) -> tuple[Workload, Trained, list[Part]]:
+    compute = config.compute
+    work = workload(config, stage, shapes, sizes, compute.learners)
+    weights = trained(shapes, config.policy.lora, stage)
+    teacher = 0
+    if isinstance(stage, DistillStage) and stage.teacher != EXPERT:
+        teacher = found(config.policy, stage.teacher).shapes.parameters
+    parts = resident(shapes, config, stage, weights, teacher, compute.learners)
+    if work.sampled:
+        alone = compute.placement == "separate"
+        parts += vllm(config, machine, alone) if compute.sampler == "vllm" else local(shapes, config, work)
+    return work, weights, parts + update(shapes, config, work, weights)
+
+
+def _peak(config: RunConfig, shapes: Shapes, machine: Machine, sizes: Sizes) -> int:
+    return max(max(peaks(_memory(config, stage, shapes, machine, sizes)[2]).values()) for stage in config.stages)
+
+
+def _stage(config: RunConfig, number: int, shapes: Shapes, machine: Machine, sizes: Sizes) -> StagePlan:
+    stage, compute = config.stages[number], config.compute
+    work, weights, parts = _memory(config, stage, shapes, machine, sizes)
+    clock = Clock(shapes, machine, config.policy.dtype)
+    split = compute.learners if compute.weights == "sharded" else 1
+    learn = learning(config, stage, work, clock, weights, split)
+    passes = sum(part.seconds for part in learn)
+    move = moving(config, work, clock, weights, compute.learners, passes)
+    sample = sampling(config, work, clock)
+    if compute.placement != "colocated":  # all completions come from the engines, or from them and the learners
+        helpers = compute.engines + (compute.learners if compute.placement == "hybrid" else 0)
+        sample = [_scaled(part, compute.learners / helpers) for part in sample]
+    host = beside(config, work, machine)
+    sampled, rest = sum(part.seconds for part in (*sample, *host)), passes + sum(part.seconds for part in move)
+    step = max(sampled, rest) if compute.staleness and compute.placement != "colocated" else sampled + rest
+    flops = sum(part.flops for part in (*sample, *learn))
+    smallest = Micro(rows=1, length=2, patches=0, targets=1)
+    b = 2 if config.policy.dtype == "bfloat16" else FULL
+    kept = [p for p in resident(shapes, config, stage, weights, 0, compute.learners) if "update" in p.phases]
+    kept += [p for p in vllm(config, machine, compute.placement == "separate") if p.phases != ("generate",)] * (
+        compute.sampler == "vllm"
+    )
+    return StagePlan(
+        number=number,
+        kind=stage.kind,
+        work=work,
+        weights=weights,
+        parts=tuple(parts),
+        certain=sum(p.bytes for p in kept) + activations(shapes, smallest, b, True, weights),
+        seconds=tuple([*host[:1], *sample, *host[1:], *learn, *move]),
+        step_s=step,
+        tokens_per_s=work.tokens * work.asked / work.prompts / step,
+        flop_use=flops / step / (clock.rate or 1.0),
+    )
+
+
+def _scaled(part: Seconds, by: float) -> Seconds:
+    return Seconds(name=part.name, seconds=part.seconds * by, limit=part.limit, flops=part.flops)
+
+
+def _by_part(shapes: Shapes) -> dict[str, int]:
+    counted: dict[str, int] = {}
+    for name, shape in shapes.named():
+        counted[part_of(name)] = counted.get(part_of(name), 0) + math.prod(shape)
+    return counted

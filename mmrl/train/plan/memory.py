@@ -1,0 +1,318 @@
+"""What a step keeps in a device's memory, part by part, in bytes.
+
+What of an update is kept for its backward pass is counted operation by operation, as transformers' Qwen layers save it in
+evaluation mode with attention through a mask; tests hold the counts against the bytes that torch saves on a CPU. Legend of widths
+as in `mmrl.train.plan.shapes`; b is the bytes of a weight.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mmrl.config.parts import entry, matches
+from mmrl.config.sections import CriticConfig, LoraConfig, RlStage, RunConfig, SftStage, Stage
+from mmrl.train.plan.machines import Machine
+from mmrl.train.plan.shapes import Shapes
+from mmrl.train.plan.workload import Micro, Workload
+
+LOGIT_CHUNK = 2**25
+"""As in `mmrl.policies.vlm.vlm`, which is not imported for it; a test compares them."""
+ROOM = 64
+"""As in `mmrl.rollout.generate.cache`."""
+BOTH = ("generate", "update")
+FULL = 4
+"""Bytes of a float32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One thing that takes memory."""
+
+    name: str
+    bytes: int
+    phases: tuple[str, ...] = BOTH
+    """When it is there: while completions are sampled, while the learner learns."""
+    because: str = ""
+    """What its size follows from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """The weights of a stage, by what is done with them."""
+
+    whole: int
+    """Of the model without adapters."""
+    adapters: int
+    moved: int
+    """Of all, those that a stage trains."""
+    matrices: int
+    """Of those, inner matrices, for Muon."""
+    factors: int
+    """Numbers that Adafactor keeps for them."""
+    vision: bool
+    """Some of the tower or its projector is trained, so that gradients go back into it."""
+    plain: bool
+    """Weights of the model itself are trained, not only adapters."""
+    rank: int
+    """Of the adapters; 0 where there are none."""
+    adapted: frozenset[str]
+    """Which matrices of the language model's layers have an adapter, such as `q_proj`."""
+    layer: int
+    """Of one layer of the language model, which sharded weights are gathered by."""
+
+
+def trained(shapes: Shapes, lora: LoraConfig | None, stage: Stage) -> Trained:
+    """Count the weights, by the rules of `policy.lora` and of the stage's `parts`."""
+    named = dict(shapes.named())
+    whole = sum(map(math.prod, named.values()))
+    added: dict[str, tuple[int, ...]] = {}
+    if lora:
+        for name, shape in named.items():
+            layer, _, kind = name.rpartition(".")
+            if kind == "weight" and len(shape) == 2 and "embed" not in name and any(matches(m, layer) for m in lora.match):
+                added[f"{layer}.lora_A.default.weight"] = (lora.rank, shape[1])
+                added[f"{layer}.lora_B.default.weight"] = (shape[0], lora.rank)
+    mine = {n: shape for n, shape in (added or named).items() if not ((part := entry(stage.parts, n)) and part.freeze)}
+    inner = [shape for n, shape in mine.items() if len(shape) == 2 and "embed" not in n and "lm_head" not in n]
+    return Trained(
+        whole=whole,
+        adapters=sum(map(math.prod, added.values())),
+        moved=sum(map(math.prod, mine.values())),
+        matrices=sum(map(math.prod, inner)),
+        factors=sum(map(_factors, mine.values())),
+        vision=any(".visual." in n for n in mine),
+        plain=not added,
+        rank=lora.rank if lora else 0,
+        adapted=frozenset(n.split(".")[-4] for n in added if ".language_model.layers.0." in n),
+        layer=sum(math.prod(shape) for n, shape in named.items() if ".layers.0." in n),
+    )
+
+
+def _factors(shape: tuple[int, ...]) -> int:
+    """Numbers of the row and the column that torch's Adafactor keeps of each matrix."""
+    if len(shape) == 1:
+        return shape[0]
+    return math.prod(shape[:-1]) + math.prod(shape[:-2]) * shape[-1]
+
+
+# -- what stays -------------------------------------------------------------------------------------------------------------
+
+
+def resident(
+    shapes: Shapes, config: RunConfig, stage: Stage, weights: Trained, teacher: int | None = None, learners: int = 1
+) -> list[Part]:
+    """What a learner holds from step to step, and its gradients. teacher: weights of a distill stage's."""
+    half, split = config.policy.dtype == "bfloat16", learners if config.compute.weights == "sharded" else 1
+    b = 2 if half else FULL
+    masters = weights.moved if half and weights.plain else 0  # adapters are float32 themselves
+    rl = stage if isinstance(stage, RlStage) else None
+    copy = rl is not None and rl.kl and (config.policy.lora is None or rl.reference == "frozen")
+    moments = _moments(stage.optimizer, weights)
+    found = [
+        Part(name="weights", bytes=b * weights.whole // split, because=f"{weights.whole:,} in {config.policy.dtype}"),
+        Part(name="adapters", bytes=FULL * weights.adapters // split, because=f"{weights.adapters:,} in float32"),
+        Part(name="float32 masters", bytes=FULL * masters // split, because="bfloat16 weights follow them"),
+        Part(name="optimiser", bytes=FULL * moments // split, because=f"{stage.optimizer} of {weights.moved:,} weights"),
+        Part(name="mean weights", bytes=FULL * weights.moved // split if stage.ema else 0, because=f"ema = {stage.ema:g}"),
+        Part(name="reference", bytes=b * weights.whole // split if copy else 0, because="a frozen copy for the KL penalty"),
+        Part(name="teacher", bytes=b * (teacher or 0), because=f"{teacher or 0:,} weights"),
+        Part(name="critic", bytes=_critic(shapes, rl.critic, weights, b) // split if rl and rl.critic else 0),
+        Part(name="gradients", bytes=FULL * weights.moved // split, phases=("update",), because="added up in float32"),
+    ]
+    if split > 1:  # as `mmrl.policies.shard` does: what is no layer of the language model stays whole for a pass, gradients too
+        rest = weights.whole - shapes.text.layers * weights.layer
+        size = b * (2 * weights.layer + (2 if weights.plain else 1) * rest)
+        found.append(Part(name="gathered weights", bytes=size, phases=("update",), because="two layers, and all that is none"))
+        size = b * (weights.whole - weights.whole // split)
+        if not isinstance(stage, SftStage) and config.compute.placement != "separate":
+            found.append(
+                Part(name="gathered for sampling", bytes=size, phases=("generate",), because="each rank has all weights")
+            )
+    return [part for part in found if part.bytes]
+
+
+def _moments(optimizer: str, weights: Trained) -> int:
+    """float32 numbers that an optimiser keeps."""
+    if optimizer in ("adamw", "adam"):
+        return 2 * weights.moved
+    if optimizer == "muon":
+        return 2 * weights.moved - weights.matrices
+    return weights.factors if optimizer == "adafactor" else weights.moved
+
+
+def _critic(shapes: Shapes, config: CriticConfig, weights: Trained, b: int) -> int:
+    """A value function's weights, masters, moments and gradients."""
+    widths = [shapes.text.hidden, *config.hidden, 1]
+    head = sum((into + 1) * out for into, out in itertools.pairwise(widths))
+    copy = weights.whole if config.backbone == "separate" else 0
+    return 4 * FULL * head + copy * (b + (4 if b == 2 else 3) * FULL)
+
+
+# -- an update --------------------------------------------------------------------------------------------------------------
+
+
+def text_layer(shapes: Shapes, b: int, weights: Trained | None = None) -> int:
+    """Bytes that a layer of the language model keeps of a token for the backward pass. weights: those that are trained,
+    where it isn't all of them."""
+    t = shapes.text
+    attention = 4 * b * t.q + FULL * t.heads  # queries, keys and values of every head, what comes out; its log-sums
+    if shapes.family == "qwen3_vl":  # norms of queries and keys
+        attention += (2 * FULL if b == FULL else FULL + b) * (t.q + t.k) + FULL * (t.heads + t.kv_heads)
+    if weights is None or weights.plain:  # of a norm: its input in float32, scaled, weighted; a root
+        norms = 2 * ((3 * FULL if b == FULL else FULL + 2 * b) * t.hidden + FULL)
+        return norms + attention + 4 * b * t.inner
+    found = 2 * FULL * (t.hidden + 1) + attention + 3 * b * t.inner + FULL * weights.rank * len(weights.adapted)
+    first, second = {"q_proj", "k_proj", "v_proj"} & weights.adapted, {"gate_proj", "up_proj"} & weights.adapted
+    if b == FULL:  # adapters of the same input share it
+        return found + FULL * (t.hidden * (bool(first) + bool(second)) + t.inner * ("down_proj" in weights.adapted))
+    copies = t.hidden * (len(first) + len(second))  # in float32, as adapters are
+    return found + FULL * (copies + t.q * ("o_proj" in weights.adapted) + t.inner * ("down_proj" in weights.adapted))
+
+
+def vision_layer(shapes: Shapes, b: int) -> int:
+    """Bytes that a layer of the vision tower keeps of a patch."""
+    v = shapes.vision
+    if shapes.gated:
+        norms = 2 * ((3 * FULL if b == FULL else FULL + 2 * b) * v.hidden + FULL)
+        inner = 4 * b * v.inner
+    else:
+        norms = 2 * (2 * b * v.hidden + 2 * b)
+        inner = (3 if shapes.family == "qwen2_vl" else 2) * b * v.inner  # GELU by a sigmoid keeps that too
+    return norms + 6 * b * v.hidden + FULL * v.heads + inner  # queries, keys, values as one and rotated; what comes out
+
+
+def _layers(shapes: Shapes, micro: Micro, b: int, weights: Trained | None) -> tuple[int, int]:
+    """Bytes that one layer keeps of a micro-batch: (of the language model, of the tower)."""
+    tower = vision_layer(shapes, b) * micro.patches if weights is None or weights.vision else 0
+    return text_layer(shapes, b, weights) * micro.tokens, tower
+
+
+def activations(shapes: Shapes, micro: Micro, b: int, checkpointing: bool = False, weights: Trained | None = None) -> int:
+    """Bytes that a forward pass keeps for its backward pass, without logits. With checkpointing, of each layer what goes into it;
+    `again` comes on top. weights: those that are trained; all of them when None."""
+    t, v, tokens = shapes.text, shapes.vision, micro.tokens
+    layer, tower = _layers(shapes, micro, b, weights)
+    found = 2 * b * t.head_dim * tokens  # cosines and sines
+    found += b * micro.rows * micro.length**2  # the mask, which all layers share
+    found += (2 * FULL if b == FULL else FULL + b) * t.hidden * tokens + b * t.hidden * micro.targets  # the last norm
+    found += t.layers * (b * t.hidden * tokens if checkpointing else layer)
+    if not tower:
+        return found
+    merged = micro.patches // v.merge**2 * (v.merged * 3 * b * (1 + v.taps))
+    before = micro.patches * v.hidden * (2 * FULL if b == FULL else FULL + b if shapes.gated else b)
+    fixed = micro.patches * (b * v.values + 2 * FULL * (v.hidden // v.heads)) + merged + before
+    return found + fixed + v.layers * (b * v.hidden * micro.patches if checkpointing else tower)
+
+
+def again(shapes: Shapes, micro: Micro, b: int, weights: Trained | None = None) -> int:
+    """Bytes of the one layer that is computed again at a time, with checkpointing."""
+    return max(_layers(shapes, micro, b, weights))
+
+
+def logits(shapes: Shapes, targets: int, b: int) -> int:
+    """Bytes of the logits of as many tokens as are made at once: in the weights' type, and four times in float32, which is the
+    log-probabilities, what they are made from, and the gradients of both."""
+    return min(targets * shapes.text.vocabulary, LOGIT_CHUNK) * (4 * FULL + (b if b < FULL else 0))
+
+
+def update(shapes: Shapes, config: RunConfig, work: Workload, weights: Trained) -> list[Part]:
+    """What the largest micro-batch needs on top of what stays."""
+    b = 2 if config.policy.dtype == "bfloat16" else FULL
+    on = config.train.checkpointing
+    sizes = [(activations(shapes, m, b, on, weights) + (again(shapes, m, b, weights) if on else 0), m) for m in set(work.micro)]
+    kept, worst = max(sizes, key=lambda found: found[0])
+    made = logits(shapes, worst.targets, b)
+    split = config.compute.learners if config.compute.weights == "sharded" else 1
+    fresh = b * weights.moved // split if b < FULL and weights.plain else 0  # of bfloat16 weights, before they are added up
+    pictures = f" and {worst.patches:,} patches" if worst.patches else ""
+    found = [
+        Part(
+            name="activations",
+            bytes=kept,
+            phases=("update",),
+            because=f"{worst.rows} x {worst.length:,} tokens{pictures}{', checkpointed' if on else ''}",
+        ),
+        Part(name="logits", bytes=made, phases=("update",), because=f"{min(worst.targets, _at_once(shapes)):,} tokens at once"),
+    ]
+    if (rest := fresh - kept - made) > 0:  # they come while the activations go
+        found.append(Part(name="fresh gradients", bytes=rest, phases=("update",), because="in bfloat16, beyond the activations"))
+    return found
+
+
+def _at_once(shapes: Shapes) -> int:
+    return max(1, LOGIT_CHUNK // shapes.text.vocabulary)
+
+
+# -- sampling ---------------------------------------------------------------------------------------------------------------
+
+
+def cache_token(shapes: Shapes, b: int) -> int:
+    """Bytes of a token's keys and values in all layers."""
+    return 2 * b * shapes.text.k * shapes.text.layers
+
+
+def room(completion: int) -> int:
+    """Tokens that the cache has room for, where a completion has so many: `ROOM`, then twice as many, and so on."""
+    found = ROOM
+    while found < completion:
+        found += 1 + found
+    return found
+
+
+def at_once(config: RunConfig, work: Workload) -> int:
+    """Prompts whose completions the local sampler decodes together."""
+    return max(1, min(work.prompts, config.generate.batch_size // work.group))
+
+
+def local(shapes: Shapes, config: RunConfig, work: Workload) -> list[Part]:
+    """What the embedded sampler needs on top of what stays."""
+    t, v = shapes.text, shapes.vision
+    b = 2 if config.policy.dtype == "bfloat16" else FULL
+    prompts = at_once(config, work)
+    rows = prompts * work.group
+    held = rows * (work.prompt_tokens + room(work.completion))
+    growing = held // t.layers if room(work.completion) > ROOM else 0
+    prefill = prompts * work.prompt_tokens * b * (3 * t.inner + 3 * t.hidden)
+    tower = prompts * work.patches * max(b * 3 * v.inner, 3 * b * v.hidden + 4 * FULL * v.hidden)
+    generate = ("generate",)
+    return [
+        Part(
+            name="key-value cache",
+            bytes=(held + growing) * cache_token(shapes, b),
+            phases=generate,
+            because=f"{rows:,} completions, {work.prompt_tokens:,} + {room(work.completion):,} tokens each",
+        ),
+        Part(
+            name="prompts and next tokens",
+            bytes=max(prefill, tower, rows * t.vocabulary * (4 * FULL + b)),
+            phases=generate,
+            because=f"{prompts:,} prompts at once, then {rows:,} x {t.vocabulary:,} logits",
+        ),
+    ]
+
+
+def vllm(config: RunConfig, machine: Machine, alone: bool) -> list[Part]:
+    """What vLLM takes of a device that it shares with a learner. alone: it has devices of its own."""
+    if alone:
+        return []
+    share = int(config.compute.memory * machine.memory)
+    if machine.kind == "cpu":
+        share = 2**30
+    phases = ("generate",) if config.compute.sleep and machine.kind == "gpu" else BOTH
+    return [Part(name="vLLM", bytes=share, phases=phases, because=f"compute.memory = {config.compute.memory:g}")]
+
+
+# -- together ---------------------------------------------------------------------------------------------------------------
+
+
+def peaks(parts: Sequence[Part]) -> Mapping[str, int]:
+    """Bytes in each phase."""
+    return {phase: sum(part.bytes for part in parts if phase in part.phases) for phase in BOTH}
+
+
+def usable(machine: Machine) -> int:
+    """Bytes that a process can fill: what the driver takes is left out, and a part in fifty that an allocator can't use."""
+    return int((machine.memory - machine.reserved) * 0.98)

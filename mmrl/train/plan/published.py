@@ -1,0 +1,87 @@
+"""Published models whose shapes are known here, so that a plan needs no network: the config.json of each on the hub, shortened to
+what `mmrl.train.plan.shapes` reads.
+
+Sources: Qwen2.5-VL, Bai et al. 2025, Qwen2.5-VL Technical Report, table 1, with the config.json of each size; Qwen3-VL: the
+config.json of each size, as pytorch/torchtitan (experiments/qwen3_vl) and InternLM/xtuner (model/compose/qwen3_vl) repeat them.
+Parameters that were counted in the checkpoints hold them in tests/unit/test_plan_shapes.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def _qwen25(hidden: int, inner: int, layers: int, heads: int, kv: int, vocabulary: int, tied: bool, tower: int) -> dict[str, Any]:
+    return {
+        "model_type": "qwen2_5_vl",
+        "tie_word_embeddings": tied,
+        "text_config": {
+            "hidden_size": hidden,
+            "intermediate_size": inner,
+            "num_hidden_layers": layers,
+            "num_attention_heads": heads,
+            "num_key_value_heads": kv,
+            "vocab_size": vocabulary,
+            "max_position_embeddings": 128000,
+        },
+        "vision_config": {
+            "depth": 32,
+            "hidden_size": 1280,
+            "intermediate_size": tower,
+            "num_heads": 16,
+            "out_hidden_size": hidden,
+            "patch_size": 14,
+            "window_size": 112,
+            "fullatt_block_indexes": [7, 15, 23, 31],
+        },
+    }
+
+
+def _qwen3(hidden: int, inner: int, layers: int, heads: int, tied: bool, large: bool) -> dict[str, Any]:
+    tower = (27, 1152, 4304, [8, 16, 24]) if large else (24, 1024, 4096, [5, 11, 17])
+    return {
+        "model_type": "qwen3_vl",
+        "tie_word_embeddings": tied,
+        "text_config": {
+            "hidden_size": hidden,
+            "intermediate_size": inner,
+            "num_hidden_layers": layers,
+            "num_attention_heads": heads,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "vocab_size": 151936,
+            "max_position_embeddings": 262144,
+        },
+        "vision_config": {
+            "depth": tower[0],
+            "hidden_size": tower[1],
+            "intermediate_size": tower[2],
+            "num_heads": 16,
+            "out_hidden_size": hidden,
+            "patch_size": 16,
+            "num_position_embeddings": 2304,
+            "deepstack_visual_indexes": tower[3],
+        },
+    }
+
+
+PUBLISHED: Mapping[str, Mapping[str, Any]] = {
+    "Qwen/Qwen2.5-VL-3B": _qwen25(2048, 11008, 36, 16, 2, 151936, True, 3420),
+    "Qwen/Qwen2.5-VL-7B": _qwen25(3584, 18944, 28, 28, 4, 152064, False, 3420),
+    "Qwen/Qwen2.5-VL-32B": _qwen25(5120, 27648, 64, 40, 8, 152064, False, 3456),
+    "Qwen/Qwen2.5-VL-72B": _qwen25(8192, 29568, 80, 64, 8, 152064, False, 3456),
+    "Qwen/Qwen3-VL-2B": _qwen3(2048, 6144, 28, 16, True, False),
+    "Qwen/Qwen3-VL-4B": _qwen3(2560, 9728, 36, 32, True, False),
+    "Qwen/Qwen3-VL-8B": _qwen3(4096, 12288, 36, 32, False, True),
+    "Qwen/Qwen3-VL-32B": _qwen3(5120, 25600, 64, 64, False, True),
+}
+"""Hub name without what it was tuned for -> the config."""
+LIMITS = {"qwen2_vl": 16384 * 28**2, "qwen2_5_vl": 16384 * 28**2, "qwen3_vl": 16384 * 32**2}
+"""Pixels above which the processor of a published checkpoint shrinks a picture."""
+
+
+def published(name: str) -> Mapping[str, Any] | None:
+    """The config of a hub name such as `Qwen/Qwen2.5-VL-7B-Instruct`; None where it isn't known here."""
+    base = name.removesuffix("-Instruct").removesuffix("-Thinking")
+    return PUBLISHED.get(base)

@@ -1,0 +1,295 @@
+"""How long a step takes, part by part, by what limits each: matrix products, attention, memory traffic, or starting operations.
+
+Operations run one after another, so that a pass takes the sum of its products, its attention and what else reads and writes
+memory. Python starts them: on a CPU that time comes on top, a GPU computes meanwhile. Completions are taken to be as long as they
+can be, and no group to be left out, so that a real step is shorter. b is the bytes of a weight.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mmrl.config.sections import RunConfig, Stage
+from mmrl.train.plan.machines import Machine
+from mmrl.train.plan.memory import FULL, LOGIT_CHUNK, Trained, at_once, cache_token
+from mmrl.train.plan.shapes import Shapes
+from mmrl.train.plan.workload import Micro, Workload
+
+OPERATIONS = {"qwen2_vl": (83, 55), "qwen2_5_vl": (83, 70), "qwen3_vl": (97, 55)}
+"""Family -> operations that torch starts in a layer's forward pass, of the language model and of the tower; counted."""
+DECODING, AROUND = 0.72, 60
+"""Share of them that a decoded token starts, and those outside of layers."""
+BACKWARD = 1.85
+"""Operations of a backward pass, of those of the forward pass."""
+PICTURES = 25e6
+"""Pixels a second that an image processor reads, scales and cuts on a core; measured on one of an AMD EPYC."""
+PROMPT = 2e-3
+"""Seconds that the rest of a prompt takes there."""
+SCORES = 5000.0
+"""Scores a second of a verifier process, with what it is sent and sends: far from `benchmarks/judge.py`'s 63,500 of one that does
+nothing, and real ones differ more than that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Of some operations on one device."""
+
+    products: float = 0.0
+    """Seconds in matrix products."""
+    attention: float = 0.0
+    streaming: float = 0.0
+    """Seconds of reading and writing memory elsewhere."""
+    starting: float = 0.0
+    """Seconds that starting them takes."""
+    flops: float = 0.0
+    """Floating-point operations of a model: those that are computed again are left out."""
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            products=self.products + other.products,
+            attention=self.attention + other.attention,
+            streaming=self.streaming + other.streaming,
+            starting=self.starting + other.starting,
+            flops=self.flops + other.flops,
+        )
+
+    def times(self, n: float) -> Cost:
+        return Cost(
+            products=n * self.products,
+            attention=n * self.attention,
+            streaming=n * self.streaming,
+            starting=n * self.starting,
+            flops=n * self.flops,
+        )
+
+    def seconds(self, machine: Machine) -> float:
+        computing = self.products + self.attention + self.streaming
+        return computing + self.starting if machine.kind == "cpu" else max(computing, self.starting)
+
+    @property
+    def limit(self) -> str:
+        """What takes the most of it."""
+        named = {
+            "matrix products": self.products,
+            "attention": self.attention,
+            "memory bandwidth": self.streaming,
+            "starting operations": self.starting,
+        }
+        return max(named, key=lambda name: named[name])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seconds:
+    """Of one part of a step."""
+
+    name: str
+    seconds: float
+    limit: str
+    """What it waits for."""
+    flops: float = 0.0
+    """Of the model, on one device."""
+
+
+class Clock:
+    """A model in one precision on one machine."""
+
+    def __init__(self, shapes: Shapes, machine: Machine, dtype: str) -> None:
+        self.shapes, self.machine = shapes, machine
+        self.b = 2 if dtype == "bfloat16" else FULL
+        self.rate = machine.flops if self.b == 2 else machine.flops32
+        self.stream = machine.bandwidth * machine.streaming
+        t = shapes.text
+        self.layer_weights = t.hidden * (2 * t.q + 2 * t.k + 3 * t.inner)
+
+    def text(self, rows: int, length: int, cached: int = 0) -> Cost:
+        """The language model's layers over rows of so many new tokens each; cached: tokens before them that they see."""
+        t, b, tokens = self.shapes.text, self.b, rows * length
+        flops = 2.0 * self.layer_weights * t.layers * tokens
+        seen = 4.0 * t.q * (length + cached) * t.layers * tokens  # all of the mask's rectangle is computed
+        reached = self.machine.matmul * (self.machine.thin if length == 1 else 1.0)
+        products = max(flops / (self.rate * reached), b * self.layer_weights * t.layers / self.stream)
+        norm = 4 * b + 7 * FULL if b < FULL else 7 * FULL
+        own = 2 * norm * t.hidden + 12 * b * (t.q + t.k) + 8 * b * t.q + 6 * b * t.hidden + 5 * b * t.inner
+        if self.shapes.family == "qwen3_vl":
+            own += norm * (t.q + t.k)
+        mask = 0 if cached else b * length
+        read = 1 + 3 * t.q // t.k if self.machine.kind == "cpu" else 1  # there torch repeats keys and values for each head
+        moved = tokens * t.layers * (own + mask) + read * rows * cached * cache_token(self.shapes, b)
+        started = OPERATIONS[self.shapes.family][0] * t.layers * (DECODING if cached else 1.0) + AROUND
+        return Cost(
+            products=products,
+            attention=0.0 if cached else seen / (self.rate * self.machine.attention),
+            streaming=moved / self.stream,
+            starting=started * self.machine.launch,
+            flops=flops + seen,
+        )
+
+    def tower(self, patches: int, picture: int) -> Cost:
+        """The vision tower over so many patches. picture: patches of one picture."""
+        if not patches:
+            return Cost()
+        v, b = self.shapes.vision, self.b
+        weights = v.layers * (4 * v.hidden**2 + (3 if self.shapes.gated else 2) * v.hidden * v.inner) + v.values * v.hidden
+        merger = (v.merged**2 + v.merged * v.out) * (1 + v.taps) / v.merge**2
+        flops = 2.0 * (weights + merger) * patches
+        near = min(picture, self.shapes.window_patches or picture)
+        seen = 4.0 * v.hidden * (v.full_layers * picture + (v.layers - v.full_layers) * near) * patches
+        norm = (4 * b + 7 * FULL if b < FULL else 7 * FULL) if self.shapes.gated else 3 * b
+        own = v.hidden * (2 * norm + 4 * (b + FULL) + 20 * FULL + 12 * b) + 5 * b * v.inner
+        return Cost(
+            products=flops / (self.rate * self.machine.matmul),
+            attention=seen / (self.rate * self.machine.attention),
+            streaming=v.layers * own * patches / self.stream,
+            starting=(OPERATIONS[self.shapes.family][1] * v.layers + AROUND) * self.machine.launch,
+            flops=flops + seen,
+        )
+
+    def head(self, tokens: int) -> Cost:
+        """Logits and log-probabilities of so many tokens, with entropies."""
+        t, b = self.shapes.text, self.b
+        flops = 2.0 * t.hidden * t.vocabulary * tokens
+        chunks = max(1, math.ceil(tokens * t.vocabulary / LOGIT_CHUNK))
+        return Cost(
+            products=max(flops / (self.rate * self.machine.matmul), b * t.hidden * t.vocabulary / self.stream),
+            streaming=tokens * t.vocabulary * (2 * b + 16 * FULL) / self.stream,
+            starting=16 * chunks * self.machine.launch,
+            flops=flops,
+        )
+
+    def forward(self, micro: Micro, picture: int) -> Cost:
+        return self.text(micro.rows, micro.length) + self.tower(micro.patches, picture) + self.head(micro.targets)
+
+    def backward(self, micro: Micro, picture: int, weights: Trained, checkpointing: bool) -> Cost:
+        """Gradients of inputs and of weights, with what is computed again for them."""
+        text, head = self.text(micro.rows, micro.length), self.head(micro.targets)
+        tower = self.tower(micro.patches, picture) if weights.vision else Cost()
+        found = self._gradients(text, weights.plain) + self._gradients(tower, weights.plain)
+        found += self._gradients(head, weights.plain)
+        if checkpointing:
+            again = text + tower
+            found += Cost(products=again.products, attention=again.attention, streaming=again.streaming, starting=again.starting)
+        if micro.targets * self.shapes.text.vocabulary > LOGIT_CHUNK:
+            found += Cost(products=head.products, streaming=head.streaming, starting=head.starting)
+        return found
+
+    @staticmethod
+    def _gradients(forward: Cost, plain: bool) -> Cost:
+        return Cost(
+            products=(2.0 if plain else 1.0) * forward.products,
+            attention=2.5 * forward.attention,
+            streaming=2.0 * forward.streaming,
+            starting=BACKWARD * forward.starting,
+            flops=(2.0 if plain else 1.0) * forward.flops,
+        )
+
+    def optimiser(self, weights: Trained, passes: int, split: int) -> Cost:
+        """Adding up the gradients of so many passes, their norm, and an AdamW step."""
+        half = self.b < FULL and weights.plain
+        moved = weights.moved / split
+        each = 10 * moved if half else 3 * FULL * moved
+        return Cost(
+            streaming=(passes * each + (40 + (6 if half else 0)) * moved) / self.stream,
+            starting=3 * 14 * self.shapes.text.layers * self.machine.launch,
+        )
+
+
+# -- the parts of a step ----------------------------------------------------------------------------------------------------
+
+
+def sampling(config: RunConfig, work: Workload, clock: Clock) -> list[Seconds]:
+    """Prefill and decoding on one device, or on the `tensor_parallel` devices of one vLLM."""
+    if not work.sampled:
+        return []
+    machine, vllm = clock.machine, config.compute.sampler == "vllm"
+    prompts = at_once(config, work)
+    batches = math.ceil(work.prompts / prompts)
+    rows, steps = min(prompts, work.prompts) * work.group, work.completion
+    prefill = clock.text(prompts, work.prompt_tokens) + clock.tower(prompts * work.patches, work.picture_patches)
+    prefill = (prefill + clock.head(prompts)).times(batches)
+    token = clock.text(rows, 1, work.prompt_tokens + steps // 2) + clock.head(rows)
+    decode = token.times(batches * steps)
+    spread = config.compute.tensor_parallel if vllm else 1
+    graphs = vllm and machine.kind == "gpu"  # vLLM replays CUDA graphs, which Python starts once
+    found = []
+    for name, cost in (("generate: prefill", prefill), ("generate: decode", decode)):
+        if graphs:
+            cost = Cost(products=cost.products, attention=cost.attention, streaming=cost.streaming, flops=cost.flops)
+        found.append(
+            Seconds(name=name, seconds=cost.seconds(machine) / spread, limit=_limit(cost, machine, name), flops=cost.flops)
+        )
+    return found
+
+
+def learning(config: RunConfig, stage: Stage, work: Workload, clock: Clock, weights: Trained, split: int) -> list[Seconds]:
+    """Forward, backward and optimiser of one learner, and passes that only look."""
+    machine, picture = clock.machine, work.picture_patches
+    forward = _sum(clock.forward(m, picture) for m in work.micro)
+    backward = _sum(clock.backward(m, picture, weights, config.train.checkpointing) for m in work.micro)
+    looks = work.looked_at + work.epochs * work.reference
+    separate = getattr(getattr(stage, "critic", None), "backbone", "") == "separate"
+    passes = work.epochs * (2 if separate else 1)
+    step = clock.optimiser(weights, len(work.micro) * work.epochs // max(1, work.updates) or 1, split).times(work.updates)
+    named = [
+        ("update: passes without gradients", forward.times(looks * (2 if separate else 1))),
+        ("update: forward", forward.times(passes)),
+        ("update: backward", backward.times(passes)),
+        ("update: optimiser", step),
+    ]
+    return [
+        Seconds(name=name, seconds=cost.seconds(machine), limit=_limit(cost, machine, name), flops=cost.flops)
+        for name, cost in named
+        if cost.seconds(machine)
+    ]
+
+
+def beside(config: RunConfig, work: Workload, machine: Machine) -> list[Seconds]:
+    """What the host does: prompts are made, completions are judged."""
+    process = work.prompts * (PROMPT + work.pixels / PICTURES)
+    found = [Seconds(name="process", seconds=process, limit="the host: image processing, one process")]
+    if work.kind == "rl":
+        judge = work.rollouts / (SCORES * config.judge.processes)
+        found.append(Seconds(name="judge", seconds=judge, limit="the host: verifiers, of which this knows nothing"))
+    return found
+
+
+def moving(config: RunConfig, work: Workload, clock: Clock, weights: Trained, learners: int, computing: float) -> list[Seconds]:
+    """Weights to the sampler, and what learners tell each other. computing: seconds of an update that gathering hides behind."""
+    machine, compute, b, found = clock.machine, config.compute, clock.b, []
+    whole = b * weights.whole
+    if work.sampled and compute.sampler == "vllm":
+        apart = compute.placement != "colocated"
+        seconds = 2 * whole / machine.bandwidth + (whole / _link(machine, learners + compute.engines) if apart else 0.0)
+        found.append(Seconds(name="weight sync", seconds=seconds, limit="the link" if apart else "memory bandwidth"))
+    if learners == 1:
+        return found
+    share, link = (learners - 1) / learners, _link(machine, learners)
+    if compute.weights == "replicated":
+        seconds, limit = 2 * FULL * weights.moved * share / link * work.updates, "the link: an all-reduce of float32 gradients"
+    else:
+        passes = len(work.micro) * work.epochs
+        all_of_it = passes * (2 * whole + b * weights.moved) * share / link
+        first = all_of_it / (2 * clock.shapes.text.layers)
+        seconds, limit = max(first, all_of_it - computing), "the link: gathering layers, beyond what hides behind the passes"
+        if work.sampled and compute.sampler == "local":
+            seconds += whole * share / link
+    return [*found, Seconds(name="collectives", seconds=seconds, limit=limit)]
+
+
+def _link(machine: Machine, devices: int) -> float:
+    """Bytes a second between the devices of a ring: the slowest link of it."""
+    return machine.link if devices <= machine.node else machine.network
+
+
+def _limit(cost: Cost, machine: Machine, name: str) -> str:
+    if name.endswith("decode") and cost.limit == "matrix products":
+        return "memory bandwidth: every weight is read for each token"
+    return cost.limit
+
+
+def _sum(costs: Iterable[Cost]) -> Cost:
+    found = Cost()
+    for cost in costs:
+        found += cost
+    return found

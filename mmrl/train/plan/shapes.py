@@ -1,0 +1,236 @@
+"""What a model is made of, by its config alone: every weight with its name and shape, and what a token costs in it.
+
+The Qwen-VL families are counted by arithmetic, so that nothing is imported or built for it; tests hold every name and shape
+against transformers' own models. Legend: h hidden, m inner width of an MLP, q and k widths of queries and of keys.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mmrl.api.errors import UserError
+
+FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """The language model."""
+
+    layers: int
+    hidden: int
+    inner: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    tied: bool
+    """The head is the embeddings, and has no weights of its own."""
+    longest: int
+    """Tokens that its positions were made for."""
+
+    @property
+    def q(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def k(self) -> int:
+        return self.kv_heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vision:
+    """The vision tower with what projects its patches to the language model's width."""
+
+    layers: int
+    hidden: int
+    inner: int
+    heads: int
+    out: int
+    patch: int
+    """Pixels of a patch's side."""
+    frames: int
+    """Of a video that share a patch; a picture stands so many times."""
+    merge: int
+    """Patches of a token's side."""
+    window: int
+    """Pixels of a window's side that a layer's attention stays in; 0 where it never does."""
+    full_layers: int
+    """Layers whose attention sees the whole picture."""
+    taps: int = 0
+    """Layers whose states go to the language model too (DeepStack)."""
+    places: int = 0
+    """Rows of a table of positions."""
+
+    @property
+    def values(self) -> int:
+        """Numbers of a patch."""
+        return 3 * self.frames * self.patch**2
+
+    @property
+    def merged(self) -> int:
+        """Width of the patches that become a token, side by side."""
+        return self.hidden * self.merge**2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shapes:
+    """A model of a Qwen-VL family."""
+
+    family: str
+    text: Text
+    vision: Vision
+
+    def named(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Every weight's name and shape, as transformers has them, in its order; a head that is tied is none."""
+        yield from _vision(self)
+        yield from _text(self)
+
+    @property
+    def parameters(self) -> int:
+        return sum(math.prod(shape) for _, shape in self.named())
+
+    def tokens_of(self, pixels: int) -> int:
+        """Tokens that a picture of so many pixels becomes, at least one."""
+        return max(1, round(pixels / (self.vision.patch * self.vision.merge) ** 2))
+
+    def patches_of(self, pixels: int) -> int:
+        return self.tokens_of(pixels) * self.vision.merge**2
+
+    @property
+    def gated(self) -> bool:
+        """The tower's MLPs have three matrices, as the language model's."""
+        return self.family == "qwen2_5_vl"
+
+    @property
+    def window_patches(self) -> int:
+        """Patches that see each other in the layers that look through windows; 0 where none does."""
+        return (self.vision.window // self.vision.patch) ** 2
+
+
+def shapes_of(config: Mapping[str, Any], what: str) -> Shapes:
+    """From a config.json's contents. what: names the model in the UserError for one that is not of a Qwen-VL family, or lacks a
+    size."""
+    family = str(config.get("model_type", ""))
+    if family not in FAMILIES:
+        raise UserError(
+            f"{what} is a {family or 'model without a model_type'}, and sizes are known of the Qwen-VL families alone: "
+            f"{', '.join(FAMILIES)}"
+        )
+    text = {**config, **(config.get("text_config") or {})}  # older files have the text model's keys at the top
+    vision = dict(config.get("vision_config") or {})
+    try:
+        return Shapes(family=family, text=_text_of(text, config), vision=_vision_of(family, vision, text["hidden_size"]))
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise UserError(
+            f"{what}: its config.json names no usable {str(error).strip(chr(39)):.60}: use one that is whole"
+        ) from error
+
+
+def _text_of(text: Mapping[str, Any], config: Mapping[str, Any]) -> Text:
+    heads = int(text["num_attention_heads"])
+    tied = config.get("tie_word_embeddings")
+    return Text(
+        layers=int(text["num_hidden_layers"]),
+        hidden=int(text["hidden_size"]),
+        inner=int(text["intermediate_size"]),
+        heads=heads,
+        kv_heads=int(text.get("num_key_value_heads") or heads),
+        head_dim=int(text.get("head_dim") or int(text["hidden_size"]) // heads),
+        vocabulary=int(text["vocab_size"]),
+        tied=bool(text.get("tie_word_embeddings") if tied is None else tied),
+        longest=int(text.get("max_position_embeddings") or 32768),
+    )
+
+
+def _vision_of(family: str, vision: Mapping[str, Any], hidden: int) -> Vision:
+    layers = int(vision.get("depth", 27 if family == "qwen3_vl" else 32))
+    full = vision.get("fullatt_block_indexes", (7, 15, 23, 31)) if family == "qwen2_5_vl" else range(layers)
+    if family == "qwen2_vl":  # `hidden_size` is what it gives to the language model
+        width = int(vision.get("embed_dim", 1280))
+        inner, out = int(width * vision.get("mlp_ratio", 4)), int(vision.get("hidden_size", hidden))
+    else:
+        width = int(vision["hidden_size"])
+        inner, out = int(vision.get("intermediate_size", 3420)), int(vision.get("out_hidden_size", hidden))
+    return Vision(
+        layers=layers,
+        hidden=width,
+        inner=inner,
+        heads=int(vision.get("num_heads", 16)),
+        out=out,
+        patch=int(vision.get("patch_size") or vision.get("spatial_patch_size") or (16 if family == "qwen3_vl" else 14)),
+        frames=int(vision.get("temporal_patch_size", 2)),
+        merge=int(vision.get("spatial_merge_size", 2)),
+        window=int(vision.get("window_size", 112)) if family == "qwen2_5_vl" else 0,
+        full_layers=sum(0 <= i < layers for i in full),
+        taps=len(vision.get("deepstack_visual_indexes", (8, 16, 24))) if family == "qwen3_vl" else 0,
+        places=int(vision.get("num_position_embeddings", 2304)) if family == "qwen3_vl" else 0,
+    )
+
+
+# -- names and shapes -------------------------------------------------------------------------------------------------------
+
+
+def _linear(name: str, out: int, into: int, bias: bool = True) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield f"{name}.weight", (out, into)
+    if bias:
+        yield f"{name}.bias", (out,)
+
+
+def _norm(name: str, width: int, bias: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield f"{name}.weight", (width,)
+    if bias:
+        yield f"{name}.bias", (width,)
+
+
+def _vision(shapes: Shapes) -> Iterator[tuple[str, tuple[int, ...]]]:
+    v, family, at = shapes.vision, shapes.family, "model.visual"
+    layer_norm = family != "qwen2_5_vl"
+    yield f"{at}.patch_embed.proj.weight", (v.hidden, 3, v.frames, v.patch, v.patch)
+    if family == "qwen3_vl":
+        yield f"{at}.patch_embed.proj.bias", (v.hidden,)
+        yield f"{at}.pos_embed.weight", (v.places, v.hidden)
+    for i in range(v.layers):
+        block = f"{at}.blocks.{i}"
+        yield from _norm(f"{block}.norm1", v.hidden, layer_norm)
+        yield from _norm(f"{block}.norm2", v.hidden, layer_norm)
+        yield from _linear(f"{block}.attn.qkv", 3 * v.hidden, v.hidden)
+        yield from _linear(f"{block}.attn.proj", v.hidden, v.hidden)
+        if shapes.gated:
+            yield from _linear(f"{block}.mlp.gate_proj", v.inner, v.hidden)
+            yield from _linear(f"{block}.mlp.up_proj", v.inner, v.hidden)
+            yield from _linear(f"{block}.mlp.down_proj", v.hidden, v.inner)
+        else:
+            first, second = ("linear_fc1", "linear_fc2") if family == "qwen3_vl" else ("fc1", "fc2")
+            yield from _linear(f"{block}.mlp.{first}", v.inner, v.hidden)
+            yield from _linear(f"{block}.mlp.{second}", v.hidden, v.inner)
+    norm, first, second = ("norm", "linear_fc1", "linear_fc2") if family == "qwen3_vl" else ("ln_q", "mlp.0", "mlp.2")
+    mergers = [(f"{at}.merger", v.hidden), *((f"{at}.deepstack_merger_list.{i}", v.merged) for i in range(v.taps))]
+    for merger, width in mergers:
+        yield from _norm(f"{merger}.{norm}", width, layer_norm)
+        yield from _linear(f"{merger}.{first}", v.merged, v.merged)
+        yield from _linear(f"{merger}.{second}", v.out, v.merged)
+
+
+def _text(shapes: Shapes) -> Iterator[tuple[str, tuple[int, ...]]]:
+    t, at = shapes.text, "model.language_model"
+    older = shapes.family != "qwen3_vl"  # biases in attention and no norms of queries and keys
+    yield f"{at}.embed_tokens.weight", (t.vocabulary, t.hidden)
+    for i in range(t.layers):
+        layer = f"{at}.layers.{i}"
+        for name, width in (("q", t.q), ("k", t.k), ("v", t.k)):
+            yield from _linear(f"{layer}.self_attn.{name}_proj", width, t.hidden, older)
+        yield from _linear(f"{layer}.self_attn.o_proj", t.hidden, t.q, False)
+        if not older:
+            yield f"{layer}.self_attn.q_norm.weight", (t.head_dim,)
+            yield f"{layer}.self_attn.k_norm.weight", (t.head_dim,)
+        for name, out, into in (("gate", t.inner, t.hidden), ("up", t.inner, t.hidden), ("down", t.hidden, t.inner)):
+            yield from _linear(f"{layer}.mlp.{name}_proj", out, into, False)
+        yield f"{layer}.input_layernorm.weight", (t.hidden,)
+        yield f"{layer}.post_attention_layernorm.weight", (t.hidden,)
+    yield f"{at}.norm.weight", (t.hidden,)
+    if not t.tied:
+        yield "lm_head.weight", (t.vocabulary, t.hidden)

@@ -1,0 +1,160 @@
+"""What a step of a stage has to do, in tokens: what is sampled, and the update's micro-batches as `mmrl.train.update.pack_words` would fill them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mmrl.api.errors import UserError
+from mmrl.config.sections import DistillStage, RlStage, RunConfig, SftStage, Stage
+from mmrl.train.plan.shapes import Shapes
+
+MOST = 2**18
+"""Completions of a learner's step that a plan is made of: their micro-batches are counted one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What a run file doesn't say of its prompts and completions."""
+
+    text: int = 128
+    """Tokens of a prompt that are words."""
+    images: int = 1
+    """Pictures of a prompt."""
+    pixels: int = 2**20
+    """Of a picture as the model sees it."""
+    completion: int = 256
+    """Tokens of a completion."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Micro:
+    """One forward pass of an update."""
+
+    rows: int
+    length: int
+    """Tokens of a row, padding included."""
+    patches: int
+    """Of all pictures in it."""
+    targets: int
+    """Tokens whose log-probability is asked for."""
+
+    @property
+    def tokens(self) -> int:
+        return self.rows * self.length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A step of one learner of a stage."""
+
+    kind: str
+    prompts: int
+    asked: int
+    """Prompts of all learners; where they don't divide evenly, some have one less."""
+    group: int
+    prompt_tokens: int
+    patches: int
+    """Of one prompt's pictures."""
+    picture_patches: int
+    """Of one picture, which see each other in the tower."""
+    pixels: int
+    """Of one prompt's pictures."""
+    completion: int
+    sampled: bool
+    """The completions are sampled; by the teacher or the policy."""
+    micro: tuple[Micro, ...]
+    """Of one pass over the step's rollouts."""
+    epochs: int = 1
+    """Passes that are learned from."""
+    updates: int = 1
+    """Optimiser steps."""
+    reference: bool = False
+    """A KL penalty compares with another policy, whose log-probabilities each pass needs."""
+    looked_at: int = 0
+    """Passes without gradients beside that: old log-probabilities, values, a teacher's."""
+
+    @property
+    def rollouts(self) -> int:
+        return self.prompts * self.group
+
+    @property
+    def tokens(self) -> int:
+        """Prompt and completion tokens of all rollouts, each completion with its own prompt."""
+        return self.rollouts * (self.prompt_tokens + self.completion)
+
+
+def workload(config: RunConfig, stage: Stage, shapes: Shapes, sizes: Sizes, learners: int = 1) -> Workload:
+    """What one of `learners` does in a step of the stage. UserError for steps beyond all measure."""
+    patches = shapes.patches_of(sizes.pixels)
+    prompt_tokens = sizes.text + sizes.images * (shapes.tokens_of(sizes.pixels) + 2)  # with a token before and behind
+    asked, group, sampled = _counts(stage)
+    prompts = -(-asked // learners)
+    if prompts * group > MOST:
+        size = "prompts_per_step and group_size" if sampled else "batch_size"
+        raise UserError(
+            f"a step of the {stage.kind} stage has {prompts * group:,} completions for each learner, and no plan is made of more "
+            f"than {MOST:,}: lower its {size}"
+        )
+    minibatches = stage.minibatches if isinstance(stage, RlStage) else 1
+    shared = config.train.packing != "per-completion"
+    groups = [-(-prompts // minibatches)] * min(minibatches, prompts)
+    micro = [m for n in groups for m in _packed(n, group, prompt_tokens, sizes, patches * sizes.images, shared, config)]
+    rl = stage if isinstance(stage, RlStage) else None
+    looked_at = int(minibatches > 1) + int(bool(rl and rl.critic)) + int(isinstance(stage, DistillStage))
+    return Workload(
+        kind=stage.kind,
+        prompts=prompts,
+        asked=asked,
+        group=group,
+        prompt_tokens=prompt_tokens,
+        patches=patches * sizes.images,
+        picture_patches=patches,
+        pixels=sizes.pixels * sizes.images,
+        completion=sizes.completion,
+        sampled=sampled,
+        micro=tuple(micro),
+        epochs=rl.epochs if rl else 1,
+        updates=(rl.epochs if rl else 1) * len(groups),
+        reference=bool(rl and rl.kl),
+        looked_at=looked_at,
+    )
+
+
+def _counts(stage: Stage) -> tuple[int, int, bool]:
+    """(prompts, completions of each, whether they are sampled)."""
+    if isinstance(stage, SftStage):
+        return stage.batch_size, 1, False
+    return stage.prompts_per_step, stage.group_size, True
+
+
+def _packed(
+    prompts: int, group: int, prompt: int, sizes: Sizes, patches: int, shared: bool, config: RunConfig
+) -> Iterator[Micro]:
+    """As `mmrl.train.update.pack_words` fills micro-batches where all completions are as long as can be: a row is a prompt and completions, and a
+    micro-batch is rows of like length that fit the budget together."""
+    budget = config.train.micro_batch_tokens
+    at_once = min(group, max(1, (budget - prompt) // sizes.completion)) if shared else 1
+    members = sorted(n for _ in range(prompts) for n in _split(group, at_once))
+    rows: list[int] = []
+    for n in members:
+        if rows and (len(rows) + 1) * (prompt + n * sizes.completion) > budget:
+            yield _micro(rows, prompt, sizes, patches)
+            rows = []
+        rows.append(n)
+    if rows:
+        yield _micro(rows, prompt, sizes, patches)
+
+
+def _split(group: int, at_once: int) -> Iterator[int]:
+    for start in range(0, group, at_once):
+        yield min(at_once, group - start)
+
+
+def _micro(rows: list[int], prompt: int, sizes: Sizes, patches: int) -> Micro:
+    return Micro(
+        rows=len(rows),
+        length=prompt + max(rows) * sizes.completion,
+        patches=len(rows) * patches,
+        targets=sum(rows) * sizes.completion,
+    )

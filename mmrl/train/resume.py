@@ -1,0 +1,92 @@
+"""Go on from a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from mmrl.api.errors import UserError
+from mmrl.compute import ranks
+from mmrl.config.sections import RunConfig
+from mmrl.run_folder.reader import read_rows, step_of
+from mmrl.run_folder.writer import RunFolder
+from mmrl.train import checkpoint
+from mmrl.train.position import Position
+from mmrl.train.run import Run
+
+
+def newest(folder: RunFolder | None) -> Path | None:
+    if folder is None:
+        return None
+    checkpoint.clean(folder.path / "checkpoints")
+    found = folder.checkpoints()
+    return found[-1] if found else None
+
+
+def restore(run: Run, path: Path | None) -> None:
+    """Put a run where its newest checkpoint left it; without one it begins again."""
+    if path is None:
+        run.folder.rewind(-1)
+        run.progress.note("no checkpoint to resume from: the run begins at its first step")
+        return
+    state, tensors = checkpoint.load(path)
+    with checkpoint.reading(path):
+        try:
+            run.at = TypeAdapter(Position).validate_json(json.dumps(state), strict=True)
+        except ValidationError as error:
+            fault = error.errors()[0]
+            raise ValueError(f"{'.'.join(map(str, fault['loc']))} of its state: {fault['msg']}") from error
+        check_position(run, path)
+    ranks.each(lambda: run.folder.rewind(run.at.step))
+    run.watch.replay(read_rows(run.folder.path / "metrics.jsonl"), [s.steps for s in run.config.stages])
+    run.progress.note(f"resumed after step {run.at.step}")
+    run.resume = (path, tensors)
+
+
+def check_position(run: Run, path: Path) -> None:
+    """ValueError when a checkpoint's state can't be one of this run."""
+    at, stages = run.at, run.config.stages
+    if at.step != step_of(path) or not 0 <= at.stage < len(stages) or not 0 <= at.stage_step <= stages[at.stage].steps:
+        raise ValueError(f"its state says step {at.step}, step {at.stage_step} of stage {at.stage}")
+
+
+def stage_of(path: Path, config: RunConfig) -> int:
+    """The number of the stage that a checkpoint is from."""
+    with checkpoint.reading(path):
+        number = checkpoint.state(path)["stage"]
+        if not isinstance(number, int) or not 0 <= number < len(config.stages):
+            raise ValueError(f"its state says stage {number!r}")
+    return number
+
+
+def newest_state(folder: RunFolder) -> dict[str, Any]:
+    """Where the newest checkpoint left the run; empty when there is none."""
+    found = folder.checkpoints()
+    return checkpoint.state(found[-1]) if found else {}
+
+
+def find_checkpoint(folder: RunFolder, which: str, state: Mapping[str, Any] | None = None) -> Path | None:
+    """`best`, `last` or a step number -> the checkpoint's folder; None when the best were the weights that the run began with.
+
+    state: that of the newest checkpoint, where it is known already.
+    """
+    found = folder.checkpoints()
+    if not found:
+        raise UserError(f"{folder.path} has no checkpoint yet: wait for the first, or set checkpoint.every")
+    if which == "last":
+        return found[-1]
+    if which == "best":
+        best = (state or newest_state(folder))["best_step"]
+        if best == 0:
+            return None
+        return folder.checkpoint_dir(best) if best is not None else found[-1]
+    if re.fullmatch("[0-9]+", which) and folder.checkpoint_dir(int(which)) in found:
+        return folder.checkpoint_dir(int(which))
+    raise UserError(
+        f"{folder.path} has no checkpoint {which!r}: give best, last or one of {', '.join(str(step_of(p)) for p in found)}"
+    )

@@ -1,0 +1,317 @@
+"""A run is a list of stages; a stage is a list of steps (`mmrl.train.stages`)."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mmrl.api.errors import UserError
+from mmrl.api.interfaces import Task
+from mmrl.compute import ranks
+from mmrl.compute.progress import Progress
+from mmrl.config.sections import DistillStage, RunConfig, SftStage, Training
+from mmrl.evaluation.evaluator import Evaluator
+from mmrl.evaluation.figures import Evaluation
+from mmrl.judge import Judge, lost
+from mmrl.judge.rewards import metric_of, task_weights
+from mmrl.policies.acting.acting import ActingPolicy
+from mmrl.policies.policy import Policy
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.registry import plugins
+from mmrl.rollout.collector import Collector, collector_of
+from mmrl.rollout.generate.sampling import Sampling
+from mmrl.run_folder.writer import RunFolder
+from mmrl.train import checkpoint
+from mmrl.train.alarms import Watch
+from mmrl.train.checks.gold import doubts
+from mmrl.train.metrics import Clock, memory, peak_memory
+from mmrl.train.position import Position
+from mmrl.train.sampling.groups import Group
+from mmrl.train.setup import lend_eyes, opening, shown_in
+from mmrl.train.smoke import SMOKE
+from mmrl.train.stages import Steps, steps_of
+from mmrl.train.trackers import Trackers
+from mmrl.train.update.pack_tracks import TrackPacker
+from mmrl.train.update.pack_words import WordPacker
+from mmrl.train.update.packer import Packer
+
+LOST_STEPS = 3
+"""In a row without an episode that was left: then something is wrong with the worlds themselves."""
+
+
+class Run:
+    """A policy, its tasks, and everything that a step calls."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        tasks: Mapping[str, Task],
+        folder: RunFolder,
+        policy: Policy,
+        judge: Judge,
+        progress: Progress,
+        teacher: Callable[[DistillStage], Policy | None],
+        collector: Collector | None = None,
+    ) -> None:
+        """tasks: label -> task. teacher: loads the one of a distill stage, None for an expert. collector: made here where none is
+        given."""
+        self.config, self.tasks, self.folder = config, tasks, folder
+        self.policy, self.judge, self.progress, self.teacher = policy, judge, progress, teacher
+        self.entries = {t.label: t for t in config.tasks}
+        self.collector = collector or collector_of(config, tasks, policy)
+        self.packer = packer_of(config, policy)
+        lend_eyes(tasks.values(), policy)
+        self.evaluator = Evaluator(config, tasks, self.collector, judge)
+        self.weights = task_weights(config)
+        self.before = opening(config)
+        """The stage before which the first evaluation stands."""
+        self.at = Position()
+        self.steps: Steps
+        self.watch = Watch(config.limits, config.judge, config.generate)
+        self.trackers = Trackers(config, folder, self.progress.note, config.record.trackers if ranks.is_first() else [])
+        self.resume: tuple[Path, Mapping[str, torch.Tensor]] | None = None
+        """Checkpoint folder and learner state that the first stage prepared picks up."""
+        self.stop = False
+        """Set from outside: stop at the end of this step."""
+        self.consistent = True
+        """The weights are those after `at.step` steps; not so in the middle of an update."""
+        self.clock = Clock()
+        """Whatever is done inside `clock(PART)` counts as `time/PART` of the step."""
+        self._lost_steps = 0
+        """In a row, in which no episode was left."""
+
+    # -- what steps ask for -----------------------------------------------------------------------------------------------
+
+    def sampling(self, task: str, seed: int, temperature: float | None = None) -> Sampling:
+        """How a task's completions are sampled; `""` stands for any."""
+        generate, entry = self.config.generate, self.entries.get(task)
+        limit = entry.max_tokens if entry and entry.max_tokens else generate.max_tokens
+        return Sampling(
+            max_tokens=min(limit, generate.max_tokens),
+            temperature=generate.temperature if temperature is None else temperature,
+            top_p=generate.top_p,
+            top_k=generate.top_k,
+            seed=seed,
+        )
+
+    def report_failures(self, groups: Sequence[Group]) -> None:
+        """Write failed scores down; stop the run when there are too many of them."""
+        scored = [(s, g.prompt) for g in groups for s in g.scores]
+        failed = [(s, p) for s, p in scored if s.failed]
+        for score, prompt in failed[:8]:
+            self.folder.error(self.at.step + 1, f"{prompt.task} {prompt.id}", score.detail)
+        gone = sum(lost(s) for s, _ in failed)
+        self._lost_steps = self._lost_steps + 1 if gone and gone == len(scored) else 0
+        if self._lost_steps >= LOST_STEPS:
+            raise UserError(
+                f"every episode of {LOST_STEPS} steps in a row was lost, up to step {self.at.step + 1}: see {self.folder.path}/"
+                "errors.jsonl for what the worlds said"
+            )
+        if len(failed) - gone > self.config.judge.failure_limit * (len(scored) - gone):
+            raise UserError(
+                f"{len(failed)} of {len(scored)} scores of step {self.at.step + 1} failed, more than judge.failure_limit = "
+                f"{self.config.judge.failure_limit} allows; the first: {next(s.detail for s, _ in failed if not lost(s))}"
+            )
+
+    def warn(self, where: str, what: str, step: int | None = None) -> None:
+        """Something that a person should know and that doesn't end the run. step: the one under way when it isn't given."""
+        self.folder.error(self.at.step + 1 if step is None else step, where, what)
+        self.progress.note(what)
+
+    # -- stages ---------------------------------------------------------------------------------------------------------
+
+    def go(self) -> None:
+        """All stages, from wherever the run is."""
+        self.trackers.start(self.at.step)
+        while True:
+            stage = self.config.stages[self.at.stage]
+            self.prepare(stage)
+            if self.at.step == 0:
+                self.rehearse()
+            if self.at.stage == self.before and "before" not in self.at.figures:
+                self.evaluate(("before", "best", "last"))
+            self.progress.stage_started(self.at.stage, len(self.config.stages), stage, self.at.stage_step)
+            self.look(stage)  # if a stop came before it
+            while self.at.stage_step < stage.steps:
+                self.step(stage)
+            if self.at.stage + 1 == len(self.config.stages):
+                break
+            self.steps.learner.optimizer.adopt()
+            self.at.stage, self.at.stage_step, self.at.source, self.at.memory = self.at.stage + 1, 0, {}, {}
+        if self.at.evaluated_step != self.at.step:
+            self.evaluate(("last",))
+        self.save()
+
+    def rehearse(self) -> None:
+        """Say what stands against learning anything, before time is spent on it."""
+        smoke = self.config.name.endswith(SMOKE)  # which shortens answers itself
+        verifiers = {t: list(dict.fromkeys([*self.weights[t], metric_of(self.config, t)])) for t in self.tasks}
+        limits = {t: self.sampling(t, 0).max_tokens for t in self.tasks}
+        for what in doubts(
+            self.tasks, self.steps.source.prompts, verifiers, self.collector, self.judge, limits, self.entries, smoke
+        ):
+            self.warn("gold completions", what)
+
+    def look(self, stage: Training) -> None:
+        """The evaluation that is due after this step, unless it was made."""
+        every = self.config.evaluate.every
+        due = not isinstance(stage, SftStage) and every and self.at.stage_step and self.at.stage_step % every == 0
+        if due and self.at.evaluated_step != self.at.step:
+            self.evaluate(("last",))
+
+    def prepare(self, stage: Training) -> None:
+        """The prompts, the optimiser and the rules of a stage."""
+        self.collector.rest()  # a teacher is loaded, then an optimiser and a reference
+        following = steps_of(self, stage)  # which may refuse to go on
+        if "steps" in self.__dict__:
+            self.steps.learner.close()
+            del self.steps.learner  # its optimiser's memory is free before the next one's is taken
+            self.steps.close()
+        self.steps = following
+        self.collector.critic, self.collector.advised = None, False  # whatever the stage before wanted
+        self.steps.begin()
+        self.evaluator.shown = shown_in(stage)
+        if self.resume:
+            with checkpoint.reading(self.resume[0]):
+                if self.at.source:
+                    self.steps.source.restore(self.at.source)
+                if self.at.stage_step:
+                    self.steps.learner.load_state(self.resume[1])
+        self.resume = None
+
+    def step(self, stage: Training) -> None:
+        started = time.perf_counter()
+        ranks.start_waiting()
+        self.clock.seconds = {"process": 0.0, "generate": 0.0, "judge": 0.0, "update": 0.0, "other": 0.0}
+        metrics = self.steps()
+        self.at.step += 1
+        self.at.stage_step += 1
+        self.at.source = self.steps.state()
+        self.consistent = True
+        total = time.perf_counter() - started
+        self.clock.seconds["other"] = total - sum(v for k, v in self.clock.seconds.items() if k != "other")
+        metrics |= {f"time/{k}": v for k, v in self.clock.seconds.items()} | {"time/step": total} | ranks.waiting()
+        metrics |= memory(self.policy.device)
+        for part, seconds in self.clock.seconds.items():
+            self.at.seconds[part] = self.at.seconds.get(part, 0.0) + seconds
+        self.folder.metrics(self.at.step, stage.kind, metrics)
+        self.progress.step_finished(self.at.step, metrics)
+        self.trackers.log(self.at.step, metrics)
+        self.observe("mmrl_step_finished", run=self.folder, step=self.at.step, metrics=metrics)
+        for what in self.watch.step(self.at.stage, self.at.step, metrics):
+            self.warn(stage.kind, what, self.at.step)
+        self.look(stage)
+        every = self.config.checkpoint.every
+        if every and self.at.step % every == 0:
+            self.save()
+        if ranks.any_of(self.stop):
+            self.stop = True
+            raise KeyboardInterrupt
+
+    def evaluate(self, names: Sequence[str]) -> None:
+        """Figures on held-out prompts, kept under these names; a new best one is kept with its weights."""
+        if not self.config.evaluate.n:
+            return
+        started = time.perf_counter()
+        figures: list[Evaluation] = []
+        items: list[dict[str, Any]] = []
+        episodes: list[dict[str, Any]] = []
+        stage = self.config.stages[self.at.stage]
+        with self._averaged():
+            for task in self.tasks:
+                figure, scores = self.evaluator(task)
+                items += figure.rows()
+                episodes += figure.episodes
+                for score in [s for s in scores if s.failed][:8]:
+                    self.folder.error(self.at.step, f"evaluation of {task}", score.detail)
+                self.folder.evaluation(self.at.step, stage.kind, figure.as_json())
+                for what in figure.left_out:
+                    self.warn(f"evaluation of {task}", f"left out {what}", self.at.step)
+                self.trackers.evaluation(self.at.step, figure)
+                figures.append(figure)
+        self.folder.items(self.at.step, items)
+        self.folder.episodes(self.at.step, episodes)
+        found = {f.task: f.as_json() for f in figures}
+        for name in names:
+            self.at.figures[name] = found
+        self.at.evaluated_step = self.at.step
+        self.at.seconds["evaluate"] = self.at.seconds.get("evaluate", 0.0) + time.perf_counter() - started
+        self.progress.evaluated(self.at.step, figures)
+        if _mean(found) > _mean(self.at.figures.get("best", {})) or "best" in names:
+            self.at.figures["best"], self.at.best_step = found, self.at.step
+            if self.at.step:
+                self.save()
+        self.folder.keep_episodes((self.at.best_step, self.at.step))
+        for what in self.watch.evaluated(self.at.step, figures):
+            self.warn("evaluation", what, self.at.step)
+
+    @contextlib.contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """Meanwhile the policy has its mean weights, where the stage keeps them; the sampler too, and afterwards no more."""
+        optimizer = self.steps.learner.optimizer
+        with optimizer.averaged():
+            yield
+            if optimizer.averages:
+                self.collector.rest()
+
+    def save(self) -> None:
+        """A checkpoint of this moment."""
+        started = time.perf_counter()
+        path = self.folder.checkpoint_dir(self.at.step)
+        best = None if self.at.best_step is None else self.folder.checkpoint_dir(self.at.best_step)
+        checkpoint.save(path, self.policy, self.steps.learner, vars(self.at), self.config.checkpoint.shards)
+        ranks.first(lambda: checkpoint.prune(self.folder.checkpoints(), self.config.checkpoint.keep, best))
+        self.at.seconds["other"] = self.at.seconds.get("other", 0.0) + time.perf_counter() - started
+
+    def observe(self, hook: str, **arguments: Any) -> None:
+        """Tell plugins, once for all ranks; one that fails is written down and does not stop the run."""
+        if not ranks.is_first():
+            return
+        for name, caller in plugins.registry().callers(hook):
+            try:
+                caller(**arguments)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - an observer must not end a run
+                self.folder.error(self.at.step, f"plugin {name}: {hook}", f"{type(error).__name__}: {error}")
+                self.progress.note(f"plugin {name} failed in {hook}: {error}")
+
+    def summary(self) -> dict[str, Any]:
+        seconds = {
+            "total": 0.0,
+            "process": 0.0,
+            "generate": 0.0,
+            "judge": 0.0,
+            "update": 0.0,
+            "evaluate": 0.0,
+            "other": 0.0,
+            **self.at.seconds,
+        }
+        seconds["total"] = sum(v for k, v in seconds.items() if k != "total")
+        figures = {
+            name: {
+                task: {k: f[k] for k in ("metric", "value", "low", "high", "n", "extra")}
+                for task, f in self.at.figures.get(name, {}).items()
+            }
+            for name in ("before", "best", "last")
+        }
+        return (
+            figures
+            | {"steps": self.at.step, "best_step": self.at.best_step, "seconds": {k: round(v, 3) for k, v in seconds.items()}}
+            | peak_memory(self.policy.device)
+        )
+
+
+def _mean(figures: Mapping[str, Mapping[str, Any]]) -> float:
+    return sum(f["value"] for f in figures.values()) / len(figures) if figures else -torch.inf
+
+
+def packer_of(config: RunConfig, policy: Policy) -> Packer:
+    """The packer that belongs to a policy."""
+    if isinstance(policy, ActingPolicy):
+        return TrackPacker(config, policy)
+    assert isinstance(policy, VLM)
+    return WordPacker(config, policy)

@@ -1,0 +1,1 @@
+"""From prompts to scored groups: the rules of sampling, one file each."""

@@ -1,0 +1,24 @@
+"""The step of each kind of stage; each reads top to bottom."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mmrl.config.sections import DistillStage, RlStage, SftStage, Training
+from mmrl.train.stages.base import Steps as Steps
+from mmrl.train.stages.distill import DistillSteps
+from mmrl.train.stages.rl import RlSteps
+from mmrl.train.stages.sft import SftSteps
+
+if TYPE_CHECKING:
+    from mmrl.train.stages.context import Context
+
+
+def steps_of(run: Context, stage: Training) -> Steps:
+    """What carries a stage out."""
+    if isinstance(stage, SftStage):
+        return SftSteps(run, stage)
+    if isinstance(stage, DistillStage):
+        return DistillSteps(run, stage)
+    assert isinstance(stage, RlStage)
+    return RlSteps(run, stage)

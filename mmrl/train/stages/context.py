@@ -1,0 +1,40 @@
+"""What a stage asks of the run that it is part of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from mmrl.api.interfaces import Task
+from mmrl.config.sections import DistillStage, RunConfig, TaskConfig
+from mmrl.judge import Judge
+from mmrl.policies.policy import Policy
+from mmrl.rollout.collector import Collector
+from mmrl.rollout.generate.sampling import Sampling
+from mmrl.run_folder.writer import RunFolder
+from mmrl.train.metrics import Clock
+from mmrl.train.position import Position
+from mmrl.train.sampling.groups import Group
+from mmrl.train.update.packer import Packer
+
+
+class Context(Protocol):
+    """The parts of a `mmrl.train.run.Run` that stages use."""
+
+    config: RunConfig
+    tasks: Mapping[str, Task]
+    entries: dict[str, TaskConfig]
+    folder: RunFolder
+    policy: Policy
+    judge: Judge
+    collector: Collector
+    packer: Packer
+    at: Position
+    clock: Clock
+    weights: dict[str, dict[str, tuple[float, float]]]
+    teacher: Callable[[DistillStage], Policy | None]
+    consistent: bool
+
+    def sampling(self, task: str, seed: int, temperature: float | None = None) -> Sampling: ...
+    def report_failures(self, groups: Sequence[Group]) -> None: ...
+    def warn(self, where: str, what: str, step: int | None = None) -> None: ...

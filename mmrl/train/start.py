@@ -1,0 +1,303 @@
+"""Start a run: make or open the run folder, load the policy, go, and close the folder."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import platform
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from mmrl.api.errors import UserError, one_line
+from mmrl.api.seeds import derive
+from mmrl.compute import ranks
+from mmrl.compute.devices import device_of
+from mmrl.compute.progress import Progress
+from mmrl.compute.signals import asked_to_end
+from mmrl.config.load import as_data
+from mmrl.config.sections import EXPERT, DistillStage, RunConfig
+from mmrl.evaluation.evaluator import Evaluator
+from mmrl.evaluation.figures import Evaluation
+from mmrl.judge import Judge
+from mmrl.judge.actors import JudgeActors
+from mmrl.judge.rewards import verifier_ids
+from mmrl.policies.acting.acting import ActingPolicy, refuse_teacher
+from mmrl.policies.load import made_policy
+from mmrl.policies.policy import Policy
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.rollout.collector import collector_of
+from mmrl.run_folder.reader import is_run
+from mmrl.run_folder.writer import ENDED, RunFolder, Unwritten, refuse_used
+from mmrl.train import checkpoint
+from mmrl.train.checks.run_file import check_config, check_model, of_teacher, remarks
+from mmrl.train.plan import check_fits
+from mmrl.train.plan.machines import at_hand
+from mmrl.train.resume import find_checkpoint, newest, restore, stage_of
+from mmrl.train.run import Run
+from mmrl.train.setup import lend_eyes, opening, resolved, shown_in
+
+
+def train(
+    config: RunConfig,
+    progress: Progress,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    begun: Callable[[Run], None] = lambda run: None,
+) -> RunFolder:
+    """Train as the run file says, into `runs/<name>`; see `docs/run-files.md`.
+
+    Whatever can be refused is refused before the run folder is made. If the run stops for any reason, what the finished steps
+    learned is kept in a checkpoint, and `resume=True` goes on as if nothing had happened. begun: is given the run before it goes,
+    so that somebody else can stop it (`Run.stop`).
+    """
+    with ranks.joined(config.policy.device != "cpu"), within_memory(config), contextlib.ExitStack() as held:
+        config = counted(resolved(config))
+        path = Path(config.runs) / config.name
+        tasks = check_config(config)
+        check_started(config)
+        if config.train.threads:
+            torch.set_num_threads(config.train.threads)
+        folder = ranks.first(lambda: opened(config, path, held, resume, overwrite))
+        if folder is not None and (path / "summary.json").exists():
+            progress.note(f"{path} is finished: there is nothing to resume")
+            return folder
+        if folder is not None:
+            ranks.each(lambda: check_shared(path))
+        found = ranks.first(lambda: newest(folder))
+        if found is None:
+            check_model(config)
+        ranks.each(lambda: check_memory(config, progress))
+        judge = held.enter_context(_judge(config))
+        source = found / checkpoint.POLICY if found else None
+        policy = ranks.each(lambda: load_policy(config, source))  # while the judge's workers start
+        if ranks.count() > 1 and config.compute.weights == "sharded" and isinstance(policy, VLM):
+            policy.spread()
+        check_packing(config, policy, progress)
+        collector = collector_of(config, tasks, policy)
+        held.callback(collector.close)
+        ranks.each(collector.ready)  # a simulator that can't be made, or doesn't fit, is refused while nothing is written
+        ranks.each(judge.ready)
+        folder = folder or ranks.first(lambda: created(config, path, held))
+        if not ranks.is_first():
+            folder = Unwritten(path)
+        ranks.each(lambda: check_shared(path))
+        for remark in remarks(config, tasks):
+            progress.note(remark)
+        run = Run(config, tasks, folder, policy, judge, progress, lambda stage: load_teacher(config, stage, policy), collector)
+        if resume:
+            restore(run, found)
+        begun(run)
+        with stopping_gently(run):
+            finish(run)
+        if run.stop:  # asked for in the last moments, when no step was left that it could end
+            raise KeyboardInterrupt
+    return folder
+
+
+def counted(config: RunConfig) -> RunConfig:
+    """The run file with the learners that there are, where there are several."""
+    if ranks.count() == 1:
+        return config
+    return config.model_copy(update={"compute": config.compute.model_copy(update={"learners": ranks.count()})})
+
+
+def check_started(config: RunConfig) -> None:
+    """UserError where the run file asks for several learners and nobody started them."""
+    learners = config.compute.learners
+    if ranks.count() == 1 and learners > 1:
+        raise UserError(
+            f"compute.learners = {learners}, and this is one process: start the run with `mmrl train`, which starts the others, "
+            f"with torchrun --nproc-per-node {learners} -m mmrl train ..., or on a cluster"
+        )
+
+
+def opened(config: RunConfig, path: Path, held: contextlib.ExitStack, resume: bool, overwrite: bool) -> RunFolder | None:
+    """The folder of the run that goes on; None where it begins. held: keeps others out of a folder that is there."""
+    going_on = resume and is_run(path)
+    if not going_on:
+        refuse_own_model(config, path)
+    if not going_on and not (overwrite and is_run(path)):
+        refuse_used(path, asked="--resume" if resume else "--overwrite" if overwrite else "")
+    if is_run(path):
+        held.enter_context(alone(path))
+    return RunFolder.open(path, as_data(config)) if going_on else None
+
+
+def created(config: RunConfig, path: Path, held: contextlib.ExitStack) -> RunFolder:
+    """A new folder, in place of an older run's."""
+    if is_run(path):
+        shutil.rmtree(path)
+    folder = RunFolder.create(path, as_data(config), config.seed)
+    held.enter_context(alone(path))
+    return folder
+
+
+def check_shared(path: Path) -> None:
+    """UserError in a rank that doesn't see the run folder that the first has made."""
+    if not is_run(path):
+        raise UserError(
+            f"rank {ranks.rank()} on {platform.node()} doesn't see the run folder {path} that rank 0 has made: let runs = ... "
+            "name a folder that all machines share"
+        )
+
+
+def refuse_own_model(config: RunConfig, path: Path) -> None:
+    """UserError when the run would begin from a model in the folder that it is about to replace."""
+    teachers = [s.teacher for s in config.stages if isinstance(s, DistillStage)]
+    for name in [config.policy.model, *teachers]:
+        if is_run(path) and Path(name).is_dir() and Path(name).resolve().is_relative_to(path.resolve()):
+            raise UserError(f"{name} is in {path}, which this run would replace: choose another name for the run")
+
+
+@contextlib.contextmanager
+def within_memory(config: RunConfig) -> Iterator[None]:
+    """Running out of memory becomes one line that names the keys that need it."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:  # torch's own kind is a RuntimeError, and on a CPU it has none
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        raise UserError(
+            f"out of memory ({one_line(error)[:120] or type(error).__name__}): lower train.micro_batch_tokens = "
+            f"{config.train.micro_batch_tokens}, generate.batch_size = {config.generate.batch_size} or policy.max_pixels, or set "
+            "train.checkpointing = true; a run that had begun goes on with --resume"
+        ) from error
+
+
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Nobody else writes this run folder meanwhile. The lock goes with the process, however that ends."""
+    with open(path / ".lock", "ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{path} is in use by another mmrl: wait for it, or choose another name") from None
+        yield
+
+
+@contextlib.contextmanager
+def stopping_gently(run: Run) -> Iterator[None]:
+    """Ctrl-C, a termination signal and the end of the terminal end the run after the step under way; a second Ctrl-C at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ask(number: int) -> None:
+        run.stop = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        run.progress.stopping()
+
+    with asked_to_end(ask):
+        yield
+
+
+def finish(run: Run) -> None:
+    """Go, then close the run folder; on the way out keep what was learned."""
+    run.observe("mmrl_run_started", run=run.folder, config=as_data(run.config))
+    status = "failed"
+    try:
+        run.go()
+        status = "finished"
+    except KeyboardInterrupt:
+        status = "stopped"
+        raise
+    except UserError as error:
+        with contextlib.suppress(UserError):  # a full disk, most likely, which is what the person is told
+            run.folder.error(run.at.step, ENDED, str(error))
+        raise
+    finally:
+        if hasattr(run, "steps"):
+            run.steps.close()
+        learner = hasattr(run, "steps") and hasattr(run.steps, "learner")  # not where a stage could not make its own
+        if status != "finished" and run.consistent and run.at.step and learner and ranks.leaving():
+            with contextlib.suppress(UserError):  # the fault that ended the run is already on its way to the person
+                if not ranks.first(run.folder.checkpoint_dir(run.at.step).exists):
+                    run.save()
+        if status == "finished":
+            run.folder.summary(run.summary())
+        run.trackers.finish(status)
+        run.observe("mmrl_run_finished", run=run.folder, status=status)
+
+
+def load_policy(config: RunConfig, source: Path | None, cure: str = "remove that folder to go on from an earlier one") -> Policy:
+    """source: the checkpoint's folder, in place of `policy.model`. cure: what to do where that can't be read."""
+    seed, device = derive(config.seed, "weights"), device_of(config)
+    try:
+        return made_policy(config.policy, device=device, seed=seed, source=source)
+    except UserError as error:
+        if source is None or str(error).startswith(f"policy.model {config.policy.model!r}"):  # what adapters belong to is missing
+            raise
+        raise UserError(f"checkpoint {source.parent} can't be read: {error}: {cure}") from error
+
+
+def check_memory(config: RunConfig, progress: Progress) -> None:
+    """Refuse a GPU that is too small for the run, before anything is loaded onto it; see `mmrl.train.plan`."""
+    device = device_of(config)
+    if device.startswith("cuda"):
+        remark = check_fits(config, at_hand(device, measured=False)[0], ranks.count())
+        if remark:
+            progress.note(remark)
+
+
+def load_teacher(config: RunConfig, stage: DistillStage, policy: Policy) -> Policy | None:
+    """The policy that a distill stage follows; None where it is the simulator's expert. policy: the one that learns."""
+    if stage.teacher == EXPERT:
+        return None
+    other = config.policy.model_copy(update={"model": stage.teacher, "lora": None})
+    try:
+        teacher = made_policy(other, device=device_of(config), seed=derive(config.seed, "weights"))
+        if isinstance(policy, ActingPolicy) and isinstance(teacher, ActingPolicy):
+            refuse_teacher(policy, teacher, stage.teacher)
+    except UserError as error:
+        raise of_teacher(error, config.stages.index(stage)) from error
+    teacher.model.requires_grad_(False)
+    return teacher
+
+
+def check_packing(config: RunConfig, policy: Policy, progress: Progress) -> None:
+    if not isinstance(policy, VLM) or policy.family.shares_prefix:
+        return
+    kind = policy.model.config.model_type
+    if config.train.packing == "shared-prefix":
+        raise UserError(
+            f'train.packing = "shared-prefix", but mmrl doesn\'t know how a {kind} model could share a prompt: use "auto"'
+        )
+    if config.train.packing == "auto":
+        progress.note(
+            f"model family {kind!r} has no adapter: every completion is computed with its own copy of the prompt, "
+            "which is exact but several times slower "
+            '(set train.packing = "per-completion" to accept that in silence)'
+        )
+
+
+def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Evaluation]:
+    """The figures of a run file's policy, or of a checkpoint (`best`, `last` or a step) of a run folder."""
+    if not config.evaluate.n:
+        raise UserError("evaluate.n = 0 switches evaluation off: give -n")
+    config = resolved(config)
+    tasks = check_config(config)
+    found = find_checkpoint(RunFolder.open(folder), which) if folder else None
+    if found is None:
+        check_model(config)
+    cure = "leave out what --set changes of [policy], or give another --checkpoint"
+    with within_memory(config):
+        policy = load_policy(config, found / checkpoint.POLICY if found else None, cure)
+        lend_eyes(tasks.values(), policy)
+        collector = collector_of(config, tasks, policy)
+        shown = shown_in(config.stages[stage_of(found, config) if found else opening(config)])
+        with _judge(config) as judge, contextlib.closing(collector):
+            evaluator = Evaluator(config, tasks, collector, judge, shown)
+            return [evaluator(name)[0] for name in tasks]
+
+
+def _judge(config: RunConfig) -> Judge:
+    settings = config.judge
+    if config.compute.judges:
+        return JudgeActors(config, verifier_ids(config), on_gpu=device_of(config).startswith("cuda"))
+    return Judge(verifier_ids(config), settings.processes, settings.deadline_s, settings.memory_mb)

@@ -1,0 +1,122 @@
+"""Curves beside the run folder: the trackers of a run, each of which may fail without ending it. `docs/trackers.md`."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from mmrl.api.errors import PluginError, calling, one_line
+from mmrl.api.interfaces import Tracker
+from mmrl.config.load import as_data
+from mmrl.config.sections import RunConfig
+from mmrl.registry import plugins
+from mmrl.registry.targets import explain_import
+from mmrl.run_folder.writer import RunFolder
+
+if TYPE_CHECKING:
+    from mmrl.evaluation.figures import Evaluation
+
+PATIENCE = 3
+"""A tracker that fails so many times in a row is called no more: each try may wait for a network that is gone."""
+
+
+class Trackers:
+    """The trackers that a run file names. None of these methods raises because of what a tracker does."""
+
+    def __init__(
+        self, config: RunConfig, folder: RunFolder, note: Callable[[str], None], ids: Sequence[str] | None = None
+    ) -> None:
+        """note: is given one sentence the first time that a tracker fails. ids: of other trackers than the run file's."""
+        self.config, self.folder, self.note = config, folder, note
+        self.ids = config.record.trackers if ids is None else ids
+        self._trackers: dict[str, Tracker] = {}
+        self._failures: dict[str, int] = {}
+        """Id -> failures in a row, of those that ever failed."""
+        self._step = 0
+
+    def start(self, step: int) -> None:
+        """Begin, or go on after `step`. Call it once, when the run folder has been put back to that step."""
+        self._step = step
+        config = as_data(self.config)
+        for id in dict.fromkeys(self.ids):
+            with self._surviving(id, "start"):
+                tracker = make_tracker(id)
+                tracker.start(
+                    name=self.config.name, folder=self.folder.path, config=config, project=self.config.record.project, step=step
+                )
+                self._trackers[id] = tracker
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Figures after a step; those that are not finite are left out, as in `metrics.jsonl`."""
+        self._step = step
+        metrics = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
+        for id, tracker in list(self._trackers.items()):
+            with self._surviving(id, "log"):
+                tracker.log(step, metrics)
+            if self._failures.get(id, 0) == PATIENCE:
+                del self._trackers[id]
+                self.folder.error(step, f"tracker {id}", f"failed {PATIENCE} times in a row: it gets no more figures of this run")
+
+    def evaluation(self, step: int, figure: Evaluation) -> None:
+        """One task's figure with its interval and extras: `eval/<task>/<metric>`, `eval/<task>/<metric>/low`, `.../high`."""
+        name = f"eval/{figure.task}/"
+        metric = name + figure.metric
+        extra = {name + key: value for key, value in figure.extra.items()}
+        self.log(step, extra | {metric: figure.value, f"{metric}/low": figure.low, f"{metric}/high": figure.high})
+
+    def finish(self, status: str) -> None:
+        """The run ended: `finished`, `stopped` or `failed`."""
+        for id, tracker in self._trackers.items():
+            with self._surviving(id, "finish"):
+                tracker.finish(status)
+        self._trackers = {}
+
+    @contextlib.contextmanager
+    def _surviving(self, id: str, method: str) -> Iterator[None]:
+        """What a tracker raises is written down and told once."""
+        try:
+            yield
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a tracker must not end a run
+            first = id not in self._failures
+            self._failures[id] = self._failures.get(id, 0) + 1
+            what = f"{method} raised {type(error).__name__}: {one_line(error)[:300]}"
+            self.folder.error(self._step, f"tracker {id}", what)
+            if first:
+                self.note(f"tracker {id}: {what}; the run goes on, and metrics.jsonl holds every figure")
+        else:
+            if id in self._failures:
+                self._failures[id] = 0
+
+
+def check_trackers(config: RunConfig) -> None:
+    """Raise UserError unless each of `record.trackers` is known and what it needs is installed. Imports nothing heavy."""
+    for id in config.record.trackers:
+        make_tracker(id)
+
+
+def make_tracker(id: str) -> Tracker:
+    """The tracker of an id, not started. PluginError names a missing module and what to install."""
+    registry = plugins.registry()
+    spec = registry.get("trackers", id)
+    what = f"tracker {spec.id!r}"
+    dist = next(p.dist for p in registry.plugins if spec.id in p.specs.get("trackers", ()))
+    for module in spec.needs:
+        if not _is_there(module.partition(".")[0]):
+            missing = ModuleNotFoundError(f"No module named {module!r}", name=module)
+            reason = explain_import(missing, spec.target.partition(":")[0], dist)
+            raise PluginError(f"{what} {reason}, or take it out of record.trackers") from missing
+    target = registry.target(spec)
+    with calling(f"{what}, made with {dict(spec.options)},"):
+        tracker = target(**spec.options)
+    if not isinstance(tracker, Tracker):
+        lacking = [name for name in ("start", "log", "finish") if not hasattr(tracker, name)]
+        raise PluginError(f"{what}: its target {spec.target!r} has no method {', '.join(lacking)}; see mmrl.Tracker")
+    return tracker
+
+
+def _is_there(module: str) -> bool:
+    return sys.modules.get(module) is not None or importlib.util.find_spec(module) is not None

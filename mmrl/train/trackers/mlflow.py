@@ -1,0 +1,53 @@
+"""MLflow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mmrl.run_folder import files
+
+STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
+_REFUSED = re.compile(r"[^\w\-. :/]")
+"""What MLflow allows in no name; such as the @ of a published verifier's id."""
+
+
+class MLflow:
+    """A run of MLflow, where MLFLOW_TRACKING_URI says; its id stands in `mlflow/run-id` of the run folder, so that a resume goes
+    on in it."""
+
+    def start(self, *, name: str, folder: Path, config: Mapping[str, Any], project: str, step: int) -> None:
+        import mlflow
+
+        path = folder / "mlflow" / "run-id"
+        mlflow.set_experiment(project)
+        if step and path.exists():
+            mlflow.start_run(run_id=path.read_text())
+            return
+        run = mlflow.start_run(run_name=name)
+        path.parent.mkdir(exist_ok=True)
+        files.replace(path, run.info.run_id.encode())
+        mlflow.log_params(dict(_flat(config)))
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        import mlflow
+
+        mlflow.log_metrics({_REFUSED.sub("_", key): value for key, value in metrics.items()}, step=step)
+
+    def finish(self, status: str) -> None:
+        import mlflow
+
+        mlflow.end_run(STATUS[status])
+
+
+def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of every leaf; numbers count the entries of lists of tables."""
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        value = {str(i): item for i, item in enumerate(value)}
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _flat(item, f"{key}.{name}" if key else name)
+    else:
+        yield _REFUSED.sub("_", key), value

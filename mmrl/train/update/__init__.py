@@ -1,0 +1,1 @@
+"""From credit to new weights: packing, the learner and its optimiser."""

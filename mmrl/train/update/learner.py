@@ -1,0 +1,379 @@
+"""One update: forward, backward, clip, step."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+
+from mmrl.algorithms.gae import value_loss
+from mmrl.algorithms.kl import ESTIMATES, k3
+from mmrl.algorithms.loss import LossFunction, LossInputs, average, negative_log_likelihood
+from mmrl.algorithms.presets import Algorithm, Normalise
+from mmrl.api.errors import PluginError, UserError, calling
+from mmrl.compute.ranks import total
+from mmrl.config.sections import DistillStage, RlStage, Training
+from mmrl.policies.batches import Batch, Calls, MicroBatch
+from mmrl.policies.critic import Critic
+from mmrl.policies.policy import Policy
+from mmrl.policies.recompute import checkpointing
+from mmrl.policies.reference import Reference
+from mmrl.policies.shard import like
+from mmrl.policies.shard_files import Under
+from mmrl.policies.vlm.vlm import VLM
+from mmrl.train.update.optimizer import Optimizer
+from mmrl.train.update.packer import Dealt
+
+Sums = dict[str, torch.Tensor]
+"""Name -> sum over the trained tokens of a pass, float64."""
+SUMS = (
+    *("loss", "tokens", "entropy", "clip_share", "kl", "logprob_gap", "sampled", "importance", "importance_cut"),
+    *("value", "value_loss", "value_clip", "divergence", "moved"),
+)
+"""What is added up; most become means over tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demonstrations:
+    """Gold completions whose likelihood is part of the loss."""
+
+    batch: Batch
+    weight: float
+    """Of their loss; the algorithm's has 1 minus it."""
+    uncertain: bool = False
+    """Each token counts p (1 - p) of its probability (Zhang et al., CHORD, equation 9)."""
+
+
+class Learner:
+    """One stage's objective and optimiser."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        stage: Training,
+        algorithm: Algorithm | None = None,
+        *,
+        temperature: float = 1.0,
+        reference: Reference | None = None,
+        critic: Critic | None = None,
+        teacher: Policy | None = None,
+        gap_limit: float = math.inf,
+        checkpointed: bool = False,
+        stale: bool = False,
+    ) -> None:
+        """algorithm: None is supervised. reference: what the KL penalty compares with. teacher: whom a distill stage follows.
+        gap_limit: nats a token between sampler and learner above which an update is refused. checkpointed: save memory.
+        stale: samples may be of older weights."""
+        self.policy, self.stage, self.temperature = policy, stage, temperature
+        self.reference, self.critic, self.teacher = reference, critic, teacher
+        self.gap_limit, self.checkpointed = gap_limit, checkpointed
+        self.cure = (
+            "with compute.staleness the weights have moved meanwhile: lower the learning rate, or raise that limit knowingly"
+            if stale
+            else "check policy.dtype, policy.attention and the model family"
+        )
+        self.rl = stage if isinstance(stage, RlStage) else None
+        self.over_vocabulary = isinstance(stage, DistillStage) and stage.divergence in ("reverse", "forward")
+        self.what = f"algorithm {algorithm.id!r}: its loss" if algorithm else "the likelihood"
+        self.loss: LossFunction = algorithm.loss if algorithm else negative_log_likelihood
+        self.normalise: Normalise = algorithm.normalise if algorithm else "token"
+        self.constant = algorithm.constant if algorithm else 1.0
+        own = list(critic.parameters()) if critic else []
+        self.optimizer = Optimizer(list(policy.parameters()), stage, own, critic.config if critic else None)
+
+    @property
+    def needs_every_rollout(self) -> bool:
+        """Rollouts whose advantage is zero have a gradient all the same."""
+        kl = self.reference is not None and self.rl is not None and self.rl.kl_in == "loss"
+        return kl or self.critic is not None or bool(self.rl and self.rl.entropy)
+
+    # -- the update -----------------------------------------------------------------------------------------------------------
+
+    def update(
+        self, batches: Dealt, step: int, *, kl: float = 0.0, demonstrations: Demonstrations | None = None
+    ) -> dict[str, float]:
+        """`epochs` passes over the batches, an optimiser step after each; without a batch, one on the demonstrations alone.
+
+        batches: the same targets in each pass, however they are dealt. step: number within the stage, from 0. kl: today's weight
+        of the penalty. Returns metrics of the last pass, and the gap between sampler and learner of the first. `stop_kl` ends it
+        before a batch that shows the policy too far away.
+        """
+        nothing = Batch(micro=(), num_tokens=0, num_rollouts=0, lengths_N=torch.zeros(0, dtype=torch.long), looks=False)
+        if demonstrations:
+            demonstrations = replace(demonstrations, batch=self._counted(demonstrations.batch))
+        counted = [self._counted(b) for b in (batches(0) if callable(batches) else batches) or [nothing]]
+        exact = self.policy.exact_sampler
+        old = [
+            self._old(b, i) if len(counted) > 1 else [] for i, b in enumerate(counted)
+        ]  # before the first step moves the weights
+        warming = self.critic is not None and step < self.critic.config.warmup_steps
+        metrics: dict[str, float] = {}
+        known_NT: torch.Tensor | None = None
+        limit, before = self.rl.stop_kl if self.rl else None, self.optimizer.steps
+        for epoch in range(self.rl.epochs if self.rl else 1):
+            passed: list[dict[str, float]] = []
+            if epoch and callable(batches):
+                known_NT = _table(counted, old) if known_NT is None else known_NT
+                counted = [self._counted(b) for b in batches(epoch)]
+                old = [[known_NT[m.rollout_L, m.place_L] for m in b.micro] for b in counted]
+            for i, (batch, known) in enumerate(zip(counted, old, strict=True)):
+                first = epoch == 0 and not (exact and i)
+                figures = self._accumulate(batch, known, kl, 1 - (demonstrations.weight if demonstrations else 0.0), first)
+                if figures.pop("moved", 0.0) > (math.inf if limit is None else limit):
+                    self.optimizer.clear()
+                    return metrics | _means(passed) | {"updates": float(self.optimizer.steps - before)}
+                if demonstrations:
+                    figures |= self._imitate(demonstrations)
+                if not batch.looks and not (demonstrations and demonstrations.batch.looks):
+                    self.optimizer.forget_blank()
+                passed.append(figures | self.optimizer.step(step, only_critic=warming))
+            metrics |= _means(passed)
+        return metrics | ({} if limit is None else {"updates": float(self.optimizer.steps - before)})
+
+    def _counted(self, batch: Batch) -> Batch:
+        """The batch with the counts of all ranks."""
+        counts = total(torch.tensor([batch.num_tokens, batch.num_rollouts, batch.looks], device=self.policy.device))
+        return replace(batch, num_tokens=int(counts[0]), num_rollouts=int(counts[1]), looks=bool(counts[2]))
+
+    def _accumulate(self, batch: Batch, old: list[torch.Tensor], kl: float, weight: float, first: bool) -> dict[str, float]:
+        """Gradients of the objective, added up; old: the log-probabilities before the update, filled in on a first pass."""
+        sums = dict.fromkeys(SUMS, torch.zeros((), dtype=torch.float64, device=self.policy.device))  # alike on every rank
+        targets = total(_sum([(~m.returns_L.isnan()).sum() for m in batch.micro if m.returns_L is not None], self.policy.device))
+        with self._checkpointing():
+            for i, micro in enumerate(batch.micro):
+                if self.over_vocabulary:
+                    loss_L, found = self._diverge(micro)
+                else:
+                    loss_L, found = self._objective(micro, batch, old, i, kl)
+                loss = weight * average(loss_L, micro, batch, self.normalise, self.constant)
+                if "value_loss" in found and self.critic is not None:
+                    loss = loss + self.critic.config.weight * found["value_loss"] / targets.clamp_min(1)
+                loss.backward()
+                self.optimizer.gather()
+                found |= {"loss": loss, "tokens": torch.tensor(float(len(loss_L)))}
+                for name, value in found.items():
+                    sums[name] = sums[name] + value.detach().to(self.policy.device)
+        return self._figures(sums, first, targets)
+
+    def _objective(
+        self, micro: MicroBatch | Calls, batch: Batch, old: list[torch.Tensor], i: int, kl: float
+    ) -> tuple[torch.Tensor, Sums]:
+        """The algorithm's loss of each token with what is added to it, and sums for metrics."""
+        stage, critic = self.rl, self.critic
+        shared = critic is not None and critic.backbone is None
+        out = self.policy.outputs(micro, self.temperature, states=shared, entropy_gradient=bool(stage and stage.entropy))
+        if len(old) == i:
+            old.append(out.logprobs_L.detach())
+        sampled_L = ~micro.sampler_logprobs_L.isnan()
+        inputs = LossInputs(
+            logprobs_L=out.logprobs_L,
+            old_logprobs_L=micro.sampler_logprobs_L.where(micro.off_policy_L & sampled_L, old[i]),
+            advantages_L=micro.advantages_L,
+            rollout_L=micro.rollout_L,
+            lengths_N=batch.lengths_N,
+        )
+        with calling(self.what):
+            computed = self.loss(inputs)
+        loss_L, clipped_L = pair(computed, out.logprobs_L, self.what)
+        own_L = sampled_L & ~micro.off_policy_L
+        weighed = {}
+        if stage and stage.importance != "off":
+            weight_L, cut_L = importance(
+                old[i], micro.sampler_logprobs_L, own_L, stage.importance == "mask", stage.importance_cap
+            )
+            loss_L = loss_L * weight_L
+            weighed = {"importance": weight_L.where(own_L, 0.0).sum(), "importance_cut": cut_L.sum()}
+        if self.reference is not None and stage is not None:
+            reference_L = self.reference.logprobs(micro, self.temperature)
+            kl_L = k3(out.logprobs_L.detach(), reference_L)
+            if stage.kl_in == "loss":
+                loss_L = loss_L + kl * ESTIMATES[stage.kl_estimate](out.logprobs_L, reference_L)
+        else:
+            kl_L = k3(out.logprobs_L.detach(), old[i])
+        if stage and stage.entropy:
+            loss_L = loss_L - stage.entropy * out.entropy_L
+        gap_L = (micro.sampler_logprobs_L - old[i]).abs().where(own_L, 0.0)
+        sums = {"entropy": out.entropy_L.sum(), "clip_share": clipped_L.sum(), "kl": kl_L.sum()}
+        if stage and stage.stop_kl is not None:
+            sums["moved"] = k3(old[i], out.logprobs_L.detach()).sum()  # what was sampled came from the old weights
+        sums |= {"logprob_gap": gap_L.sum(), "sampled": own_L.sum(), **weighed}
+        if critic is not None and micro.values_L is not None and micro.returns_L is not None:
+            values_L, _ = critic.values(micro, out.states_QH)
+            value_L, cut_L = value_loss(
+                values_L, micro.values_L, micro.returns_L, clip=critic.config.clip or math.inf, huber=critic.config.huber
+            )
+            sums |= {"value_loss": value_L.sum(), "value_clip": cut_L.sum(), "value": values_L.sum()}
+        return loss_L, sums
+
+    def _diverge(self, micro: MicroBatch | Calls) -> tuple[torch.Tensor, Sums]:
+        """The divergence from the teacher at each token, over the whole vocabulary."""
+        assert isinstance(self.stage, DistillStage) and self.teacher is not None
+        assert isinstance(self.policy, VLM) and isinstance(self.teacher, VLM) and isinstance(micro, MicroBatch)
+        kind: Literal["forward", "reverse"] = "forward" if self.stage.divergence == "forward" else "reverse"
+        loss_L, entropy_L = self.policy.divergence(micro, self.teacher, self.temperature, kind)
+        return loss_L, {"entropy": entropy_L.sum(), "divergence": loss_L.sum()}
+
+    def _imitate(self, gold: Demonstrations) -> dict[str, float]:
+        """Gradients of the gold completions' likelihood, added to what is there."""
+        batch, loss = gold.batch, torch.zeros((), device=self.policy.device)
+        with self._checkpointing():
+            for micro in batch.micro:
+                logprobs_L = self.policy.outputs(micro, 1.0).logprobs_L
+                likely_L = logprobs_L.detach().exp()
+                loss_L = -logprobs_L * (likely_L * (1 - likely_L) if gold.uncertain else 1.0)
+                share = gold.weight * average(loss_L, micro, batch, "token")
+                share.backward()
+                self.optimizer.gather()
+                loss += share.detach()
+        return {"imitation/loss": total(loss).item(), "imitation/weight": gold.weight}
+
+    @contextlib.contextmanager
+    def _checkpointing(self) -> Iterator[None]:
+        """Passes inside save memory, if the run file asks for it."""
+        backbone = self.critic.backbone if self.critic else None
+        with checkpointing(self.policy.model, self.checkpointed):
+            with checkpointing(backbone.model, self.checkpointed) if backbone else contextlib.nullcontext():
+                yield
+
+    def _figures(self, sums: Sums, first: bool, targets: torch.Tensor) -> dict[str, float]:
+        """Means over the tokens of all ranks. Refuses an update whose samples aren't the learner's own."""
+        found = dict(zip(SUMS, total(torch.stack([sums[name] for name in SUMS])).tolist(), strict=True))
+        metrics = {"loss": found["loss"]}
+        if not found["tokens"]:  # no group had spread: nothing was computed, so there is nothing else to report
+            return metrics
+        asked = ["divergence", "entropy"] if self.over_vocabulary else ["entropy", "clip_share", "kl"]
+        metrics |= {name: found[name] / found["tokens"] for name in [*asked, *(["value"] if self.critic else [])]}
+        if not -1e-6 <= metrics.get("clip_share", 0.0) <= 1 + 1e-6:
+            self.optimizer.clear()
+            raise PluginError(f"{self.what}: clipped_L must be 1.0 where a bound cuts the gradient off and else 0.0")
+        metrics["moved"] = found["moved"] / found["tokens"]
+        if self.critic:
+            metrics |= {name: found[name] / max(float(targets), 1.0) for name in ("value_loss", "value_clip")}
+        if first and found["sampled"] and self.rl is not None:
+            metrics["logprob_gap"] = found["logprob_gap"] / found["sampled"]
+            self._check_gap(metrics["logprob_gap"])
+        if found["sampled"] and self.rl is not None and self.rl.importance != "off":
+            metrics |= {"importance/mean": found["importance"] / found["sampled"]}
+            metrics |= {"importance/cut_share": found["importance_cut"] / found["sampled"]}
+        return metrics
+
+    def _check_gap(self, gap: float) -> None:
+        if not gap <= self.gap_limit:
+            self.optimizer.clear()
+            raise UserError(
+                f"sampler and learner disagree by {gap:.3f} nats a token (limits.logprob_gap = {self.gap_limit}): what would be "
+                f"trained is not what was sampled; {self.cure}"
+            )
+
+    # -- measurements -----------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _old(self, batch: Batch, number: int) -> list[torch.Tensor]:
+        """The log-probabilities before the update. Where the sampler is the learner, the first batch's are those of its own first
+        pass, which shows the gap, and the others' are the sampler's."""
+        if self.policy.exact_sampler:
+            return [micro.sampler_logprobs_L for micro in batch.micro] if number else []
+        return [self.policy.outputs(micro, self.temperature).logprobs_L for micro in batch.micro]
+
+    @torch.no_grad()
+    def measure(self, batch: Batch, names: frozenset[str]) -> dict[str, torch.Tensor]:
+        """Of every trained token of all ranks, [N, T], 0 behind a rollout's end: `logprobs`, `reference`, `teacher`, `values`;
+        with `values` also `bootstrap` [N], the value of the state in which each rollout was left."""
+        shape = (len(batch.lengths_N), int(batch.lengths_N.max()) if len(batch.lengths_N) else 0)
+        found = {name: torch.zeros(shape, device=self.policy.device) for name in names}
+        bootstrap_N = torch.zeros(shape[0], device=self.policy.device)
+        for micro in batch.micro:
+            place = (micro.rollout_L, micro.place_L)
+            shared = "values" in names and self.critic is not None and self.critic.backbone is None
+            out = self.policy.outputs(micro, self.temperature, states=shared) if shared or "logprobs" in names else None
+            if "logprobs" in names and out is not None:
+                found["logprobs"][place] = out.logprobs_L
+            if "reference" in names and self.reference is not None:
+                found["reference"][place] = self.reference.logprobs(micro, self.temperature)
+            if "teacher" in names and self.teacher is not None:
+                found["teacher"][place] = self.teacher.logprobs(micro, self.temperature)[0]
+            if "values" in names and self.critic is not None:
+                found["values"][place], values_R = self.critic.values(micro, out.states_QH if out else None)
+                bootstrap_N[micro.final_rollout_R] = values_R
+        found["bootstrap"] = bootstrap_N
+        return {name: total(found[name]) for name in sorted(found)}  # 0 where another rank has the rollout
+
+    # -- resume -----------------------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Everything that a resume needs beside the policy's weights, by name, as it goes into a safetensors file."""
+        found = {f"optimizer/{k}": v for k, v in self.optimizer.state().items()}
+        found |= {f"reference/{k}": v for k, v in (self.reference.state() if self.reference else {}).items()}
+        return found | {f"critic/{k}": v.detach() for k, v in (self.critic.parameters() if self.critic else ())}
+
+    def load_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Restore what `state` returned. ValueError or KeyError for the state of another model's learner."""
+        with torch.no_grad():
+            for name, parameter in self.critic.parameters() if self.critic else ():
+                parameter.copy_(like(tensors[f"critic/{name}"], parameter))
+        if self.reference:
+            self.reference.load_state(Under(tensors, "reference/"))
+        self.optimizer.load_state(Under(tensors, "optimizer/"))
+
+    def close(self) -> None:
+        """The stage is over: another may train what this one froze."""
+        self.optimizer.release()
+
+
+def pair(found: Any, logprobs_L: torch.Tensor, what: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a loss gave, if it is two tensors [L], the first with a gradient; PluginError if not, as an average inside it would
+    hide the split of a batch."""
+    length = len(logprobs_L)
+    if (
+        not isinstance(found, tuple)
+        or len(found) != 2
+        or not all(isinstance(f, torch.Tensor) and f.shape == (length,) for f in found)
+    ):
+        shapes = [list(f.shape) if isinstance(f, torch.Tensor) else f for f in (found if isinstance(found, tuple) else [found])]
+        raise PluginError(
+            f"{what} must give (loss_L, clipped_L), each a tensor [{length}], not {', '.join(map(str, shapes)):.80}"
+        )
+    loss_L, clipped_L = found
+    if loss_L.device != logprobs_L.device or clipped_L.device != logprobs_L.device:
+        raise PluginError(f"{what} must stay on the device of its inputs, {logprobs_L.device}, not go to {loss_L.device}")
+    if logprobs_L.requires_grad and not loss_L.requires_grad:
+        raise PluginError(f"{what} has no gradient: make loss_L from inputs.logprobs_L, without detach() or whole numbers")
+    return loss_L, clipped_L.detach().float()
+
+
+def importance(
+    old_L: torch.Tensor, sampler_L: torch.Tensor, own_L: torch.Tensor, mask: bool, cap: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(The weight of each token, float32 [L], where the cap had an effect, bool [L]). The weight is its probability under the
+    learner over that under the sampler, at most `cap`; with `mask`, 0 where it exceeds that; 1 where the sampler didn't sample
+    (Yao et al., Your Efficient RL Framework Secretly Brings You Off-Policy RL Training)."""
+    ratio_L = (old_L - sampler_L).where(own_L, 0.0).exp()
+    cut_L = own_L & (ratio_L > cap)
+    return (ratio_L.where(~cut_L, 0.0) if mask else ratio_L.clamp_max(cap)), cut_L
+
+
+def _means(passed: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of each figure, over the mini-batches that have it."""
+    found: dict[str, list[float]] = {}
+    for figures in passed:
+        for name, value in figures.items():
+            found.setdefault(name, []).append(value)
+    return {name: sum(values) / len(values) for name, values in found.items()}
+
+
+def _table(batches: Sequence[Batch], values: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:
+    """A value of every target by its rollout and place, [N, T]. values: for each batch and micro-batch, [L]."""
+    lengths_N = batches[0].lengths_N
+    table_NT = torch.zeros(len(lengths_N), int(lengths_N.max()) if len(lengths_N) else 0, device=lengths_N.device)
+    for batch, known in zip(batches, values, strict=True):
+        for micro, values_L in zip(batch.micro, known, strict=True):
+            table_NT[micro.rollout_L, micro.place_L] = values_L.to(table_NT)
+    return table_NT
+
+
+def _sum(values: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
+    return torch.stack([v.to(device) for v in values]).sum() if values else torch.zeros((), dtype=torch.long, device=device)

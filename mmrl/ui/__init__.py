@@ -1,0 +1,1 @@
+"""How people meet mmrl: the command line, reports and the board."""

@@ -1,0 +1,286 @@
+"""The server: which address shows what. All of it only reads."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import traceback
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from mmrl.api.errors import UserError, one_line
+from mmrl.run_folder.validated import plain
+from mmrl.ui.board import facts, pages, rollouts, sections
+from mmrl.ui.board.guard import Guard
+from mmrl.ui.board.hub import Hub
+from mmrl.ui.board.places import NotThere, Places
+from mmrl.ui.board.search import Wanted
+from mmrl.ui.board.state import State, state
+
+STATIC = Path(__file__).with_name("static")
+SHARED = Path(__file__).parent.parent / "view"
+"""Where the style and the script lie that reports have too."""
+MOST_POINTS, MOST_KEYS, MOST_RUNS = 4000, 64, 8
+WAIT = 0.5
+"""Seconds that a page waits for the index of a run that nobody has looked at before."""
+FRAMES = 1024
+"""Pictures of a video that can be asked for."""
+
+
+class Board:
+    """What the addresses share."""
+
+    def __init__(self, places: Places) -> None:
+        self.places, self.hub = places, Hub(places)
+
+    def run(self, request: Request, seconds: float = WAIT) -> tuple[str, Path, State]:
+        """The run that is asked for, now looked at. Raises NotThere when it isn't one."""
+        name = next(iter(request.query_params.getlist("run")), "")
+        path = self.places.run(name)
+        try:
+            found = state(name, path)
+        except FileNotFoundError:
+            raise NotThere(f"the folder of {name} has vanished") from None
+        self.hub.ask(name, seconds)
+        return name, path, found
+
+    def other(self, request: Request) -> tuple[str, Path | None]:
+        """The run to put beside it, if one is asked for: as `with`, or as a second `run`."""
+        given = request.query_params.getlist("run")[1:2]
+        name = request.query_params.get("with") or (given[0] if given else "")
+        return (name, self.places.run(name)) if name else ("", None)
+
+
+def app(places: Places, token: str = "") -> Starlette:
+    """The application of a folder of runs. token: what requests must bring; empty lets in whoever is on this machine."""
+    board = Board(places)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        board.hub.start()
+        try:
+            yield
+        finally:
+            board.hub.stop()
+
+    async def live(request: Request) -> Response:
+        return _live(board, request)
+
+    def route(path: str, answer: Callable[[Board, Request], Response], json_errors: bool = False) -> Route:
+        def endpoint(request: Request) -> Response:  # not async: it runs in a thread
+            return answered(answer, board, request, json_errors)
+
+        return Route(path, endpoint)
+
+    routes = [
+        route("/", _runs), route("/curves", _curves), route("/rollouts", _rollouts), route("/rollout", _rollout),
+        route("/episodes", _episodes), route("/alarms", _alarms), route("/compare", _compare), route("/settings", _settings),
+        route("/part/row", _part_row), route("/part/groups", _part_groups),
+        route("/api/runs", _api_runs, True), route("/api/curves", _api_curves, True), route("/api/series", _api_series, True),
+        route("/api/steps", _api_steps, True), route("/media", _media), route("/media/frame", _frame), route("/text", _text),
+        Route("/api/live", live),
+        Route("/static/page.css", lambda request: FileResponse(SHARED / "page.css", media_type="text/css")),
+        Route("/static/page.js", lambda request: FileResponse(SHARED / "page.js", media_type="text/javascript")),
+        Mount("/static", StaticFiles(directory=STATIC)),
+    ]  # fmt: skip
+    found = Starlette(routes=routes, middleware=[Middleware(Guard, token=token)], lifespan=lifespan)
+    found.state.hub = board.hub
+    return found
+
+
+def answered(answer: Callable[[Board, Request], Response], board: Board, request: Request, as_json: bool) -> Response:
+    """The answer, or the line that says why there is none."""
+    try:
+        return answer(board, request)
+    except NotThere as error:
+        what, code = str(error), 404
+    except (UserError, OSError) as error:
+        what, code = one_line(error), 422
+    except Exception as error:  # noqa: BLE001  the page says it, and whoever started the board has the traceback
+        traceback.print_exc()
+        what, code = f"a fault of the board: {type(error).__name__}: {one_line(error)}", 500
+    if as_json:
+        return JSONResponse({"error": what}, code)
+    if request.url.path.startswith("/part/"):
+        return HTMLResponse(pages.failure(what), code)
+    return HTMLResponse(pages.page("runs", "Not shown", pages.failure(what) + '<p><a href="/">All runs</a></p>'), code)
+
+
+# -- pages --------------------------------------------------------------------------------------------------------------
+
+
+def _states(board: Board) -> list[State]:
+    found = []
+    for name in board.places.names():
+        with contextlib.suppress(FileNotFoundError, NotThere):  # it vanished in this moment
+            found.append(state(name, board.places.run(name)))
+    return found
+
+
+def _runs(board: Board, request: Request) -> Response:
+    folder = board.places.folder
+    return HTMLResponse(pages.page("runs", f"Runs in {folder.name or folder}/", pages.runs(_states(board), str(folder))))
+
+
+def _shown(kind: str, run: str, found: State, body: str, title: str = "") -> Response:
+    return HTMLResponse(pages.page(kind, title or run, body, state=found, run=run))
+
+
+def _curves(board: Board, request: Request) -> Response:
+    run, _, found = board.run(request)
+    names = request.query_params.getlist("run")[:MOST_RUNS]
+    for name in names[1:]:
+        board.places.run(name)
+    others = [name for name in board.places.names() if name not in names]
+    return _shown("curves", run, found, sections.curves(found, names, others))
+
+
+def _rollouts(board: Board, request: Request) -> Response:
+    run, path, found = board.run(request)
+    wanted = Wanted.of(request.query_params)
+    return _shown("rollouts", run, found, pages.filters(run, wanted, *rollouts.choices(path)) + _listed(board, run, path, wanted))
+
+
+def _listed(board: Board, run: str, path: Path, wanted: Wanted) -> str:
+    return rollouts.listed(run, path, wanted, board.hub.gone.get(run, ""))
+
+
+def _rollout(board: Board, request: Request) -> Response:
+    run, path, found = board.run(request, 0.0)
+    title, body = rollouts.alone(run, path, request.query_params.get("id", ""))
+    return _shown("rollout", run, found, body, f"{run}: {title}")
+
+
+def _episodes(board: Board, request: Request) -> Response:
+    run, path, found = board.run(request, 0.0)
+    return _shown("episodes", run, found, sections.episodes(run, path))
+
+
+def _alarms(board: Board, request: Request) -> Response:
+    run, path, found = board.run(request)
+    return _shown("alarms", run, found, sections.alarms(run, path))
+
+
+def _compare(board: Board, request: Request) -> Response:
+    run, path, found = board.run(request, 0.0)
+    other, folder = board.other(request)
+    steps = [request.query_params.get(name) or "last" for name in ("step", "with-step")]
+    return _shown("compare", run, found, sections.compare(run, path, other, folder, (steps[0], steps[1]), board.places.names()))
+
+
+def _settings(board: Board, request: Request) -> Response:
+    run, path, found = board.run(request, 0.0)
+    other, folder = board.other(request)
+    return _shown("settings", run, found, sections.settings(run, path, other, folder, board.places.names()))
+
+
+# -- parts of pages -----------------------------------------------------------------------------------------------------
+
+
+def _part_row(board: Board, request: Request) -> Response:
+    return HTMLResponse(pages.row(board.run(request, 0.0)[2]))
+
+
+def _part_groups(board: Board, request: Request) -> Response:
+    run, path, _ = board.run(request)
+    return HTMLResponse(_listed(board, run, path, Wanted.of(request.query_params)))
+
+
+# -- figures ------------------------------------------------------------------------------------------------------------
+
+
+def _api_runs(board: Board, request: Request) -> Response:
+    from dataclasses import asdict
+
+    return JSONResponse({"runs": plain([asdict(one) for one in _states(board)])})
+
+
+def _api_curves(board: Board, request: Request) -> Response:
+    found, keys, evals = [], set[str](), {}
+    for name in request.query_params.getlist("run")[:MOST_RUNS]:
+        path = board.places.run(name)
+        board.hub.ask(name, WAIT)
+        one = facts.curves(path, state(name, path))
+        found.append(one["run"])
+        keys.update(one["keys"])
+        evals[name] = one["evals"]
+    return JSONResponse({"runs": found, "sections": facts.sections(sorted(keys)), "evals": evals})
+
+
+def _api_series(board: Board, request: Request) -> Response:
+    name, asked = request.query_params.get("run", ""), request.query_params
+    path = board.places.run(name)
+    board.hub.ask(name)
+    low, high, points = (_number(asked.get(key), other) for key, other in (("from", 0.0), ("to", 1e15), ("points", facts.POINTS)))
+    points = int(min(max(points, 2), MOST_POINTS))
+    return JSONResponse({"run": name, **facts.series(path, asked.getlist("key")[:MOST_KEYS], low, high, points)})
+
+
+def _number(text: str | None, other: float) -> float:
+    import math
+
+    try:
+        value = float(text) if text else other
+    except ValueError:
+        raise NotThere(f"{text!r:.40} is no number") from None
+    return value if math.isfinite(value) else other
+
+
+def _api_steps(board: Board, request: Request) -> Response:
+    return JSONResponse({"steps": rollouts.recorded(board.places.run(request.query_params.get("run", "")))})
+
+
+def _live(board: Board, request: Request) -> Response:
+    names = request.query_params.getlist("run")[:MOST_RUNS]
+    try:
+        for name in names:
+            board.places.run(name)
+    except NotThere as error:
+        return JSONResponse({"error": str(error)}, 404)
+    if board.hub.is_full:
+        return JSONResponse({"error": "too many pages are open: close some"}, 503)
+
+    async def events() -> AsyncIterator[str]:
+        yield "retry: 2000\n\n"
+        async for message in board.hub.news(names):
+            if message is None:
+                yield ": alive\n\n"
+            else:
+                yield f"event: {message['kind']}\ndata: {json.dumps(message)}\n\n"
+
+    return StreamingResponse(events(), media_type="text/event-stream", headers={"cache-control": "no-store"})
+
+
+# -- files --------------------------------------------------------------------------------------------------------------
+
+
+def _media(board: Board, request: Request) -> Response:
+    file = board.places.media(request.query_params.get("run", ""), request.query_params.get("path", ""))
+    kind = "image/png" if file.suffix == ".png" else "image/webp"
+    return FileResponse(file, media_type=kind, headers={"cache-control": "private, max-age=86400"})
+
+
+def _frame(board: Board, request: Request) -> Response:
+    """One picture of a video, as PNG."""
+    from mmrl.run_folder import webp
+
+    file = board.places.media(request.query_params.get("run", ""), request.query_params.get("path", ""))
+    n = int(_number(request.query_params.get("n"), 0.0))
+    shown = webp.pictures(file.read_bytes(), file.name)
+    if not 0 <= n < min(len(shown), FRAMES):
+        raise NotThere(f"{file.name} has no picture {n}")
+    shown[n][0].convert("RGB").save(out := io.BytesIO(), "PNG", compress_level=1)
+    return Response(out.getvalue(), media_type="image/png", headers={"cache-control": "private, max-age=86400"})
+
+
+def _text(board: Board, request: Request) -> Response:
+    run = board.places.run(request.query_params.get("run", ""))
+    return PlainTextResponse(rollouts.text(run, request.query_params.get("id", "")).encode(errors="replace"))

@@ -1,0 +1,306 @@
+"""What is kept on disk of a run folder, so that a million rollouts are read once: figures by column, rollouts by their place.
+
+An index is a cache: it may be removed at any time. One process fills it (`watching`), others read it meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mmrl.run_folder.files import contents, opened
+from mmrl.run_folder.reader import step_entries
+from mmrl.run_folder.validated import parsed
+from mmrl.ui.board.columns import Columns, number
+
+VERSION = 3
+"""Of the tables below: an index of another version is made again."""
+READ = 4 << 20
+"""Bytes of a file that are read at once."""
+LONGEST = 256 << 20
+"""Bytes of a line from which on it is passed over."""
+SEARCHED = 4000
+"""Characters of a completion that the search looks at, and a quarter of them of a prompt."""
+
+_TABLES = """
+CREATE TABLE facts (name TEXT PRIMARY KEY, value);
+CREATE TABLE evals (step INTEGER, task TEXT, split TEXT, metric TEXT, row TEXT, PRIMARY KEY (step, task, split, metric));
+CREATE TABLE errors (step INTEGER, place TEXT, what TEXT);
+CREATE TABLE kinds (name TEXT, value TEXT, PRIMARY KEY (name, value)) WITHOUT ROWID;
+CREATE TABLE files (step INTEGER PRIMARY KEY, size INTEGER, changed INTEGER, rows INTEGER, broken INTEGER);
+CREATE TABLE rollouts (
+    id INTEGER PRIMARY KEY, step INTEGER, line INTEGER, offset INTEGER, length INTEGER, task TEXT, prompt TEXT, grp INTEGER,
+    status TEXT, source TEXT, reward REAL, advantage REAL, tokens INTEGER, failed INTEGER, said INTEGER
+);
+CREATE UNIQUE INDEX by_place ON rollouts (step, line);
+CREATE INDEX by_reward ON rollouts (reward, step, grp);
+CREATE VIRTUAL TABLE words USING fts5 (text, content='', detail=none);
+"""
+
+
+@dataclass(slots=True)
+class News:
+    """What was new in a run folder."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """Of `metrics.jsonl`, steps and evaluations."""
+    errors: list[dict[str, Any]] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    """Whose rollouts were taken in."""
+    again: bool = False
+    """What was known is void: the run was taken up at an earlier step, or is another one."""
+
+
+class Index:
+    """The index of one run, open for filling. It is made anew when the run folder is another run's than before."""
+
+    def __init__(self, run: Path, file: Path) -> None:
+        self.run, self.file = run, file
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self.db = self._opened()
+        except sqlite3.DatabaseError:  # torn by a full disk or a kill: it is a cache
+            _remove(file)
+            self.db = self._opened()
+        self.columns = Columns(self.db)
+        self.looked, self.pause = 0.0, 0.0
+        self.waiting: list[tuple[int, int, int]] = []
+        """(step, size, time of change) of the rollouts that aren't in yet, the oldest first."""
+
+    def _opened(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self.file, timeout=30, isolation_level=None)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = OFF")
+        known = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE name = 'facts'")}
+        facts = dict(db.execute("SELECT name, value FROM facts")) if known else {}
+        if facts.get("version") == VERSION and facts.get("run") == self._identity():
+            return db
+        if known:
+            db.close()
+            _remove(self.file)
+            return self._opened()
+        with _whole(db):
+            for statement in _TABLES.strip().split(";\n"):
+                db.execute(statement)
+            Columns.create(db)
+            self._set(db, version=VERSION, run=self._identity(), rows=0, at=0, errors_at=0, broken=0, inode=0, next=1)
+        return db
+
+    def _identity(self) -> str:
+        """What tells a run from another one of the same name."""
+        return contents(self.run / "manifest.json").decode(errors="backslashreplace")
+
+    @staticmethod
+    def _set(db: sqlite3.Connection, **facts: Any) -> None:
+        db.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", facts.items())
+
+    def fact(self, name: str) -> Any:
+        return self.db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()[0]
+
+    def close(self) -> None:
+        self.db.close()
+
+    def grow(self, seconds: float) -> News:
+        """Take in what is new, figures first, for about so long. Raises OSError when the folder is gone."""
+        end, news = time.monotonic() + seconds, News()
+        with _whole(self.db):
+            self._grow_metrics(news, end)
+            self._grow_errors(news)
+        with _whole(self.db):
+            self._grow_rollouts(news, end)
+        return news
+
+    @property
+    def behind(self) -> bool:
+        """Whether there is more to take in at once."""
+        return bool(self.waiting) or self._size("metrics.jsonl") - self.fact("at") > READ
+
+    def _size(self, name: str) -> int:
+        try:
+            return (self.run / name).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    # -- figures --------------------------------------------------------------------------------------------------------
+
+    def _grow_metrics(self, news: News, end: float) -> None:
+        path, at = self.run / "metrics.jsonl", self.fact("at")
+        try:
+            about = path.stat()
+        except FileNotFoundError:
+            if not self.run.is_dir():
+                raise
+            return
+        inode = self.fact("inode")
+        if about.st_size < at or (inode and inode != about.st_ino):  # rewound, which writes the file anew
+            for table in ("columns", "evals", "errors"):
+                self.db.execute(f"DELETE FROM {table}")
+            self._set(self.db, rows=0, at=0, errors_at=0, broken=0)
+            at, news.again = 0, True
+        if about.st_size == at:
+            return
+        while at < about.st_size:
+            rows, broken, at = read_lines(path, at)
+            self._take(rows)
+            news.rows += rows
+            self._set(self.db, at=at, inode=about.st_ino, broken=self.fact("broken") + broken)
+            if not rows or time.monotonic() > end:
+                break
+
+    def _take(self, rows: list[dict[str, Any]]) -> None:
+        first = self.fact("rows")
+        steps = [row for row in rows if "metrics" in row]
+        self.columns.append(first, steps)
+        self._set(self.db, rows=first + len(steps))
+        for row in rows:
+            if "eval" in row:
+                one = row["eval"]
+                key = (row["step"], str(one["task"]), str(one["split"]), str(one["metric"]))
+                self.db.execute("INSERT OR REPLACE INTO evals VALUES (?, ?, ?, ?, ?)", (*key, json.dumps(row)))
+
+    def _grow_errors(self, news: News) -> None:
+        at = self.fact("errors_at")
+        if (size := self._size("errors.jsonl")) == at:
+            return
+        if size < at:
+            self.db.execute("DELETE FROM errors")
+            at = 0
+        news.errors, _, at = read_lines(self.run / "errors.jsonl", at)
+        rows = [(row.get("step"), str(row.get("where")), str(row.get("what"))) for row in news.errors]
+        self.db.executemany("INSERT INTO errors VALUES (?, ?, ?)", rows)
+        self._set(self.db, errors_at=at)
+
+    # -- rollouts -------------------------------------------------------------------------------------------------------
+
+    def _grow_rollouts(self, news: News, end: float) -> None:
+        if not self.waiting and time.monotonic() - self.looked > self.pause:
+            self._look()
+        while self.waiting and time.monotonic() < end:
+            step, size, changed = self.waiting.pop()  # the newest first: people look at them first
+            try:
+                self._take_rollouts(step, size, changed)
+            except FileNotFoundError:  # rewound meanwhile
+                self._forget(step)
+            except OSError:  # no file, or not ours to read: counted like a line that can't be read
+                self.db.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, 0, 1)", (step, size, changed))
+            news.steps.append(step)
+
+    def _look(self) -> None:
+        """Which files of rollouts are new, changed or gone. A folder of many files is looked through less often."""
+        began = time.monotonic()
+        known = {step: (size, changed) for step, size, changed in self.db.execute("SELECT step, size, changed FROM files")}
+        found: dict[int, tuple[int, int]] = {}
+        for step, entry in step_entries(self.run / "rollouts"):
+            with contextlib.suppress(FileNotFoundError):
+                about = entry.stat(follow_symlinks=False)
+                found[step] = about.st_size, about.st_mtime_ns
+        for step in known.keys() - found.keys():
+            self._forget(step)
+        self.waiting = sorted((step, *about) for step, about in found.items() if known.get(step) != about)
+        self._set(self.db, recorded=len(found), newest=max(found, default=0))
+        self.looked = time.monotonic()
+        self.pause = max(0.5, 50 * (self.looked - began))
+
+    def _forget(self, step: int) -> None:
+        self.db.execute("DELETE FROM rollouts WHERE step = ?", (step,))  # their words stay, and find nothing
+        self.db.execute("DELETE FROM files WHERE step = ?", (step,))
+
+    def _take_rollouts(self, step: int, size: int, changed: int) -> None:
+        self._forget(step)
+        places: list[tuple[Any, ...]] = []
+        broken = 0
+        path = self.run / "rollouts" / f"step-{step:06d}.jsonl"
+        first, words = self.fact("next"), []  # never one twice: the words of what is forgotten stay
+        for line, (offset, length, row) in enumerate(located(path)):
+            if row is None:
+                broken += 1
+                continue
+            id = first + len(places)
+            places.append((id, step, line, offset, length, *_summary(row)))
+            words.append((id, _words(row)))
+        self._set(self.db, next=first + len(places))
+        kinds = {(name, place[n]) for place in places for name, n in (("task", 5), ("status", 8), ("source", 9))}
+        self.db.executemany("INSERT OR IGNORE INTO kinds VALUES (?, ?)", kinds)
+        self.db.executemany(f"INSERT INTO rollouts VALUES ({', '.join('?' * 15)})", places)
+        self.db.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", words)
+        self.db.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", (step, size, changed, len(places), broken))
+
+
+def _summary(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What rollouts are chosen by: task, prompt, group, status, source, reward, advantage, tokens, failed; and what
+    tells completions apart."""
+    score = row.get("score") or {}
+    reward = row["reward"] if "reward" in row else score.get("value")
+    group, tokens = (row.get(key) if isinstance(row.get(key), int) else None for key in ("group", "tokens"))
+    texts = [str(row.get(key) or "") for key in ("task", "prompt_id")]
+    kinds = [str(row.get(key) or "") for key in ("status", "source")]
+    said = zlib.crc32(str(row.get("completion") or "").encode(errors="replace"))
+    values = [None if (v := number(value)) != v else v for value in (reward, row.get("advantage"))]
+    return (*texts, group, *kinds, *values, tokens, int(score.get("status") == "failed" or reward is None), said)
+
+
+def _words(row: Mapping[str, Any]) -> str:
+    """What the search looks at."""
+    answer = row.get("answer")
+    told = [str(row.get("completion") or "")[:SEARCHED], answer if isinstance(answer, str) else json.dumps(answer)]
+    for message in row.get("messages") or []:
+        parts = message.get("content") if isinstance(message, dict) else None
+        told += [str(p.get("text", ""))[: SEARCHED // 4] for p in parts or [] if isinstance(p, dict) and p.get("type") == "text"]
+    text = " ".join([*told, str(row.get("prompt_id") or ""), str(row.get("task") or "")])
+    return text.encode(errors="replace").decode()  # lone surrogates, which SQLite takes for no text
+
+
+def read_lines(path: Path, at: int) -> tuple[list[dict[str, Any]], int, int]:
+    """The whole rows of a JSONL file from a byte on, some of many; how many lines were none; and where to go on."""
+    with opened(path) as file:
+        file.seek(at)
+        data = file.read(READ)
+        while data and b"\n" not in data and (more := file.read(READ)) and len(data) < LONGEST:
+            data += more
+    end = data.rfind(b"\n") + 1
+    if not end:  # half a line, which its writer will finish
+        return [], 0, at + (len(data) if len(data) >= LONGEST else 0)
+    rows, broken = [], 0
+    for line in data[:end].splitlines():
+        row = parsed(line)
+        if row is not None:
+            rows.append(row)
+        elif line.strip():
+            broken += 1
+    return rows, broken, at + end
+
+
+def located(path: Path) -> Iterator[tuple[int, int, dict[str, Any] | None]]:
+    """(byte, length, row) of each line of a file of rollouts; None for a row that can't be read."""
+    with opened(path) as file:
+        at = 0
+        for line in file:
+            if line.strip():
+                yield at, len(line), parsed(line)
+            at += len(line)
+
+
+@contextlib.contextmanager
+def _whole(db: sqlite3.Connection) -> Iterator[None]:
+    """What is written inside is written whole or not at all."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+def _remove(file: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{file}{suffix}")

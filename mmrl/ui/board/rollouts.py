@@ -1,0 +1,157 @@
+"""Rollouts as the board shows them: groups that were searched for, and one alone."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mmrl.run_folder.reader import step_entries
+from mmrl.ui.board import pages, search
+from mmrl.ui.board.facts import fact, reading
+from mmrl.ui.board.index import located
+from mmrl.ui.board.places import NotThere
+from mmrl.ui.board.search import Wanted
+from mmrl.ui.report import cards, overlay
+from mmrl.ui.report.sources import Linked
+from mmrl.ui.report.text import count
+
+PAGE = 12
+"""Groups that are fetched at once."""
+_PLACE = re.compile(r"(\d{1,12})\.(\d{1,9})")
+
+Member = tuple[int, dict[str, Any]]
+"""(line, row) of a step's file."""
+
+
+def listed(name: str, run: Path, wanted: Wanted, why: str = "") -> str:
+    """A page of groups as HTML. why: there is no index, where that is known."""
+    with reading(run) as db:
+        newest = not wanted.narrow and not wanted.after and wanted.sort == "newest"
+        if db is None or (newest and not _has_newest(db)):
+            steps, after = recorded(run), ""
+            groups = [] if wanted.narrow else _unindexed(run, steps)  # the newest are at hand before the index is
+            what = f"Of {count(len(steps), 'recorded step')} " + ("none can be searched" if wanted.narrow else "the newest")
+            until = f"they can't be indexed: {why}" if why else "they are still being indexed"
+            said = f"{what}; {until}." if steps else ""
+        else:
+            found = search.search(db, wanted, PAGE)
+            groups, after = [search.members(db, run, group) for group in found.groups], found.after
+            said = "" if wanted.after else _said(db, wanted)
+    shown = [card(name, run, members) for members in groups if members]
+    return pages.groups(shown, name, wanted, after, said, overlay.legend("".join(shown)))
+
+
+def card(name: str, run: Path, members: Sequence[Member], place: str = "") -> str:
+    """A group, each of its rollouts with a link to it alone. place: where on the page, if it is there more than once."""
+    links = [pages.address("/rollout", run=name, id=f"{row['step']}.{line}") for line, row in members]
+    return cards.group_card([row for _, row in members], linked(name, run, "rollouts"), links, place)
+
+
+def linked(name: str, run: Path, folder: str) -> Linked:
+    """The pictures and videos of a folder of a run, by their address."""
+
+    def link(of: str) -> Callable[[str], str]:
+        return lambda path: pages.address(of, run=name, path=f"{folder}/{path}")
+
+    return Linked(run / folder, link("/media"), link("/media/frame"))
+
+
+def alone(name: str, run: Path, place: str) -> tuple[str, str]:
+    """(title, HTML) of one rollout, by its `STEP.LINE`. Raises NotThere when it isn't there."""
+    match = _PLACE.fullmatch(place)
+    if not match:
+        raise NotThere(f"{place!r:.80} names no rollout: it is STEP.LINE, such as 120.5")
+    step, line = int(match[1]), int(match[2])
+    file = run / "rollouts" / f"step-{step:06d}.jsonl"
+    try:
+        rows = [(number, row) for number, (_, _, row) in enumerate(located(file)) if row is not None]
+    except OSError:
+        raise NotThere(f"step {step} of {name} has no recorded rollouts; the run may have gone back to an earlier step") from None
+    row = next((row for number, row in rows if number == line), None)
+    if row is None:
+        raise NotThere(f"step {step} of {name} has no rollout {line}")
+    members = [(n, other) for n, other in rows if (other.get("task"), other.get("group")) == (row.get("task"), row.get("group"))]
+    body = cards.rollout_card(row, [other for _, other in members], linked(name, run, "rollouts"))
+    numbers = [number for number, _ in rows]
+    at = numbers.index(line)
+    around = [
+        ("prev", "Earlier", f"{step}.{numbers[at - 1]}" if at else None),
+        ("next", "Later", f"{step}.{numbers[at + 1]}" if at + 1 < len(rows) else None),
+    ]
+    links = "".join(
+        f'<a rel="{rel}" href="{pages.link("/rollout", run=name, id=number)}">{word}</a>'
+        for rel, word, number in around
+        if number is not None
+    )
+    others = f'<a href="{pages.link("/rollouts", run=name, step=step)}">all of step {step:,}</a>'
+    same = f'<a href="{pages.link("/rollouts", run=name, prompt=row.get("prompt_id") or "")}">all of this prompt</a>'
+    whole = f'<a href="{pages.link("/text", run=name, id=place)}">whole text</a>'
+    return (
+        f"Step {step:,}, rollout {line}",
+        f'<p class="bar-of-tools">{links}{others}{same if row.get("prompt_id") else ""}{whole}</p>{body}'
+        f'<h2>Its group</h2><div class="groups">{card(name, run, members, "group")}</div>',
+    )
+
+
+def text(run: Path, place: str) -> str:
+    """All that a rollout's policy wrote. Raises NotThere when it isn't there."""
+    match = _PLACE.fullmatch(place)
+    try:
+        rows = list(located(run / "rollouts" / f"step-{int(match[1]):06d}.jsonl")) if match else []
+    except OSError:
+        rows = []
+    if not match or int(match[2]) >= len(rows) or (row := rows[int(match[2])][2]) is None:
+        raise NotThere(f"there is no rollout {place!r:.80}")
+    return str(row.get("completion") or "")
+
+
+def recorded(run: Path) -> list[int]:
+    """The steps whose rollouts are there."""
+    return sorted(step for step, _ in step_entries(run / "rollouts"))
+
+
+def choices(run: Path) -> tuple[list[str], list[str], list[str]]:
+    """The tasks, statuses and sources that there are to choose from."""
+    with reading(run) as db:
+        if db is None:
+            return [], [], []
+        kinds = db.execute("SELECT name, value FROM kinds WHERE value != '' ORDER BY value").fetchall()
+    tasks, statuses, sources = ([value for name, value in kinds if name == column] for column in ("task", "status", "source"))
+    return tasks, statuses, sources
+
+
+def _said(db: sqlite3.Connection, wanted: Wanted) -> str:
+    """How many there are."""
+    known = db.execute("SELECT count(*), coalesce(sum(rows), 0), coalesce(sum(broken), 0) FROM files").fetchone()
+    fits = search.count(db, wanted) if wanted.narrow else known[1]
+    said = (
+        f"{count(fits, 'rollout')} of {known[1]:,}"
+        if wanted.narrow
+        else f"{count(known[1], 'rollout')} of {count(known[0], 'step')}"
+    )
+    if known[0] < (recorded := fact(db, "recorded")):
+        said += f"; {known[0] / recorded:.0%} of the steps are indexed so far"
+    if known[2]:
+        said += f"; {count(known[2], 'line')} could not be read"
+    return f"{said}."
+
+
+def _has_newest(db: sqlite3.Connection) -> bool:
+    """Whether the index has the newest step that it knows of; not before it has looked."""
+    return db.execute("SELECT 1 FROM files WHERE step = ?", (fact(db, "newest"),)).fetchone() is not None
+
+
+def _unindexed(run: Path, steps: Sequence[int]) -> list[list[Member]]:
+    """The groups of the newest step, from its file."""
+    groups: dict[tuple[Any, Any], list[Member]] = {}
+    for step in steps[-1:]:
+        try:
+            for line, (_, _, row) in enumerate(located(run / "rollouts" / f"step-{step:06d}.jsonl")):
+                if row is not None:
+                    groups.setdefault((row.get("task"), row.get("group")), []).append((line, row))
+        except FileNotFoundError:  # rewound in this moment
+            return []
+    return list(groups.values())[:PAGE]

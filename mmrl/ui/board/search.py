@@ -1,0 +1,199 @@
+"""Which rollouts of a run were asked for: by step, task, status, source, reward and words, group by group."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from mmrl.run_folder.files import opened
+from mmrl.run_folder.validated import parsed
+from mmrl.ui.report import alarms
+from mmrl.ui.report.alarms import Alarm
+
+SORTS = ("newest", "oldest", "best", "worst")
+STATUSES = ("finished", "truncated", "failed")
+"""Beside those of a rollout: cut off by any limit, and what could not be scored."""
+SCANNED = 4000
+"""Rollouts that are looked at for one page of groups."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is asked for. An empty field asks for nothing."""
+
+    step: int | None = None
+    task: str = ""
+    status: str = ""
+    source: str = ""
+    low: float | None = None
+    """Of the reward."""
+    high: float | None = None
+    q: str = ""
+    """Words that all occur in a rollout; of the last the beginning is enough."""
+    prompt: str = ""
+    """Id of a prompt."""
+    sort: str = "newest"
+    after: str = ""
+    """Where the page before ended, as `Found.after` says."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Wanted:
+        """From the fields of a form; what makes no sense asks for nothing."""
+        known: dict[str, Any] = {}
+        for field in fields(cls):
+            text = given.get(field.name, "").strip()[:500]
+            if not text:
+                continue
+            if field.name == "step":
+                known["step"] = int(text) if re.fullmatch(r"\d{1,12}", text) else -1
+            elif field.name in ("low", "high"):
+                if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,2})?", text, re.IGNORECASE):
+                    known[field.name] = float(text)
+            elif field.name != "sort" or text in SORTS:
+                known[field.name] = text
+        return cls(**known)
+
+    @property
+    def narrow(self) -> bool:
+        """Whether anything but the order is asked for."""
+        return any(getattr(self, f.name) not in ("", None) for f in fields(self) if f.name not in ("sort", "after"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    groups: list[tuple[int, int | None, str]]
+    """(step, group, task) of those that have a rollout which fits, in order."""
+    hits: set[tuple[int, int]]
+    """(step, line) of the rollouts of these groups that fit."""
+    after: str
+    """Where the next page begins; empty at the end."""
+
+
+def search(db: sqlite3.Connection, wanted: Wanted, limit: int) -> Found:
+    """So many groups at most."""
+    where, values = _conditions(wanted)
+    column, down = {"newest": ("step", True), "oldest": ("step", False)}.get(wanted.sort, ("reward", wanted.sort == "best"))
+    if column == "reward":
+        where.append("reward IS NOT NULL")
+    after = _cursor(wanted.after)
+    if after:
+        sign = "<" if down else ">"
+        where.append(f"({column} {sign} ? OR ({column} = ? AND (step < ? OR (step = ? AND line > ?))))")
+        values += [after[0], after[0], after[1], after[1], after[2]]
+    order = f"{column} {'DESC' if down else 'ASC'}, step DESC, line"
+    chosen = " AND ".join(where) or "1"
+    text = f"SELECT {column}, step, line, grp, task FROM rollouts WHERE {chosen} ORDER BY {order} LIMIT {SCANNED}"
+    groups: dict[tuple[int, int | None, str], None] = {}
+    hits: set[tuple[int, int]] = set()
+    last, full, seen = None, False, 0
+    for value, step, line, group, task in db.execute(text, values):
+        key = (step, group, task)
+        if key not in groups and len(groups) == limit:
+            full = True
+            break
+        groups[key] = None
+        hits.add((step, line))
+        last, seen = (value, step, line), seen + 1
+    more = last is not None and (full or seen == SCANNED)
+    return Found(groups=list(groups), hits=hits, after=json.dumps(last) if more else "")
+
+
+def count(db: sqlite3.Connection, wanted: Wanted) -> int:
+    """How many rollouts fit."""
+    where, values = _conditions(wanted)
+    found: int = db.execute(f"SELECT count(*) FROM rollouts WHERE {' AND '.join(where) or '1'}", values).fetchone()[0]
+    return found
+
+
+def _conditions(wanted: Wanted) -> tuple[list[str], list[Any]]:
+    where: list[str] = []
+    values: list[Any] = []
+    for column, value in (("step", wanted.step), ("task", wanted.task), ("source", wanted.source), ("prompt", wanted.prompt)):
+        if value not in ("", None):
+            where.append(f"{column} = ?")
+            values.append(value)
+    if wanted.status == "failed":
+        where.append("failed = 1")
+    elif wanted.status == "truncated":
+        where.append("status LIKE 'truncated-%'")
+    elif wanted.status:
+        where.append("status = ?")
+        values.append(wanted.status)
+    for sign, bound in ((">=", wanted.low), ("<=", wanted.high)):
+        if bound is not None:
+            where.append(f"reward {sign} ?")
+            values.append(bound)
+    if wanted.q:
+        where.append("id IN (SELECT rowid FROM words WHERE words MATCH ?)")
+        values.append(query(wanted.q))
+    return where, values
+
+
+def query(text: str) -> str:
+    """What a person typed as a query of all its words: nothing in it has a meaning of its own."""
+    words = re.findall(r"\w+", text.replace("\0", " "))
+    return " ".join(f'"{word}"*' if word == words[-1] else f'"{word}"' for word in words) or '""'
+
+
+def _cursor(text: str) -> list[float] | None:
+    try:
+        found = json.loads(text) if text else None
+    except ValueError:
+        return None
+    fine = isinstance(found, list) and len(found) == 3 and all(isinstance(v, int | float) and abs(v) < 1 << 53 for v in found)
+    return found if fine else None
+
+
+def members(db: sqlite3.Connection, run: Path, group: tuple[int, int | None, str]) -> list[tuple[int, dict[str, Any]]]:
+    """(line, row) of a group's rollouts; a row that is gone meanwhile is left out."""
+    step, number, task = group
+    places = db.execute(
+        "SELECT line, offset, length FROM rollouts WHERE step = ? AND grp IS ? AND task = ? ORDER BY line", (step, number, task)
+    ).fetchall()
+    return rows_at(run, step, places)
+
+
+def witnesses(db: sqlite3.Connection, run: Path, alarm: Alarm) -> list[list[tuple[int, dict[str, Any]]]]:
+    """The groups that show an alarm, as `members` gives them."""
+    step = 0
+
+    def rows_of(of: int) -> list[dict[str, Any]]:
+        nonlocal step
+        step = of
+        text = "SELECT task, grp, tokens, reward, advantage, said, failed FROM rollouts WHERE step = ? ORDER BY line LIMIT ?"
+        names = ("task", "group", "tokens", "reward", "advantage", "completion")
+        return [
+            {**dict(zip(names, row, strict=True)), "score": {"status": "failed" if failed else "ok"}}
+            for *row, failed in db.execute(text, (of, SCANNED))
+        ]
+
+    chosen = alarms.witnesses(alarm, steps(db), rows_of)
+    return [found for task, group in chosen if (found := members(db, run, (step, group, task)))]
+
+
+def rows_at(run: Path, step: int, places: Sequence[tuple[int, int, int]]) -> list[tuple[int, dict[str, Any]]]:
+    """(line, row) of these (line, byte, length) of a step's file."""
+    found = []
+    try:
+        with opened(run / "rollouts" / f"step-{step:06d}.jsonl") as file:
+            for line, offset, length in places:
+                file.seek(offset)
+                if (row := parsed(file.read(length))) is not None and row.get("step") == step:
+                    found.append((line, row))
+    except FileNotFoundError:
+        return []
+    return found
+
+
+def tasks(db: sqlite3.Connection) -> list[str]:
+    return [task for (task,) in db.execute("SELECT DISTINCT task FROM rollouts ORDER BY task")]
+
+
+def steps(db: sqlite3.Connection) -> list[int]:
+    """Those whose rollouts are in the index."""
+    return [step for (step,) in db.execute("SELECT step FROM files ORDER BY step")]

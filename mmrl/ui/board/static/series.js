@@ -1,0 +1,199 @@
+// One metric of one run as points, and the arithmetic of charts. Nothing here touches the page.
+
+export const MOST = 2000;
+// Points that a growing series may have before neighbours become one.
+
+export class Series {
+  // As `/api/series` gives it: of points that stand for several rows, `value` is the mean, `low` and `high` the extremes.
+  // last: the run's last step, which is behind the last point where that step had no value. sketched: rows are missing.
+  constructor({ step = [], time = [], value = [], low = null, high = null } = {}, last = 0, sketched = false) {
+    Object.assign(this, { step, time, value, low, high, sketched });
+    const n = step.length;
+    this.last = Math.max(last, n ? step[n - 1] : 0);
+    this.rows = low && n > 1 ? Math.max(1, Math.round((step[n - 1] - step[0]) / (n - 1))) : 1; // that a point stands for
+    this.open = this.rows; // rows in the last point
+    this.filled = 1; // of them with a value
+    this.newest = null; // value that was appended
+  }
+
+  // Whether a part of it could be seen in more detail.
+  get reduced() {
+    return this.low !== null || this.sketched;
+  }
+
+  // Add a row; one that is known already is left out.
+  append(step, time, value) {
+    if (step <= this.last) return;
+    this.last = step;
+    this.newest = value ?? this.newest;
+    if (this.open < this.rows) this.#join(step, time, value);
+    else this.#push(step, time, value);
+    if (this.step.length > MOST) this.#halve();
+  }
+
+  #push(step, time, value) {
+    this.step.push(step);
+    this.time.push(time);
+    this.value.push(value);
+    if (this.low) {
+      this.low.push(value);
+      this.high.push(value);
+    }
+    this.open = 1;
+    this.filled = value === null ? 0 : 1;
+  }
+
+  #join(step, time, value) {
+    const end = this.step.length - 1;
+    this.step[end] = step;
+    this.time[end] = time;
+    this.open += 1;
+    if (value === null) return;
+    const { value: mean, low, high } = this;
+    mean[end] = this.filled ? mean[end] + (value - mean[end]) / (this.filled + 1) : value;
+    low[end] = this.filled ? Math.min(low[end], value) : value;
+    high[end] = this.filled ? Math.max(high[end], value) : value;
+    this.filled += 1;
+  }
+
+  #halve() {
+    const { step, time, value } = this;
+    const low = this.low ?? value, high = this.high ?? value;
+    const found = { step: [], time: [], value: [], low: [], high: [] };
+    const either = (join, a, b) => (a === null ? b : b === null ? a : join(a, b));
+    for (let i = 0; i < step.length; i += 2) {
+      const j = Math.min(i + 1, step.length - 1);
+      found.step.push(step[j]);
+      found.time.push(time[j]);
+      found.value.push(either((a, b) => (a + b) / 2, value[i], value[j]));
+      found.low.push(either(Math.min, low[i], low[j]));
+      found.high.push(either(Math.max, high[i], high[j]));
+    }
+    Object.assign(this, found);
+    this.rows *= 2;
+    this.open = this.rows;
+  }
+
+  // The points that have a value, over "step" or "time": {x, y, low, high}.
+  curve(axis) {
+    const at = this[axis];
+    const found = { x: [], y: [], low: this.low && [], high: this.low && [] };
+    for (let i = 0; i < at.length; i++) {
+      if (this.value[i] === null || at[i] === null) continue;
+      found.x.push(at[i]);
+      found.y.push(this.value[i]);
+      if (this.low) {
+        found.low.push(this.low[i]);
+        found.high.push(this.high[i]);
+      }
+    }
+    return found;
+  }
+
+  // The last value that there is, as it was measured; null where there is none. The server's last point stands for one row.
+  get latest() {
+    if (this.newest !== null) return this.newest;
+    for (let i = this.value.length - 1; i >= 0; i--) if (this.value[i] !== null) return this.value[i];
+    return null;
+  }
+
+  // Where a step is on another axis, or a place on it among the steps: by the nearest points, straight between them.
+  place(x, from, to) {
+    const xs = this[from], ys = this[to];
+    if (!xs.length) return null;
+    const i = above(xs, x);
+    if (i === 0) return ys[0];
+    if (i === xs.length) return ys[i - 1];
+    const share = xs[i] === xs[i - 1] ? 0 : (x - xs[i - 1]) / (xs[i] - xs[i - 1]);
+    return ys[i - 1] + (ys[i] - ys[i - 1]) * share;
+  }
+}
+
+// Number of values at or below x, in an ascending array.
+export function above(xs, x) {
+  let low = 0, high = xs.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (xs[middle] <= x) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+// The sum of series at each step that any of them has.
+export function total(series) {
+  const rows = new Map();
+  for (const { step, time, value } of series) {
+    for (let i = 0; i < step.length; i++) {
+      const row = rows.get(step[i]) ?? [time[i], null];
+      if (value[i] !== null) row[1] = (row[1] ?? 0) + value[i];
+      rows.set(step[i], row);
+    }
+  }
+  const step = [...rows.keys()].sort((a, b) => a - b);
+  return new Series({ step, time: step.map((s) => rows.get(s)[0]), value: step.map((s) => rows.get(s)[1]) });
+}
+
+// The exponential running mean. It isn't drawn to 0 at the start: each is divided by the weight that it has seen so far.
+export function smooth(values, weight) {
+  let mean = 0, seen = 0;
+  return values.map((value) => {
+    mean = weight * mean + (1 - weight) * value;
+    seen = weight * seen + (1 - weight);
+    return mean / seen;
+  });
+}
+
+// Columns on top of each other: of each the sum with all before it. A gap counts as 0.
+export function stacked(columns) {
+  const tops = [];
+  for (const column of columns) {
+    const below = tops.at(-1);
+    tops.push(column.map((value, i) => (value ?? 0) + (below ? below[i] : 0)));
+  }
+  return tops;
+}
+
+// The range to draw, [low, high], as mmrl/ui/report/svg.py has it: `zero` is in it; of a spiky one the middle 98%, where a few wild
+// values would flatten the rest; and a little room, but none beyond 0 or 1 where the values keep to that side.
+export function range(values, { zero = false, spiky = false } = {}) {
+  if (!values.length) return [0, 1];
+  let [low, high] = ends(values);
+  if (spiky && values.length >= 50) {
+    const ordered = Float64Array.from(values).sort();
+    const rare = Math.max(Math.floor(ordered.length / 100), 1);
+    const first = ordered[rare], last = ordered[ordered.length - 1 - rare];
+    if (first < last && (last - first) * 4 < high - low) {
+      low = Math.max(low, first - (last - first) / 4);
+      high = Math.min(high, last + (last - first) / 4);
+    }
+  }
+  if (zero) [low, high] = [Math.min(low, 0), Math.max(high, 0)];
+  const flat = high - low <= 1e-9 * Math.max(Math.abs(low), Math.abs(high));
+  const room = flat ? Math.abs(high) / 10 || 0.1 : (high - low) * 0.05;
+  const floor = low >= 0 ? 0 : -Infinity;
+  const ceiling = high > 0.5 && high <= 1 ? 1 : high === 0 && low < 0 ? 0 : Infinity;
+  return [Math.max(low - room, floor), Math.min(high + room, ceiling)];
+}
+
+// The range of the values above 0, for an axis of powers of ten, from and to a figure of one digit; null where there are none.
+export function powers(values) {
+  const positive = values.filter((value) => value > 0);
+  if (!positive.length) return null;
+  const [low, high] = ends(positive);
+  const digit = (round, value) => {
+    const power = 10 ** Math.floor(Math.log10(value));
+    return Number((round(value / power) * power).toPrecision(1));
+  };
+  const [from, to] = [digit(Math.floor, low), digit(Math.ceil, high)];
+  return from < to ? [from, to] : [from / 2, to * 2];
+}
+
+export function ends(values) {
+  let low = Infinity, high = -Infinity;
+  for (const value of values) {
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return [low, high];
+}

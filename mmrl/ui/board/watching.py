@@ -1,0 +1,134 @@
+"""The process that fills the indexes, `python -m mmrl.ui.board.watching FOLDER`, so that pages are served meanwhile.
+
+It reads lines of JSON, `{"runs": [NAME, ...], "all": bool}`: the runs that somebody looks at, and whether somebody looks at the
+list; and writes such lines, `{"kind", "run", ...}`, of what is new. It ends when nobody writes to it any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sqlite3
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from mmrl.run_folder.validated import plain
+from mmrl.ui.board.index import Index, News
+from mmrl.ui.board.places import NotThere, Places, index_file
+from mmrl.ui.board.state import State, state
+
+PAUSE = 0.2
+"""Seconds between two looks at the runs that are looked at."""
+LIST = 1.0
+"""Seconds between two looks at all of them."""
+SLICE = 0.15
+"""Seconds that one run's index grows before the others are looked at."""
+TOLD = 200
+"""Rows that are told one by one; of more it is told that they are there."""
+
+
+class Watching:
+    """The loop. tell: gets what is new."""
+
+    def __init__(self, places: Places, tell: Any) -> None:
+        self.places, self.tell = places, tell
+        self.wanted: list[str] = []
+        self.all = False
+        self.indexes: dict[str, Index] = {}
+        self.states: dict[str, State] = {}
+        self.listed = 0.0
+
+    def asked(self, line: bytes) -> None:
+        """What is looked at from now on."""
+        order = json.loads(line)
+        self.wanted, self.all = order["runs"], order["all"]
+        for name in self.indexes.keys() - set(self.wanted):
+            self.indexes.pop(name).close()
+        self.listed = 0.0
+
+    def look(self) -> bool:
+        """Once at everything; whether there is more to read at once."""
+        behind = [self._grow(name) for name in self.wanted]
+        if time.monotonic() - self.listed > LIST:
+            self._list()
+        return any(behind)
+
+    def _grow(self, name: str) -> bool:
+        try:
+            index = self.indexes.get(name)
+            if index is None:
+                run = self.places.run(name)
+                index = self.indexes[name] = Index(run, index_file(run))
+                self.tell({"kind": "ready", "run": name})
+            news = index.grow(SLICE)
+        except Exception as error:  # noqa: BLE001  whatever is wrong with a run, the others are watched on, and its pages say it
+            if not isinstance(error, OSError | NotThere | sqlite3.Error):
+                traceback.print_exc()
+            if name in self.indexes:
+                self.indexes.pop(name).close()
+            self.tell({"kind": "gone", "run": name, "why": f"{type(error).__name__}: {error}"[:300]})
+            self.wanted = [other for other in self.wanted if other != name]
+            return False
+        for message in told(news):
+            self.tell({"run": name, **message})
+        return index.behind
+
+    def _list(self) -> None:
+        names = self.places.names() if self.all else self.wanted
+        for name in names:
+            try:
+                found = state(name, self.places.run(name))
+            except (FileNotFoundError, NotThere):  # it vanished in this moment
+                continue
+            if self.states.get(name) != found:
+                self.states[name] = found
+                self.tell({"kind": "state", "run": name, "state": asdict(found)})
+        if self.all:
+            for name in self.states.keys() - set(names):
+                del self.states[name]
+                self.tell({"kind": "removed", "run": name})
+        self.listed = time.monotonic()
+
+
+def told(news: News) -> Iterator[dict[str, Any]]:
+    """What is new, as messages."""
+    steps = [row for row in news.rows if "metrics" in row]
+    if news.again or len(news.rows) > TOLD:
+        yield {"kind": "steps", "reload": True}
+    elif steps:
+        yield {"kind": "steps", "rows": steps}
+    if not news.again and len(news.rows) <= TOLD:
+        for row in news.rows:
+            if "eval" in row:
+                yield {"kind": "eval", "row": row}
+    if news.errors:
+        yield {"kind": "errors", "rows": news.errors[-TOLD:]}
+    if news.steps:
+        yield {"kind": "rollouts", "step": max(news.steps)}
+
+
+def main(folder: str) -> None:
+    watching = Watching(Places.of(folder), lambda message: print(json.dumps(plain(message), allow_nan=False), flush=True))
+    orders, pending, busy = sys.stdin.buffer.fileno(), b"", False
+    while True:
+        ready, _, _ = select.select([orders], [], [], 0 if busy else PAUSE)
+        if ready:
+            data = os.read(orders, 1 << 16)
+            if not data:
+                return
+            *lines, pending = (pending + data).split(b"\n")
+            for line in lines:
+                watching.asked(line)
+        busy = watching.look()
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1])
+    except (KeyboardInterrupt, BrokenPipeError):
+        os._exit(0)

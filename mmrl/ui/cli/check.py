@@ -1,0 +1,59 @@
+"""`mmrl check`: the conformance kit at the command line."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from mmrl.ui.cli.apart import apart
+from mmrl.ui.cli.complete import ids
+from mmrl.ui.cli.settings import key_values
+
+
+@click.command()
+@click.argument("id", shell_complete=ids("tasks", "verifiers", "simulators"))
+@click.option("-n", default=32, show_default=True, type=click.IntRange(min=2), help="Rows to look at, of each split.")
+@click.option(
+    "--task",
+    metavar="TASK",
+    shell_complete=ids("tasks"),
+    help="Check a verifier on rows of this task; by default of those that name it.",
+)
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Option of the task or simulator, its value as in TOML."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, a list of reports.")
+def command(id: str, n: int, task: str | None, settings: tuple[str, ...], as_json: bool) -> None:
+    """Check a task, a verifier or a simulator against the conformance kit; exit code 1 when it fails."""
+    from mmrl.testing import check_id
+
+    options = key_values(settings)
+    reports = apart(lambda: check_id(id, n=n, task=task, options=options), f"check of {id!r}")
+    if as_json:
+        click.echo(json.dumps([r.as_json() for r in reports], indent=2))
+    else:
+        from mmrl.ui.cli.table import escape, print_table
+
+        for report in reports:
+            print_table(
+                f"{report.kind} {report.id}",
+                ["check", "", "what was seen"],
+                [
+                    [
+                        r.name.replace("_", " "),
+                        "[green]ok[/green]" if r.ok else "[red]FAIL[/red]",
+                        escape(r.told) if not r.ok else f"[dim]{escape(r.note)}[/dim]",
+                    ]
+                    for r in report.results
+                ],
+            )
+            failed, total = sum(not r.ok for r in report.results), len(report.results)
+            seen = (
+                f"on up to {n} rows of each split; -n looks at more"
+                if report.kind != "simulator"
+                else "of what its spec promises"
+            )
+            click.echo(f"{failed} of {total} checks fail, {seen}\n" if failed else f"all {total} checks pass, {seen}\n")
+    if not all(r.ok for r in reports):
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,47 @@
+"""`mmrl doctor`: what is installed, what is broken and how to mend it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from mmrl.ui import doctor
+from mmrl.ui.cli.terminal import tell
+
+COLOURS = {"ok": "green", "note": "yellow", "missing": "dim", "broken": "bold red"}
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: whether all is well, and the findings.")
+@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where runs go.")
+def command(as_json: bool, runs: Path) -> None:
+    """Say what is installed, what is broken and how to mend it.
+
+    The exit code is 1 when something is broken that the core or training needs.
+    """
+    tell("looking around, for some seconds ...")
+    findings = doctor.diagnose(runs)
+    if as_json:
+        click.echo(json.dumps(doctor.as_json(findings), indent=2))
+    else:
+        _print(findings)
+    if not doctor.is_healthy(findings):
+        raise click.exceptions.Exit(1)
+
+
+def _print(findings: list[doctor.Finding]) -> None:
+    from mmrl.ui.cli.table import escape, print_table
+
+    def label(f: doctor.Finding) -> str:
+        return f"{f.group} {f.name}" if f.group in ("extra", "plugin") else f.name
+
+    def mark(f: doctor.Finding) -> str:
+        return f"[{COLOURS[f.state]}]{f.state.upper() if f.state == 'broken' else f.state}[/]"
+
+    print_table("doctor", ["what", "state", "found"], [[label(f), mark(f), escape(f.detail)] for f in findings])
+    for title, states in (("To mend:", ["broken"]), ("To have more, if you want it:", ["note", "missing"])):
+        cures = [f for f in findings if f.state in states and f.cure]
+        if cures:  # outside the table, so that a command can be copied whole
+            click.echo("\n".join([title, *(f"  {label(f):<20} {f.cure}" for f in cures)]))

@@ -1,0 +1,148 @@
+"""`mmrl list`: what can be named in a run file, and all about one of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+
+from mmrl.api.specs import AlgorithmSpec, Spec, TaskSpec, TrackerSpec, VerifierSpec
+from mmrl.registry.contract import KINDS, SINGULAR
+from mmrl.ui.cli.complete import ids
+
+DETAILS = {
+    "tasks": "verifiers",
+    "verifiers": "values",
+    "simulators": "target",
+    "policies": "target",
+    "algorithms": "paper",
+    "trackers": "needs",
+}
+"""Kind -> what stands beside the summary in its table."""
+
+
+@click.command()
+@click.argument("kind", type=click.Choice(list(KINDS)), required=False)
+@click.argument("id", required=False, shell_complete=ids())
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, a list of objects.")
+def command(kind: str | None, id: str | None, as_json: bool) -> None:
+    """List tasks, verifiers, simulators, policies, algorithms and trackers, or one KIND of them.
+
+    With an ID, say all about that one, its options or settings among it; only this imports what the id stands for.
+    """
+    from mmrl.registry import plugins
+
+    registry = plugins.registry()
+    if kind and id:
+        _one(registry, kind, id, as_json)
+        return
+    kinds = [kind] if kind else list(KINDS)
+    if as_json:
+        rows = [_row(registry, k, spec) for k in kinds for spec in registry.specs(k).values()]
+        click.echo(json.dumps(rows, indent=2, default=list))
+        return
+
+    for k in kinds:
+        if specs := registry.specs(k):
+            _table(k, ["id", "what it is", DETAILS[k]], [[s.id, s.summary, _details(s)] for s in specs.values()])
+        elif kind:
+            click.echo(f"There are no {kind} yet: see `mmrl plugins` for what is installed.")
+    if any(registry.specs(k) for k in kinds):
+        said = "settings" if kind == "algorithms" else "options"
+        click.echo(f"`mmrl list {kind or 'tasks'} ID` says all about one, its {said} among it.")
+    if failed := [p for p in registry.plugins if p.error]:
+        click.echo(f"mmrl: not loaded: {', '.join(p.name for p in failed)}; `mmrl plugins` says why", err=True)
+
+
+def _one(registry: Any, kind: str, id: str, as_json: bool) -> None:
+    """One spec in full."""
+    from mmrl.registry.targets import load_target
+    from mmrl.ui.cli.options import first_line, options_of, settings_of, signals_of
+
+    spec = registry.get(kind, id)
+    target = registry.target(spec)
+    row = _row(registry, kind, spec)
+    row["summary"] = row["summary"] or first_line(target)
+    more: dict[str, Any] = {}
+    if isinstance(spec, AlgorithmSpec):
+        options = settings_of(spec, target, load_target(spec.loss, f"loss of algorithm {spec.id!r}"))
+        more["needs"] = signals_of(target)
+    else:
+        options = options_of(kind, spec, target)
+    if as_json:
+        click.echo(json.dumps([row | {"accepts": [dataclasses.asdict(o) for o in options]} | more], indent=2, default=str))
+        return
+
+    click.echo(f"{row.pop('kind')} {row.pop('id')}: {row.pop('summary') or 'it has no summary'}\n")
+    row.pop("options")  # the table's defaults
+    if isinstance(spec, TaskSpec):
+        row["verifiers"] = _details(spec)
+    if isinstance(spec, AlgorithmSpec):
+        divisor = "generate.max_tokens" if spec.constant is None else spec.constant
+        normalise = f"constant, {_text(divisor)}" if spec.normalise == "constant" else spec.normalise
+        row = {"plugin": row["plugin"], "paper": spec.paper, "advantage": spec.target, "loss": spec.loss, "normalise": normalise}
+    for name, value in row.items():
+        click.echo(f"  {name:<13} {_text(value)}")
+    click.echo()
+    if isinstance(spec, AlgorithmSpec):
+        _table("needs", ["signal", "what it is"], more["needs"].items())
+    if options:
+        cells = [[o.name, _type(o.type), "required" if o.required else _text(o.default), o.meaning] for o in options]
+        title = "settings, in stages.settings" if isinstance(spec, AlgorithmSpec) else "options"
+        _table(title, ["name", "type", "default", "what it is"], cells)
+    else:
+        click.echo("It has no options.")
+    if isinstance(spec, AlgorithmSpec) and spec.stage:
+        from mmrl.config.sections import RlStage
+
+        keys = {name: field.description or "" for name, field in RlStage.model_fields.items()}
+        cells = [[name, _text(value), keys.get(name, "no key of an rl stage")] for name, value in spec.stage.items()]
+        _table("its stage has, unless the run file says otherwise", ["key", "value", "what it is"], cells)
+
+
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    from mmrl.ui.cli.table import escape, print_table
+
+    print_table(title, columns, [[escape(text) for text in row] for row in rows])
+
+
+def _type(annotation: str) -> str:
+    """An annotation for people: the choices of a Literal, side by side."""
+    return re.sub(r"Literal\[([^\[\]]*)\]", lambda m: m[1].replace(", ", " | "), annotation)
+
+
+def _text(value: Any) -> str:
+    """A value for people: lists and tables as in JSON, nothing as a dash."""
+    if value is None or value == "" or value == [] or value == {}:
+        return "-"
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _row(registry: Any, kind: str, spec: Spec) -> dict[str, Any]:
+    plugin = next(p.name for p in registry.plugins if spec.id in p.specs.get(kind, ()))
+    fields = {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec)}
+    return {"kind": SINGULAR[kind], "plugin": plugin} | {name: _plain(value) for name, value in fields.items()}
+
+
+def _plain(value: Any) -> Any:
+    """As JSON can hold it."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return dict(value) if hasattr(value, "items") else sorted(value) if isinstance(value, frozenset) else value
+
+
+def _details(spec: Spec) -> str:
+    """What one wants to know beside the summary, see `DETAILS`."""
+    if isinstance(spec, TaskSpec):
+        return ", ".join(name if weight == 1 else f"{weight:g} x {name}" for name, weight in spec.verifiers.items())
+    if isinstance(spec, VerifierSpec):
+        return f"{spec.low:g} to {spec.high:g}"
+    if isinstance(spec, TrackerSpec):
+        return ", ".join(spec.needs)
+    return spec.paper if isinstance(spec, AlgorithmSpec) else spec.target

@@ -1,0 +1,332 @@
+"""`mmrl mix RUN.toml`"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mmrl.api.errors import UserError
+
+if TYPE_CHECKING:
+    from mmrl.config.sections import RunConfig
+    from mmrl.data.mixture import Mixture, Recommendation
+
+
+@click.command()
+@click.argument("run_file", type=click.Path(path_type=Path), metavar="RUN.toml")
+@click.option("--pilots", type=click.IntRange(min=3), help="How many mixtures are tried; by default enough for the surrogate.")
+@click.option("--steps", type=click.IntRange(min=1), help="Steps of a pilot's last rl stage; by default a quarter of the run's.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Where the pilots go, instead of runs/NAME-mix.")
+@click.option("--seed", type=int, help="Of the random mixtures, instead of the run file's.")
+@click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one value of the run file; may be repeated."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what mix.json holds.")
+def command(
+    run_file: Path,
+    pilots: int | None,
+    steps: int | None,
+    out: Path | None,
+    seed: int | None,
+    overrides: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Find the mixture of tasks to train on.
+
+    Trains a short pilot on each of a few mixtures, fits a quadratic surrogate of the held-out figures, and recommends the
+    mixture where it is highest (MoDoMoDo, Liang et al. 2025). The same command again goes on where it was stopped.
+    """
+    from mmrl.config.load import load_config
+    from mmrl.data.mixture import enough, pilot, recommend, searched, seed_mixtures
+    from mmrl.run_folder.reader import is_run
+    from mmrl.ui.cli.terminal import quiet
+
+    config = load_config(run_file, overrides)
+    at, labels = searched(config)
+    seed = config.seed if seed is None else seed
+    steps = steps or -(-config.stages[at].steps // 4)
+    out = out or Path(config.runs) / f"{config.name}-mix"
+    if is_run(out):
+        raise UserError(f"{out} is a run folder itself: give another --out for the pilots")
+    mixtures = seed_mixtures(labels, pilots or enough(len(labels)), seed)
+    configs = [pilot(config, i, mixture, steps, str(out)) for i, mixture in enumerate(mixtures, 1)]
+    quiet()
+    finished = [_finished(each) for each in configs]
+    figures = list(_train(configs, mixtures, labels, finished))
+    tasks = list(figures[0])
+    values = [[by_task[task]["value"] for task in tasks] for by_task in figures]
+    found = recommend([m.shares for m in mixtures], values, seed)
+    data = _as_json(config, at, steps, seed, configs, mixtures, labels, figures, found)
+    _write(out / "mix.json", data)
+    if as_json:
+        click.echo(json.dumps(data))
+    else:
+        _show(data, run_file, overrides, out)
+
+
+# -- the pilots -------------------------------------------------------------------------------------------------------------
+
+
+def _finished(pilot: RunConfig) -> bool:
+    """It was trained to its end before. UserError when its folder holds something else, or a pilot that learned otherwise."""
+    from mmrl.config.load import as_data
+    from mmrl.run_folder.reader import is_run
+    from mmrl.run_folder.writer import RunFolder
+
+    path = Path(pilot.runs) / pilot.name
+    if not path.exists():
+        return False
+    if not is_run(path):
+        raise UserError(f"{path} is in the way of a pilot and no run folder: remove it, or give another --out")
+    from mmrl.train.start import resolved
+
+    settings = as_data(resolved(pilot))
+    try:
+        RunFolder.open(path, settings)
+    except UserError as error:
+        raise UserError(f"{error}, or give another --out") from error
+    return (path / "summary.json").exists()
+
+
+def _train(
+    configs: Sequence[RunConfig], mixtures: Sequence[Mixture], labels: Sequence[str], finished: Sequence[bool]
+) -> Iterator[dict[str, Any]]:
+    """Each pilot's last held-out figures, by task; a line about each on stderr."""
+    import gc
+
+    with Watch(len(configs)) as watch, remembered() as interrupted:
+        for number, (config, mixture, done) in enumerate(zip(configs, mixtures, finished, strict=True), 1):
+            path, started = Path(config.runs) / config.name, time.monotonic()
+            if interrupted():
+                raise KeyboardInterrupt
+            if not done:
+                from mmrl.train.start import train
+
+                watch.begin(number, mixture.kind)
+                try:
+                    train(config, watch, resume=path.exists())
+                except UserError as error:
+                    raise UserError(f"pilot {config.name}: {error}") from error
+                except KeyboardInterrupt:
+                    watch.say(f"stopped in pilot {number} of {len(configs)}; the same command goes on from here")
+                    raise
+                gc.collect()  # the policy of one pilot leaves before the next one's comes
+            figures = _figures(path)
+            mean = sum(f["value"] for f in figures.values()) / len(figures)
+            took = "found" if done else f"{time.monotonic() - started:.0f} s"
+            watch.say(f"pilot {number} of {len(configs)}  {mean:.3f}  {took:>6}  {_kind(mixture, labels)}")
+            yield figures
+
+
+@contextlib.contextmanager
+def remembered() -> Iterator[Callable[[], bool]]:
+    """Tells whether Ctrl-C came meanwhile: Python loses the exception where it strikes in a finalizer, as between two pilots."""
+    came: list[int] = []
+
+    def ask(number: int, frame: Any) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda: bool(came)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _figures(path: Path) -> dict[str, Any]:
+    """Task -> its held-out figure at the end of a run."""
+    from mmrl.api.errors import is_finite
+
+    try:
+        figures = json.loads((path / "summary.json").read_bytes())["last"]
+        numbers = [f[key] for f in figures.values() for key in ("value", "low", "high", "n")]
+        if numbers and all(map(is_finite, numbers)):
+            return figures
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        pass
+    raise UserError(f"{path / 'summary.json'} has no held-out figures: remove that folder, and the pilot is trained again")
+
+
+class Watch:
+    """Watches the pilots for a person: one live line in a terminal, a finished line for each, and each note once."""
+
+    def __init__(self, count: int) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        from mmrl.ui.report.progress import tell_stopping
+
+        self.console, self.count = Console(stderr=True), count
+        self.live = Live(console=self.console, auto_refresh=False, transient=True) if self.console.is_terminal else None
+        self.what, self.stage, self.done, self.steps, self.drawn = "", "", 0, 1, 0.0
+        self.told: set[str] = set()
+        self.stopping = tell_stopping
+
+    def __enter__(self) -> Watch:
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self.live:
+            self.live.stop()
+
+    def say(self, text: str) -> None:
+        if self.live:
+            self.live.update("", refresh=True)
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def begin(self, number: int, kind: str) -> None:
+        self.what, self.stage = f"pilot {number} of {self.count} ({kind})", "loading"
+        self._draw("")
+
+    def stage_started(self, number: int, count: int, stage: Any, done: int) -> None:
+        self.stage, self.done, self.steps = f"stage {number + 1} of {count}: {stage.kind}", done, stage.steps
+        self._draw("")
+
+    def step_finished(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.done += 1
+        if time.monotonic() - self.drawn > 0.1:
+            reward = metrics.get("reward/mean")
+            self._draw(f"  step {self.done}/{self.steps}" + ("" if reward is None else f"  reward {reward:.3g}"))
+
+    def evaluated(self, step: int, figures: Sequence[Any]) -> None:
+        pass  # the finished line has the figure
+
+    def note(self, text: str) -> None:
+        if text not in self.told:
+            self.told.add(text)
+            self.console.print(f"  note: {text}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+
+    def _draw(self, rest: str) -> None:
+        if self.live:
+            from rich.text import Text
+
+            self.live.update(Text(f"{self.what}  {self.stage}{rest}", style="dim", no_wrap=True), refresh=True)
+            self.drawn = time.monotonic()
+
+
+# -- what is said -----------------------------------------------------------------------------------------------------------
+
+
+def _as_json(
+    config: RunConfig,
+    at: int,
+    steps: int,
+    seed: int,
+    configs: Sequence[RunConfig],
+    mixtures: Sequence[Mixture],
+    labels: Sequence[str],
+    figures: Sequence[Mapping[str, Any]],
+    found: Recommendation,
+) -> dict[str, Any]:
+    """What `mix.json` holds; docs/mixtures.md names its keys."""
+    rows = [
+        {
+            "name": pilot.name,
+            "kind": mixture.kind,
+            "shares": dict(zip(labels, mixture.shares, strict=True)),
+            "value": sum(f["value"] for f in by_task.values()) / len(by_task),
+            "left_out": predicted,
+            "tasks": {task: {k: f.get(k) for k in ("metric", "value", "low", "high", "n")} for task, f in by_task.items()},
+        }
+        for pilot, mixture, by_task, predicted in zip(configs, mixtures, figures, found.predicted, strict=True)
+    ]
+    shares = dict(zip(labels, found.shares, strict=True))
+    recommended = {
+        "shares": shares,
+        "value": found.value,
+        "pilot": None if found.pilot is None else configs[found.pilot].name,
+        "toml": f"tasks = {_inline(shares)}",
+    }
+    surrogate = {"used": found.pilot is None, "error": found.error, "error_of_mean": found.error_of_mean}
+    return {
+        "run": config.name,
+        "stage": at,
+        "steps": steps,
+        "seed": seed,
+        "pilots": rows,
+        "surrogate": surrogate,
+        "recommended": recommended,
+    }
+
+
+def _write(path: Path, data: Mapping[str, Any]) -> None:
+    from mmrl.run_folder import files
+
+    files.replace(path, files.pretty(data))
+
+
+def _inline(shares: Mapping[str, float]) -> str:
+    """A TOML inline table."""
+    keys = [key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False) for key in shares]
+    return "{ " + ", ".join(f"{key} = {share:.6g}" for key, share in zip(keys, shares.values(), strict=True)) + " }"
+
+
+def _kind(mixture: Mixture, labels: Sequence[str]) -> str:
+    """`uniform`, `only a`, and of a random one the shares."""
+    return mixture.kind if mixture.kind != "random" else _words(dict(zip(labels, mixture.shares, strict=True)))
+
+
+def _percent(share: float | None) -> str:
+    """A dash for a task that is only evaluated."""
+    return "–" if share is None else f"{share:.0%}"
+
+
+def _words(shares: Mapping[str, float]) -> str:
+    return ", ".join(f"{label} {share:.0%}" for label, share in shares.items())
+
+
+def _show(data: Mapping[str, Any], run_file: Path, overrides: Sequence[str], out: Path) -> None:
+    """The table, the recommendation, and how to follow it."""
+    from mmrl.ui.cli.table import escape, print_table
+
+    pilots, found, surrogate = data["pilots"], data["recommended"], data["surrogate"]
+    tasks, uniform, top = list(pilots[0]["tasks"]), pilots[0], max(pilots, key=lambda p: p["value"])
+    rows = []
+    for number, p in enumerate(pilots, 1):
+        cells = [f"{_percent(p['shares'].get(task)):>4}  {figure['value']:.3f}" for task, figure in p["tasks"].items()]
+        mean = f"{p['value']:.3f}" if p is not top else f"[bold]{p['value']:.3f}[/]"
+        rows.append([f"{number:>2}  {escape(p['kind'])}", *cells, mean, f"{p['left_out']:.3f}"])
+    click.echo()
+    print_table(
+        f"Share of the prompts, and held-out value after {data['steps']} steps",
+        ["pilot", *(escape(task) for task in tasks), "mean", "predicted"],
+        rows,
+    )
+    noise = sum(((f["high"] - f["low"]) / 2) ** 2 for f in top["tasks"].values()) ** 0.5 / len(tasks)
+    misses = f"off by {surrogate['error']:.3f} on pilots it was not fitted to"
+    plain = f"the mean of the others by {surrogate['error_of_mean']:.3f}"
+    highest = f"{top['value']:.3f} (pilot {pilots.index(top) + 1}, {top['kind']})"
+    if surrogate["used"]:
+        click.echo(f"surrogate    {misses}; {plain}")
+        value = f"predicted: {found['value']:.3f}; best measured: {highest}"
+    elif surrogate["error_of_mean"]:
+        click.echo(f"surrogate    {misses}, {plain}: no better, so the best pilot is recommended")
+        value = f"measured: {highest}"
+    else:
+        click.echo("surrogate    every pilot scored the same, so there is nothing to fit: the first is recommended")
+        value = f"measured: {highest}"
+    beside = "" if top is uniform else f"; uniform: {uniform['value']:.3f}"
+    click.echo(f"noise        a mean is known to about ±{noise:.3f} (95%, {sum(f['n'] for f in top['tasks'].values())} prompts)")
+    click.echo(f"recommended  {_words(found['shares'])}\n             {value}{beside}")
+    if not surrogate["used"]:
+        click.echo("             more or longer pilots (--pilots, --steps) or more held-out prompts (evaluate.n) may tell more")
+    where = f"stages.{data['stage']}"
+    switches = sys.argv[1 : sys.argv.index("mix")] if "mix" in sys.argv else []  # such as --plugin ./my_task.py
+    sets = [*overrides, f"{where}.{found['toml'].replace(' = ', '=', 1)}"]
+    again = shlex.join(["mmrl", *switches, "train", str(run_file), *(word for text in sets for word in ("--set", text))])
+    click.echo(f"\nPaste into {where} of {run_file}, its last rl stage:\n\n    {found['toml']}")
+    click.echo(f"\nor train with it at once:\n\n    {again}")
+    click.echo(f"\nAll figures are in {out / 'mix.json'}; the pilots beside it are run folders.")

@@ -1,0 +1,63 @@
+"""`mmrl new`: start a plugin from one that works (`mmrl/templates/plugin`)."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+
+import click
+
+from mmrl import __version__
+from mmrl.api.errors import UserError
+
+TEMPLATE = Path(__file__).parent.parent / "templates" / "plugin"
+
+
+@click.group()
+def command() -> None:
+    """Start a plugin that works."""
+
+
+@command.command("plugin")
+@click.argument("name")
+@click.option("--dir", "parent", default=".", show_default=True, metavar="DIR", help="Where to put the folder mmrl-NAME.")
+def new_plugin(name: str, parent: str) -> None:
+    """Write the package mmrl-NAME: a task that draws its images, a verifier, tests and a run file."""
+    _check_name(name)
+    folder = Path(parent) / f"mmrl-{name}"
+    if folder.exists():
+        raise UserError(f"{folder} exists already: choose another name, or --dir another place")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".mmrl-new-") as aside:
+            _write(Path(aside) / folder.name, name)
+            (Path(aside) / folder.name).rename(folder)
+    except OSError as error:
+        raise UserError(f"can't write {folder}: {error.strerror}; choose another place with --dir") from error
+    commands = f"  cd {folder}\n  pip install -e .\n  pytest\n  mmrl train run.toml"
+    click.echo(f"Wrote {folder}. Now:\n\n{commands}\n\nIts README.md says what comes next.")
+
+
+def _write(folder: Path, name: str) -> None:
+    for source in sorted(TEMPLATE.rglob("*")):
+        if source.is_file() and source.suffix != ".pyc":
+            target = folder / source.relative_to(TEMPLATE).as_posix().replace("example", name.replace("-", "_"))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(fill(source.read_text("utf-8"), name), "utf-8")
+
+
+def fill(text: str, name: str) -> str:
+    """A file of the template, which is a plugin named example, for a plugin of this name and the running core."""
+    major, minor = __version__.split(".")[:2]
+    text = text.replace("mmrl>=0.1,<0.2", f"mmrl>={major}.{minor},<{major}.{int(minor) + 1}")
+    return re.sub(r"(mmrl_|test_)example", rf"\g<1>{name.replace('-', '_')}", text).replace("example", name)
+
+
+def _check_name(name: str) -> None:
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name) or len(name) > 40:
+        raise UserError(f"{name!r} can't name a plugin: use lower-case letters, digits and single hyphens, such as traffic-signs")
+    from mmrl.registry import plugins
+
+    if taken := next((p for p in plugins.registry().plugins if p.name == name), None):
+        raise UserError(f"{taken.label} is installed already: choose another name")

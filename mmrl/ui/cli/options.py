@@ -1,0 +1,148 @@
+"""What a target takes as options: names, types, defaults and meanings, read from its signature and its docstrings."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import re
+import textwrap
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from mmrl.api.specs import AlgorithmSpec, Spec
+
+SKIP = {"verifiers": 1, "policies": 1}
+"""Kind -> the positional arguments that are the engine's: a case; a config. Those of an algorithm are signals, whatever their
+number: see `settings_of`."""
+ENGINE = {"policies": ("device", "seed", "source")}
+"""Kind -> the keyword arguments that are the engine's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One keyword argument that a run file may give."""
+
+    name: str
+    type: str
+    """As it is annotated; empty where it isn't."""
+    default: Any
+    """The spec's, else the target's; None when there is none."""
+    required: bool
+    meaning: str
+    """What is written about it; empty where nothing is."""
+
+
+def options_of(kind: str, spec: Spec, target: Callable[..., Any]) -> list[Option]:
+    """The options of a target, those that must be given first; none where it has no signature."""
+    try:
+        skip = 0 if getattr(spec, "model", False) else SKIP.get(kind, 0)  # of a verifier that is a model all are options
+        parameters = list(inspect.signature(target).parameters.values())[skip:]
+    except (TypeError, ValueError):
+        return []
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in ENGINE.get(kind, ())]
+    meanings = _meanings(target, [p.name for p in named])
+    found = [
+        Option(
+            name=p.name,
+            type=_type(p),
+            default=spec.options.get(p.name, _default(target, p)),
+            required=p.default is p.empty and p.name not in spec.options,
+            meaning=meanings.get(p.name, ""),
+        )
+        for p in named
+    ]
+    return sorted(found, key=lambda option: not option.required)
+
+
+def settings_of(spec: AlgorithmSpec, advantage: Callable[..., Any], loss: Callable[..., Any]) -> list[Option]:
+    """What `stages.settings` may give an algorithm: keyword-only parameters of its advantage and of its loss, and how losses are
+    averaged. A name that both have stands here once, and goes to both."""
+    found: dict[str, Option] = {}
+    for function in (advantage, loss):
+        own = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        meanings = _meanings(function, [p.name for p in own])
+        for p in own:
+            found.setdefault(
+                p.name,
+                Option(
+                    name=p.name,
+                    type=_type(p),
+                    default=spec.options.get(p.name, _default(function, p)),
+                    required=p.default is p.empty and p.name not in spec.options,
+                    meaning=meanings.get(p.name, ""),
+                ),
+            )
+    meanings = _under_attributes(AlgorithmSpec)
+    for name in ("normalise", "constant"):
+        found[name] = Option(
+            name=name,
+            type=AlgorithmSpec.__annotations__[name],
+            default=spec.options.get(name, getattr(spec, name)),
+            required=False,
+            meaning=_flow(meanings.get(name, "")),
+        )
+    return sorted(found.values(), key=lambda option: not option.required)
+
+
+def signals_of(advantage: Callable[..., Any]) -> dict[str, str]:
+    """The signals that an advantage asks for, in its order, with their meanings; "" for one that doesn't exist."""
+    from mmrl.algorithms import presets, signals  # imports torch
+
+    return {name: signals.SIGNALS.get(name, "") for name in presets.signals_of(advantage)}
+
+
+def first_line(target: Any) -> str:
+    """The first line of a target's own docstring; empty without one."""
+    text = target.__doc__ or ""  # a class inherits none
+    made_by_dataclass = text.startswith(f"{getattr(target, '__name__', '')}(")
+    return "" if made_by_dataclass else inspect.cleandoc(text).partition("\n")[0]
+
+
+def _type(parameter: inspect.Parameter) -> str:
+    annotation = parameter.annotation
+    if isinstance(annotation, str):
+        return annotation
+    return "" if annotation is parameter.empty else inspect.formatannotation(annotation)
+
+
+def _default(target: Any, parameter: inspect.Parameter) -> Any:
+    field = getattr(target, "__dataclass_fields__", {}).get(parameter.name)
+    if field and callable(field.default_factory):
+        return field.default_factory()
+    return None if parameter.default is parameter.empty else parameter.default
+
+
+def _meanings(target: Any, names: Iterable[str]) -> dict[str, str]:
+    """Option -> what is written about it: under the attribute of a class, or after `name: ` in a docstring."""
+    classes = target.__mro__[::-1] if inspect.isclass(target) else ()
+    found: dict[str, str] = {}
+    for cls in classes:  # the class itself has the last word
+        found |= _under_attributes(cls)
+    word = "|".join(map(re.escape, names)) or "(?!)"
+    begin = r"(?:[.;]\s+|\n\s*|^)`?"
+    # a meaning ends where the next option's begins, at a line such as "Returns" or "Known limits: ", or at an empty line
+    end = rf"(?:{begin}(?:{word})`?: |\n\s*(?:Returns?|Raises)\b|\n\s*[A-Z][\w ,]*: |\n\s*\n|$)"
+    for text in [target.__doc__, target.__init__.__doc__] if classes else [target.__doc__]:
+        found |= dict(re.findall(rf"{begin}({word})`?: (.+?)(?={end})", text or "", re.DOTALL))
+    return {name: _flow(text) for name, text in found.items()}
+
+
+def _under_attributes(cls: type) -> dict[str, str]:
+    """Attribute -> the text that stands under it in the class's source."""
+    try:
+        (node,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    except (OSError, TypeError, SyntaxError):  # made at run time, or without source
+        return {}
+    return {
+        attribute.target.id: inspect.cleandoc(text.value.value)
+        for attribute, text in itertools.pairwise(getattr(node, "body", ()))
+        if isinstance(attribute, ast.AnnAssign) and isinstance(attribute.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
+    }
+
+
+def _flow(text: str) -> str:
+    """Text without the line breaks of its source; a list keeps its lines."""
+    return "\n- ".join(" ".join(part.split()) for part in re.split(r"\n\s*- ", text)).removesuffix(".")

@@ -1,0 +1,47 @@
+"""The task and its verifier: replace the drawing by your images and the question by yours."""
+
+import random
+from collections.abc import Sequence
+
+from PIL import Image, ImageDraw
+
+from mmrl import Case, Prompt, Task, user
+
+COLOURS = {"red": (220, 40, 40), "green": (40, 170, 60), "blue": (50, 80, 220), "yellow": (230, 210, 40)}
+ROWS = {"warm": 48, "train": 400, "test": 100}
+"""Rows of each split: answers to imitate, questions to learn from by trial, and what is held out."""
+
+
+class Colour(Task):
+    """Which colour a shape has."""
+
+    splits = tuple(ROWS)
+
+    def __init__(self, size: int = 56) -> None:
+        """size: width and height of the image in pixels."""
+        self.size = size
+
+    def prompts(self, split: str, seed: int) -> Sequence[Prompt]:
+        return [self.prompt(split, seed, number) for number in range(ROWS[split])]
+
+    def prompt(self, split: str, seed: int, number: int) -> Prompt:
+        draw = random.Random(
+            f"{split} {seed} {number}"
+        )  # one's own generator: the same rows everywhere, the global one untouched
+        colour = draw.choice(sorted(COLOURS))
+        picture = self.picture(colour, draw)
+        return Prompt(id=f"{split}-{number}", messages=[user("What is the colour of the shape?", picture)], answer=colour)
+
+    def picture(self, colour: str, draw: random.Random) -> Image.Image:
+        image = Image.new("RGB", (self.size, self.size), tuple(draw.randrange(200, 256) for _ in range(3)))
+        radius = draw.randint(self.size // 8, self.size // 4)
+        x, y = (draw.randint(radius, self.size - radius) for _ in range(2))
+        pen = ImageDraw.Draw(image)
+        shape = draw.choice([pen.ellipse, pen.rectangle])
+        shape((x - radius, y - radius, x + radius, y + radius), fill=COLOURS[colour])
+        return image
+
+
+def exact(case: Case) -> float:
+    """1 for the colour and nothing else, in whatever case; 0 for everything else."""
+    return float(case.completion.strip().lower() == case.answer)

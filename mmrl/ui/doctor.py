@@ -1,0 +1,352 @@
+"""What is installed, what is broken and how to mend it: the checks behind `mmrl doctor`.
+
+Every check is a function of plain facts (`mmrl.run_folder.machine`), so that a test can plant a fault.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from mmrl.api.errors import UserError
+from mmrl.registry.plugins import PluginInfo, registry
+from mmrl.run_folder import machine as facts
+from mmrl.run_folder.machine import Facts, canonical
+
+OPENCV = ("opencv-python", "opencv-python-headless", "opencv-contrib-python", "opencv-contrib-python-headless")
+SWIFTSHADER = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
+"""A software Vulkan driver that Debian's chromium brings along."""
+CPU_TORCH = "pip install torch torchvision --index-url https://download.pytorch.org/whl/cpu"
+"""Without it pip takes the CUDA build, with gigabytes of libraries that only a GPU needs."""
+STATES = ("ok", "note", "missing", "broken")
+SPACE_GIB = 2.0
+"""Less free space than this, and a run of even a small model may end half-way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at."""
+
+    group: Literal["base", "extra", "plugin", "machine"]
+    name: str
+    state: Literal["ok", "note", "missing", "broken"]
+    """`note`: it works, but read on; `missing`: not there, and maybe not wanted."""
+    detail: str
+    cure: str = ""
+    """What to do: a command where there is one."""
+    needed: bool = False
+    """The core or training does not work without it; a broken one makes `mmrl doctor` exit with code 1."""
+
+
+base = partial(Finding, group="base", needed=True)
+machine = partial(Finding, group="machine")
+
+
+def diagnose(runs: Path = Path("runs"), timeout_s: float = 120.0) -> list[Finding]:
+    """All findings about this environment and this machine, in the order in which to read them."""
+    have, extras, gpus = facts.installed(), facts.extras(), facts.nvidia_gpus()
+    tries = {"torch": facts.TRY_TORCH, "torchvision": facts.TRY_TORCHVISION, "transformers": facts.TRY_TRANSFORMERS}
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        answers = {name: pool.submit(facts.try_python, code, timeout_s) for name, code in tries.items() if name in have}
+        asked = {check: pool.submit(facts.try_python, facts.TRY_SIMULATOR, timeout_s, check) for check in _simulators()}
+    tried = {name: answer.result() for name, answer in answers.items()}
+    return [
+        check_python(),
+        *check_base(have, tried, pth=facts.has_pth(), gpus=gpus),
+        *(check_extra(extra, wanted, have) for extra, wanted in extras.items()),
+        check_opencv(have),
+        *map(check_plugin, _plugins()),
+        check_gpu(tried.get("torch", {}), gpus),
+        *check_worlds(extras),
+        *(finding for check, answer in asked.items() for finding in check_simulator(check, answer.result())),
+        check_run_folder(runs),
+        check_space(runs),
+    ]
+
+
+def is_healthy(findings: Iterable[Finding]) -> bool:
+    return not any(f.state == "broken" and f.needed for f in findings)
+
+
+def as_json(findings: Sequence[Finding]) -> dict[str, Any]:
+    """The contract of `mmrl doctor --json`."""
+    return {"ok": is_healthy(findings), "findings": [asdict(f) for f in findings]}
+
+
+def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
+    found = ".".join(map(str, version))
+    if version < (3, 11):
+        return base(
+            name="python",
+            state="broken",
+            detail=f"{found}; mmrl needs 3.11 or later",
+            cure="make a new environment with Python 3.11 or later",
+        )
+    return base(name="python", state="ok", detail=f"{found} ({sys.executable})")
+
+
+def check_base(have: Mapping[str, str], tried: Mapping[str, Facts], *, pth: bool, gpus: Sequence[str] = ()) -> list[Finding]:
+    """mmrl itself, and the libraries that every training run imports.
+
+    `have` maps distributions to versions, `tried` the libraries among them to what importing them gave; `gpus` are the driver's.
+    """
+    if "torch" not in have:
+        cure = 'pip install "mmrl[train]"' if gpus else f'{CPU_TORCH} && pip install "mmrl[train]"'
+        return [check_mmrl(have), base(name="torch", state="missing", detail="nothing can be trained without it", cure=cure)]
+    return [
+        check_mmrl(have),
+        check_import("torch", have, tried),
+        check_torchvision(have, tried, pth=pth),
+        check_import("transformers", have, tried),
+    ]
+
+
+def check_mmrl(have: Mapping[str, str]) -> Finding:
+    if "mmrl" in have:
+        return base(name="mmrl", state="ok", detail=have["mmrl"])
+    return base(
+        name="mmrl",
+        state="broken",
+        detail="runs from its sources, so that no bundled plugin is found",
+        cure="pip install -e . in its folder",
+    )
+
+
+def check_import(name: str, have: Mapping[str, str], tried: Mapping[str, Facts]) -> Finding:
+    if name not in have:
+        return base(name=name, state="broken", detail="not installed, though torch is", cure='pip install "mmrl[train]"')
+    version, answer = have[name], tried[name]
+    if "error" in answer:
+        return base(
+            name=name,
+            state="broken",
+            detail=f"{version} does not import: {answer['error']}",
+            cure=f"pip install --force-reinstall --no-deps {name}=={version.partition('+')[0]}",
+        )
+    build = {"cpu": " (CPU build)", None: ""}.get(answer.get("build"), f" (CUDA {answer.get('build')})")
+    return base(name=name, state="ok", detail=version + build)
+
+
+def check_torchvision(have: Mapping[str, str], tried: Mapping[str, Facts], *, pth: bool) -> Finding:
+    """torchvision 0.N is made for torch 2.(N-15), and for one build of it; the wrong one breaks every vision model."""
+    if "torchvision" in have:
+        torch, ours = Version(have["torch"]), Version(have["torchvision"])
+        if torch.major == 2 and (ours.major, ours.minor) != (0, torch.minor + 15):
+            fitting = f"0.{torch.minor + 15}"
+            return base(
+                name="torchvision",
+                state="broken",
+                cure=f'pip install --no-deps "torchvision=={fitting}.*"',
+                detail=f"{ours} does not go with torch {torch}, which needs {fitting}",
+            )
+    finding = check_import("torchvision", have, tried)
+    if finding.state != "ok" or tried["torchvision"]["compiled"]:
+        return finding
+    if tried["torch"].get("build", "cpu") != "cpu":
+        return base(
+            name="torchvision",
+            state="broken",
+            detail=f"{ours}: its operators (nms) do not load, it is built for another CUDA than torch {torch}",
+            cure="install torch and torchvision again, both from the same index",
+        )
+    if pth:
+        return base(name="torchvision", state="ok", detail=f"{ours}; mmrl declares what its import misses beside CPU torch")
+    return base(
+        name="torchvision",
+        state="note",
+        cure="python -m mmrl.compute.torchvision --install-pth",
+        detail=f"{ours} does not import beside CPU torch, except in mmrl's own processes",
+    )
+
+
+def check_extra(extra: str, wanted: Sequence[Requirement], have: Mapping[str, str]) -> Finding:
+    """What an extra of mmrl asks for, against what is installed. A `train` that is there in part is broken."""
+    this = partial(Finding, group="extra", name=extra, needed=extra == "train")
+    absent = [r for r in wanted if canonical(r.name) not in have]
+    there = {r: have[canonical(r.name)] for r in wanted if r not in absent}
+    unfit = {r: version for r, version in there.items() if not r.specifier.contains(version, prereleases=True)}
+    if unfit:
+        return this(
+            state="broken",
+            cure="pip install " + " ".join(f'"{r.name}{r.specifier}"' for r in unfit),
+            detail="; ".join(f"{r.name} {version} is outside {r.specifier}" for r, version in unfit.items()),
+        )
+    names, cure = ", ".join(r.name for r in absent), f'pip install "mmrl[{extra}]"'
+    if absent and extra == "train" and "torch" in have:
+        return this(state="broken", detail=f"not installed: {names}", cure=cure)
+    if absent:
+        return this(state="missing", detail=f"would add: {names}", cure=cure)
+    return this(state="ok", detail=", ".join(f"{r.name} {version}" for r, version in there.items()))
+
+
+def check_opencv(have: Mapping[str, str]) -> Finding:
+    """Each distribution of OpenCV owns the module cv2: the last one installed wins, and removing one breaks the other."""
+    ours = [name for name in OPENCV if name in have]
+    if len(ours) > 1:
+        return base(
+            name="opencv",
+            state="broken",
+            detail=f"{' and '.join(ours)} are installed together, and each owns cv2",
+            cure=f"pip uninstall -y {' '.join(ours)} && pip install opencv-python-headless",
+        )
+    if not ours:
+        return base(name="opencv", state="missing", detail="would read video", cure='pip install "mmrl[train]"')
+    return base(name="opencv", state="ok", detail=f"{ours[0]} {have[ours[0]]}")
+
+
+def check_plugin(plugin: PluginInfo) -> Finding:
+    """One plugin of the registry; the cure is the command in the error's own advice, where it gives one."""
+    this = partial(Finding, group="plugin", name=plugin.name)
+    if plugin.error is None:
+        return this(state="ok", detail=f"{plugin.dist or plugin.target} {plugin.version or ''}".strip())
+    advised = re.search(r"pip install .+$", plugin.error)
+    return this(state="broken", detail=plugin.error, cure=advised[0] if advised else "mmrl plugins --errors shows the traceback")
+
+
+def check_gpu(torch: Facts, listed: Sequence[str]) -> Finding:
+    """What torch sees (`TRY_TORCH`) against what the driver lists."""
+    if torch.get("gpus"):
+        return machine(name="gpu", state="ok", detail=", ".join(torch["gpus"]))
+    if not listed and torch.get("build", "cpu") != "cpu":
+        return machine(
+            name="gpu",
+            state="note",
+            detail=f"none is listed, and torch is a build for GPUs ({torch['build']}): gigabytes that the CPU has no use for",
+            cure=f"pip uninstall -y torch torchvision && {CPU_TORCH}",
+        )
+    if not listed:
+        return machine(name="gpu", state="missing", detail="models run on the CPU, which is enough for small ones")
+    if torch.get("build") == "cpu":
+        return machine(
+            name="gpu",
+            state="broken",
+            detail=f"{', '.join(listed)}: not used, for torch is a CPU build",
+            cure="install torch and torchvision again, both from the CUDA index that pytorch.org names",
+        )
+    return machine(
+        name="gpu",
+        state="broken",
+        detail=f"{', '.join(listed)}: torch does not see it",
+        cure="unset CUDA_VISIBLE_DEVICES; if that is not it, the driver is older than torch's CUDA: see nvidia-smi",
+    )
+
+
+def check_worlds(extras: Iterable[str]) -> list[Finding]:
+    """What simulators and browsers need of the machine, once mmrl has an extra for them."""
+    found = []
+    if "maniskill" in extras:
+        found.append(check_vulkan(facts.vulkan_drivers(), facts.try_python(facts.TRY_VULKAN, 20.0)))
+    if "browser" in extras:
+        found.append(check_chromium(facts.chromium()))
+    return found
+
+
+def check_simulator(check: str, answer: Facts) -> list[Finding]:
+    """What a plugin's own check (`SimulatorSpec.doctor`) said, from `TRY_SIMULATOR`. What it says of itself is never needed."""
+    plugin = check.partition(":")[0].partition(".")[0]
+    if isinstance(answer, dict) and isinstance(answer.get("error"), str):
+        return [machine(name=plugin, state="broken", detail=f"its check {check} failed: {answer['error']}")]
+    required, known = {"state", "detail"}, {"state", "detail", "cure"}
+    if isinstance(answer, dict) and all(isinstance(said, dict) and required <= set(said) <= known for said in answer.values()):
+        found = [machine(name=name, **said) for name, said in answer.items()]
+        if all(f.state in STATES and isinstance(f.detail, str) and isinstance(f.cure, str) for f in found):
+            return found
+    return [machine(name=plugin, state="broken", detail=f"its check {check} gave no findings, but {str(answer)[:80]!r}")]
+
+
+def check_vulkan(drivers: Sequence[Path], tried: Facts, swiftshader: Path = SWIFTSHADER) -> Finding:
+    """`drivers` are the driver files that the loader reads; `tried` is from `TRY_VULKAN`."""
+    install = "apt-get install libvulkan1 mesa-vulkan-drivers, version 25 or later"
+    if gone := [p for p in drivers if not p.is_file()]:
+        return machine(
+            name="vulkan",
+            state="broken",
+            detail=f"VK_ICD_FILENAMES names {gone[0]}, which does not exist",
+            cure="unset VK_ICD_FILENAMES, or name a file that exists",
+        )
+    if "error" in tried:
+        return machine(name="vulkan", state="broken", detail=f"asking the driver failed: {tried['error']}", cure=install)
+    if not tried["loader"]:
+        return machine(name="vulkan", state="missing", detail="no libvulkan.so.1: simulators can't render", cure=install)
+    if tried["devices"]:
+        return machine(name="vulkan", state="ok", detail=f"{tried['devices']} device(s)")
+    if drivers:
+        return machine(name="vulkan", state="broken", detail=f"no device answers: {', '.join(map(str, drivers))}", cure=install)
+    if swiftshader.is_file():
+        return machine(
+            name="vulkan",
+            state="note",
+            detail=f"the system has no driver, but Chromium brings one that renders by software: {swiftshader}",
+            cure=f"export VK_ICD_FILENAMES={swiftshader}, for programs that don't find it themselves",
+        )
+    return machine(name="vulkan", state="missing", detail="no driver: simulators can't render", cure=install)
+
+
+def check_chromium(path: str | None) -> Finding:
+    if path:
+        return machine(name="chromium", state="ok", detail=path)
+    return machine(
+        name="chromium", state="missing", cure="apt-get install chromium", detail="no browser: tasks on web pages can't run"
+    )
+
+
+def check_run_folder(runs: Path) -> Finding:
+    """A file can be written where runs go; the folder itself is not made."""
+    there = _existing(runs)
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        return machine(
+            name="run folder",
+            state="broken",
+            needed=True,
+            detail=f"{there}: {error.strerror}",
+            cure="make it writable, or let runs go elsewhere (`runs` in the run file)",
+        )
+    return machine(name="run folder", state="ok", needed=True, detail=f"{runs.absolute()} can be written")
+
+
+def check_space(runs: Path, free_bytes: int | None = None) -> Finding:
+    """`free_bytes` is for tests; by default the disk that `runs` is or would be on is asked."""
+    there = _existing(runs)
+    free = (shutil.disk_usage(there).free if free_bytes is None else free_bytes) / 2**30
+    if free < SPACE_GIB:
+        return machine(
+            name="disk",
+            state="broken",
+            needed=True,
+            detail=f"{free:.1f} GiB free at {there}",
+            cure=f"free at least {SPACE_GIB:g} GiB: checkpoints need it",
+        )
+    return machine(name="disk", state="ok", needed=True, detail=f"{free:.0f} GiB free")
+
+
+def _simulators() -> list[str]:
+    """The checks that simulators bring, each once."""
+    try:
+        return list(dict.fromkeys(spec.doctor for spec in registry().specs("simulators").values() if spec.doctor))
+    except UserError:  # `_plugins` says it
+        return []
+
+
+def _plugins() -> list[PluginInfo]:
+    try:
+        return registry().plugins
+    except UserError as error:  # MMRL_STRICT, or a local file that does not load
+        return [PluginInfo(name="plugins", dist=None, version=None, target="", error=str(error))]
+
+
+def _existing(path: Path) -> Path:
+    return next(p for p in [path.absolute(), *path.absolute().parents] if p.exists())

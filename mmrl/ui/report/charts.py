@@ -1,0 +1,200 @@
+"""The curves of a report: how the catalogue's charts are filled from a run's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any
+
+from mmrl.run_folder.metrics import HIDDEN, PARTS, SECTIONS, Chart
+from mmrl.ui.report.svg import Number, Series, limits, line_chart, number, stacked_chart
+from mmrl.ui.report.text import count, esc
+
+MAX_SERIES = 8
+"""Lines in one chart; the page has as many colours."""
+BANDS = 4
+"""Evaluations in one chart that have their intervals drawn."""
+
+Points = dict[str, list[tuple[float, Number]]]
+"""Stage -> (step, value) in order."""
+
+
+def table(steps: Sequence[Mapping[str, Any]]) -> dict[str, Points]:
+    """Metric key -> its points by stage. Values that are not numbers become gaps."""
+    found: dict[str, Points] = {}
+    for row in steps:
+        for key, value in row["metrics"].items():
+            y = float(value) if isinstance(value, int | float) else None
+            found.setdefault(key, {}).setdefault(row["stage"], []).append((row["step"], y))
+    return found
+
+
+def boundaries(steps: Sequence[Mapping[str, Any]]) -> list[tuple[float, str]]:
+    """(x, stage) wherever a stage follows another."""
+    return [(after["step"] - 0.5, after["stage"]) for before, after in pairwise(steps) if before["stage"] != after["stage"]]
+
+
+def stages(steps: Sequence[Mapping[str, Any]], planned: Sequence[Mapping[str, Any]] = ()) -> list[tuple[str, str, int]]:
+    """(stage, algorithm or "", number of steps) in the order they ran. planned: the run file's stages, by which neighbours of
+    one kind are told apart."""
+    found: list[tuple[str, str, int]] = []
+    at = 0
+    for row in steps:
+        stage = row["stage"]
+        full = at + 1 < len(planned) and found and found[-1][2] == planned[at].get("steps")
+        if not found or found[-1][0] != stage or (full and planned[at + 1].get("kind") == stage):
+            at += bool(found)
+            known = at < len(planned) and planned[at].get("kind") == stage == "rl"
+            found.append((stage, str(planned[at].get("algorithm") or "") if known else "", 0))
+        found[-1] = (*found[-1][:2], found[-1][2] + 1)
+    return found
+
+
+def arranged(keys: Collection[str]) -> list[tuple[str, list[tuple[Chart, list[str]]]]]:
+    """(section, its charts with the metrics that each draws), of those that have data; metrics outside the catalogue come last,
+    each in a chart of its own."""
+    one_task = sum(fnmatchcase(key, "task/*/zero_spread_share") for key in keys) == 1  # what is said of it is said of all
+    left = [key for key in keys if key not in HIDDEN and not (one_task and key.startswith("task/"))]
+    sections = []
+    for title, charts in SECTIONS:
+        filled = []
+        for chart in charts:
+            own = [key for pattern in chart.keys for key in left if fnmatchcase(key, pattern)]
+            if chart.stacked:
+                own.sort(key=lambda key: PARTS.index(part) if (part := key.partition("/")[2]) in PARTS else len(PARTS))
+            left = [key for key in left if key not in own]
+            if own and not (chart.several and len(own) == 1):
+                filled.append((chart, own))
+        sections.append((title, filled))
+    other = [(Chart(title=key, keys=(key,), spiky=True, hint="Reported by a plugin."), [key]) for key in sorted(left)]
+    return [(title, filled) for title, filled in (*sections, ("Also reported", other)) if filled]
+
+
+def curves(steps: Sequence[Mapping[str, Any]]) -> str:
+    """All sections of charts that have data, as HTML."""
+    metrics, marks = table(steps), boundaries(steps)
+    sections = []
+    for title, charts in arranged(metrics):
+        cards = [card for chart, keys in charts for card in _cards(chart, {key: metrics[key] for key in keys}, marks)]
+        sections.append(f'<section><h2>{title}</h2><div class="charts">{"".join(cards)}</div></section>')
+    return "".join(sections)
+
+
+def evaluation_card(
+    evals: Sequence[Mapping[str, Any]], marks: Sequence[tuple[float, str]], settings: Mapping[str, Any] = MappingProxyType({})
+) -> str:
+    """The evaluations over steps with their intervals, as a card; nothing when there are none. settings: `[evaluate]`."""
+    by_name: dict[str, list[Mapping[str, Any]]] = {}
+    tasks, ways = {row["eval"]["task"] for row in evals}, {(row["eval"]["metric"], row["eval"]["split"]) for row in evals}
+    apart = len(tasks) <= BANDS or len(ways) > 1
+    for row in evals:
+        one = row["eval"]
+        name = f"{one['task']} {one['metric']} ({one['split']})" if apart else str(one["task"])
+        by_name.setdefault(name, []).append({"step": row["step"], **one})
+    series: list[Series] = []
+    for name, rows in list(by_name.items())[:MAX_SERIES]:
+        low, high, ys = ([row.get(key) for row in rows] for key in ("low", "high", "value"))
+        series.append(Series(name=name, xs=[row["step"] for row in rows], ys=ys, low=low, high=high, color=len(series) + 1))
+    if not series:
+        return ""
+    unit = "%" if all(row["eval"]["metric"] == "accuracy" for row in evals) else ""
+    many = len(series) > BANDS
+    if many:  # bands would hide each other; the table has them
+        series = [replace(one, low=(), high=()) for one in series]
+    svg = line_chart(series, unit=unit, height=240, boundaries=marks)
+    samples, temperature = settings.get("samples", 1), settings.get("temperature", 0.0)
+    asked = f"{count(samples, 'answer')} each at temperature {temperature:g}" if temperature else "greedy"
+    return _card(
+        "Evaluation",
+        f"Held-out items, {asked}. "
+        + ("The table has the intervals." if many else "The band is the 95% interval: overlapping bands are no progress yet."),
+        series,
+        unit,
+        svg,
+        [],
+        len(by_name) - len(series),
+    )
+
+
+def _cards(chart: Chart, metrics: Mapping[str, Points], marks: Sequence[tuple[float, str]]) -> list[str]:
+    names = list(dict.fromkeys(stage for points in metrics.values() for stage in points))
+    if chart.per_stage and len(names) > 1:
+        return [_chart_card(chart, f"{chart.title} ({name})", _series(metrics, [name]), marks) for name in names]
+    return [_chart_card(chart, chart.title, _series(metrics, names), marks)]
+
+
+def _series(metrics: Mapping[str, Points], names: Sequence[str]) -> list[Series]:
+    found: list[Series] = []
+    for key, points in metrics.items():
+        rows = sorted((point for name in names for point in points.get(name, [])), key=lambda point: point[0])
+        if rows:
+            found.append(
+                Series(
+                    name=name_of(key, len(metrics) > 1),
+                    xs=[x for x, _ in rows],
+                    ys=[y for _, y in rows],
+                    color=len(found) % MAX_SERIES + 1,
+                )
+            )
+    return found
+
+
+def _chart_card(chart: Chart, title: str, series: list[Series], marks: Sequence[tuple[float, str]]) -> str:
+    shown = series if chart.stacked else series[:MAX_SERIES]
+    notes = []
+    gaps = sum(y is None for s in shown for y in s.ys)
+    if gaps:
+        notes.append(f"{gaps} {'value is' if gaps == 1 else 'values are'} not a number")
+    if chart.stacked:
+        svg = stacked_chart(_aligned(shown), unit=chart.unit, boundaries=marks)
+    else:
+        svg = line_chart(shown, unit=chart.unit, zero=chart.zero, spiky=chart.spiky, boundaries=marks)
+        values = [y for s in shown for y in s.ys if y is not None]
+        low, high = limits(values, spiky=chart.spiky)
+        if values and (max(values) > high or min(values) < low):
+            wild = max(values) if max(values) > high else min(values)
+            notes.append(f"reaches {number(wild, chart.unit)}, off the chart")
+    return _card(title, chart.hint, shown, chart.unit, svg, notes, len(series) - len(shown))
+
+
+def _aligned(series: Sequence[Series]) -> list[Series]:
+    """The series over the union of their steps."""
+    xs = sorted({x for s in series for x in s.xs})
+    found = []
+    for s in series:
+        known = dict(zip(s.xs, s.ys, strict=True))
+        found.append(Series(name=s.name, xs=xs, ys=[known.get(x) for x in xs], color=s.color))
+    return found
+
+
+def _card(title: str, hint: str, series: Sequence[Series], unit: str, svg: str, notes: Sequence[str], hidden: int) -> str:
+    last = [next((y for y in reversed(s.ys) if y is not None), None) for s in series]
+    figure, legend = "", ""
+    if len(series) == 1:
+        figure = f'<output title="latest value">{number(last[0], unit)}</output>'
+    else:
+        keys = "".join(
+            f'<li><i class="key s{s.color}"></i><span>{esc(s.name)}</span><b>{number(y, unit)}</b></li>'
+            for s, y in zip(series, last, strict=True)
+        )
+        more = f"<li>and {hidden} more, in metrics.jsonl</li>" if hidden > 0 else ""
+        legend = f'<ul class="legend">{keys}{more}</ul>'
+    note = "".join(f'<p class="note">{esc(text)}</p>' for text in notes)
+    return (
+        f'<figure class="card chart-card"><figcaption><h3>{esc(title)}</h3>{figure}<p>{esc(hint)}</p></figcaption>'
+        f"{svg}{legend}{note}</figure>"
+    )
+
+
+def name_of(key: str, several: bool) -> str:
+    """The part of a metric key that tells it from its neighbours in the same chart."""
+    if not several:
+        return key
+    head, _, rest = key.partition("/")
+    if head != "task":
+        return rest or key
+    task, reward, part = rest.partition("/reward/")
+    return f"{task}: {part}" if reward else rest.rpartition("/")[0]

@@ -1,0 +1,124 @@
+"""The evaluation of each task in a table: the value with its interval as a number and drawn, and what came of episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeGuard
+
+from mmrl.run_folder.reader import RunData
+from mmrl.ui.report.svg import number
+from mmrl.ui.report.text import esc
+
+EPISODE = (
+    ("episode/success", "At any time", "%"),
+    ("episode/success_at_end", "At the end", "%"),
+    ("episode/steps", "Steps", ""),
+    ("episode/return", "Return", ""),
+)
+"""What came of episodes in simulators: the key in `eval.extra`, its heading, its unit."""
+
+Figure = Mapping[str, Any]
+
+
+def section(run: RunData) -> str:
+    """The table; nothing where a card for each task says it all: of one task that doesn't act."""
+    tasks = [(first, last) for first, last in _first_and_last(run.evals).values() if _is_number(last.get("value"))]
+    acts = any(_extra(last, key) is not None for _, last in tasks for key, _, _ in EPISODE)
+    if not tasks or (len(tasks) == 1 and not acts):
+        return ""
+    tasks.sort(key=lambda pair: (-pair[1]["value"], str(pair[1]["task"])))
+    columns = [column for column in EPISODE if any(_extra(last, column[0]) is not None for _, last in tasks)]
+    scale = _scale(tasks)
+    metrics = {str(last.get("metric")) for _, last in tasks}
+    ways = {_asked(last, run.config) for _, last in tasks}
+    named = [*(["Metric"] if len(metrics) > 1 else []), *(["Played"] if len(ways) > 1 else [])]
+    ends = "".join(f"<span>{f'{end:.0%}' if scale == (0.0, 1.0) else number(end)}</span>" for end in scale)
+    value = "Value" if len(metrics) > 1 else "Accuracy" if metrics == {"accuracy"} else esc(min(metrics))
+    if columns and all(_extra(last, columns[0][0]) == last["value"] for _, last in tasks):  # as is usual
+        value += f", {columns.pop(0)[1].lower()}"
+    heads = ["Task", *named, f'<div class="ends">{ends}</div>', value, *(title for _, title, _ in columns), "n"]
+    rows = "".join(_row(first, last, columns, scale, len(metrics) > 1, len(ways) > 1, run) for first, last in tasks)
+    said = f"{next(iter(ways)).capitalize()}. " if len(ways) == 1 else ""
+    return (
+        f'<section class="by-task"><h2>Evaluation by task</h2><p class="hint">{said}Held out, the best first, with 95% '
+        "intervals: the grey mark is the first evaluation, the blue one the last.</p>"
+        f'<div class="card scroll"><table class="figures"><thead><tr>{"".join(f"<th>{head}</th>" for head in heads)}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div></section>"
+    )
+
+
+def _first_and_last(evals: Sequence[Mapping[str, Any]]) -> dict[tuple[str, ...], tuple[Figure, Figure]]:
+    found: dict[tuple[str, ...], tuple[Figure, Figure]] = {}
+    for row in evals:
+        one = row["eval"]
+        key = (str(one["task"]), str(one["split"]), str(one["metric"]))
+        found[key] = (found[key][0] if key in found else one, one)
+    return found
+
+
+def _asked(figure: Figure, config: Mapping[str, Any]) -> str:
+    """How the policy was asked, in words; runs from before figures said so have it in their settings."""
+    settings = {**(config.get("evaluate") or {}), **figure}
+    temperature, samples = settings.get("temperature"), settings.get("samples")
+    if not _is_number(temperature) or not temperature:
+        return "greedy"
+    return f"sampled at temperature {temperature:g}" + (f", {samples} times each" if _is_number(samples) and samples > 1 else "")
+
+
+def _scale(tasks: Sequence[tuple[Figure, Figure]]) -> tuple[float, float]:
+    """The ends of all bars: 0 and 1 where every value lies between them."""
+    bounds = [float(f[key]) for pair in tasks for f in pair for key in ("low", "value", "high") if _is_number(f.get(key))]
+    low, high = min(bounds), max(bounds)
+    if low >= 0 and high <= 1:
+        return 0.0, 1.0
+    return low, high if high > low else low + 1.0
+
+
+def _row(
+    first: Figure,
+    last: Figure,
+    columns: Sequence[tuple[str, str, str]],
+    scale: tuple[float, float],
+    with_metric: bool,
+    with_way: bool,
+    run: RunData,
+) -> str:
+    unit = "%" if last.get("metric") == "accuracy" else ""
+    cells = [f"<th scope='row'>{esc(last['task'], 200)}</th>"]
+    cells += [f"<td>{esc(last.get('metric'), 80)}</td>"] if with_metric else []
+    cells += [f"<td>{esc(_asked(last, run.config))}</td>"] if with_way else []
+    marks = (_mark("before", first, scale) if first is not last else "") + _mark("last", last, scale)
+    cells.append(f'<td class="bars"><div class="interval">{marks}</div></td>')
+    cells.append(f"<td>{_cell(last['value'], (last.get('low'), last.get('high')), unit)}</td>")
+    intervals = last.get("intervals") or {}
+    for key, _, own in columns:
+        known = _extra(last, key)
+        bounds = intervals.get(key) if isinstance(intervals, Mapping) else None
+        cells.append(f"<td>{'' if known is None else _cell(known, bounds, own)}</td>")
+    cells.append(f"<td>{esc(last.get('n'))}</td>")
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _cell(value: float, bounds: Any, unit: str) -> str:
+    """A number, and its interval where that is known."""
+    said = f"<b>{number(value, unit)}</b>"
+    if isinstance(bounds, Sequence) and len(bounds) == 2 and all(map(_is_number, bounds)):
+        said += f"<small>{number(bounds[0], unit)} to {number(bounds[1], unit)}</small>"
+    return said
+
+
+def _mark(css: str, figure: Figure, scale: tuple[float, float]) -> str:
+    if not _is_number(figure.get("value")):
+        return ""
+    ends = [figure["value"] if not _is_number(figure.get(key)) else figure[key] for key in ("low", "value", "high")]
+    a, v, b = (min(max(100 * (end - scale[0]) / (scale[1] - scale[0]), 0.0), 100.0) for end in ends)
+    return f'<i class="{css}" style="left:{a:.1f}%;width:{b - a:.1f}%"></i><u class="{css}" style="left:{v:.1f}%"></u>'
+
+
+def _extra(figure: Figure, key: str) -> float | None:
+    value = (figure.get("extra") or {}).get(key)
+    return float(value) if _is_number(value) else None
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)

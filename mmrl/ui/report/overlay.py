@@ -1,0 +1,184 @@
+"""Marks as SVG over a picture, and as bars under a video: what is true in solid lines, what is said in dashed ones.
+
+The shapes have classes alone; colours and lines are the style sheet's, and no attribute is a style, which pages may forbid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from mmrl.api.tasks.marks import Mark
+from mmrl.ui.report.text import esc
+
+LETTERS = 11
+"""Pixels of a label's height, where its picture is shown."""
+WIDE = 0.66
+"""The width of a letter in parts of that, about."""
+TOLD = 4
+"""Marks of a kind that are told one by one where nobody sees them."""
+
+
+def over(marks: Sequence[Mark], true: Sequence[Mark], size: tuple[int, int], shown: float) -> str:
+    """The inside of an SVG whose units are the picture's pixels. true: what grids are compared with. size: (width, height) of the
+    picture. shown: pixels of its width on the page, by which labels and points have their size."""
+    unit = size[0] / shown
+    drawn = [_drawn(mark, true, size, unit) for mark in marks if mark.kind != "interval"]
+    return "".join([*(behind for behind, _ in drawn), *(front for _, front in drawn)])
+
+
+def _drawn(mark: Mark, true: Sequence[Mark], size: tuple[int, int], unit: float) -> tuple[str, str]:
+    """(light lines behind all marks, so that they are seen on any ground, the mark itself)."""
+    solid, css = "", ""
+    if mark.kind == "grid":
+        lines, more = _grid(mark, true, size, unit)
+    else:
+        xs, ys = ([v * side for v in mark.at[axis::2]] for axis, side in enumerate(size))
+        lines, solid = _SHAPES[mark.kind](xs, ys, size, unit)
+        more = _label(mark, xs, ys, size, unit) if mark.label else ""
+        css = " spot" if mark.kind == "point" else ""
+    paths = [(lines, ""), *([(solid, " solid")] if solid else [])]
+    behind = "".join(f'<path class="behind{css}" d="{path}"/>' for path, _ in paths)
+    front = "".join(f'<path class="line{css}{kind}" d="{path}"/>' for path, kind in paths)
+    return f'<g class="mark">{behind}</g>', f'<g class="mark {mark.of}">{front}{more}</g>'
+
+
+Shape = tuple[str, str]
+"""(lines that tell what is true from what is said, lines that are solid in both)."""
+
+
+def _box(xs: Sequence[float], ys: Sequence[float], size: tuple[int, int], unit: float) -> Shape:
+    (x1, x2), (y1, y2) = ([_within(v, side, unit) for v in ends] for ends, side in ((xs, size[0]), (ys, size[1])))
+    return f"M{x1:.2f} {y1:.2f}H{x2:.2f}V{y2:.2f}H{x1:.2f}Z", ""
+
+
+def _point(xs: Sequence[float], ys: Sequence[float], size: tuple[int, int], unit: float) -> Shape:
+    """A ring, and a cross that leaves its middle free, so that what is small is still seen."""
+    (x,), (y,), r = xs, ys, 7 * unit
+    ring = f"M{x - r:.2f} {y:.2f}a{r:.2f} {r:.2f} 0 1 0 {2 * r:.2f} 0a{r:.2f} {r:.2f} 0 1 0 {-2 * r:.2f} 0Z"
+    ticks = ((-r, 0, 0.5 * r, "h"), (r, 0, -0.5 * r, "h"), (0, -r, 0.5 * r, "v"), (0, r, -0.5 * r, "v"))
+    return ring, "".join(f"M{x + dx:.2f} {y + dy:.2f}{way}{by:.2f}" for dx, dy, by, way in ticks)
+
+
+def _path(xs: Sequence[float], ys: Sequence[float], size: tuple[int, int], unit: float) -> Shape:
+    """A line with an arrow's head at its end."""
+    line = "M" + "L".join(f"{x:.2f} {y:.2f}" for x, y in zip(xs, ys, strict=True))
+    way, head = math.atan2(ys[-1] - ys[-2], xs[-1] - xs[-2]), 10 * unit
+    sides = [(xs[-1] - head * math.cos(way + turn), ys[-1] - head * math.sin(way + turn)) for turn in (0.5, -0.5)]
+    (ax, ay), (bx, by) = sides
+    return line, f"M{ax:.2f} {ay:.2f}L{xs[-1]:.2f} {ys[-1]:.2f}L{bx:.2f} {by:.2f}"
+
+
+_SHAPES: dict[str, Callable[[Sequence[float], Sequence[float], tuple[int, int], float], Shape]] = {
+    "box": _box,
+    "point": _point,
+    "path": _path,
+}
+
+
+def _within(value: float, side: int, unit: float) -> float:
+    """An edge that lies on the picture's own, so far inside that its line is seen."""
+    return min(max(value, unit), side - unit) if 0 <= value <= side else value
+
+
+def _label(mark: Mark, xs: Sequence[float], ys: Sequence[float], size: tuple[int, int], unit: float) -> str:
+    """Beside its mark and on the picture: of what is true above it, of what is said below."""
+    height, gap = LETTERS * unit, 4 * unit
+    text = _short(mark.label, int(size[0] / (WIDE * height)))
+    wide = WIDE * height * len(text)
+    around = 8 * unit if mark.kind == "point" else 0.0
+    above, below = min(ys) - around - gap, max(ys) + around + gap + 0.75 * height
+    x = xs[0] - (wide / 2 if mark.kind == "point" else 0)
+    first, second = (above, below) if mark.of == "true" else (below, above)
+    y = first if height <= first <= size[1] - gap else second
+    x, y = (max(low, min(v, high)) for v, low, high in ((x, gap, size[0] - wide - gap), (y, height, size[1] - gap)))
+    return _text(text, x, y, height)
+
+
+def _grid(mark: Mark, true: Sequence[Mark], size: tuple[int, int], unit: float) -> tuple[str, str]:
+    """(its lines, what stands in its cells with a shade over those that are said otherwise than they are)."""
+    rows, columns = (int(v) for v in mark.at)
+    width, height = size[0] / columns, size[1] / rows
+    same = (one.labels for one in true if one.kind == "grid" and (one.at, one.image) == (mark.at, mark.image))
+    right = next(same, mark.labels) if mark.of == "said" else mark.labels
+    inner = [f"M{column * width:.2f} 0V{size[1]}" for column in range(1, columns)]
+    inner += [f"M0 {row * height:.2f}H{size[0]}" for row in range(1, rows)]
+    frame, _ = _box((0, size[0]), (0, size[1]), size, unit)
+    cells = []
+    for place, (label, should) in enumerate(zip(mark.labels, right, strict=True)):
+        x, y, text = place % columns * width, place // columns * height, _short(label, 20)
+        if text and label != should:
+            cells.append(f'<rect class="other" x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}"/>')
+        if text:
+            letters = min(1.5 * LETTERS * unit, 0.6 * height, 0.8 * width / (WIDE * len(text)))
+            cells.append(_text(text, x + width / 2, y + height / 2 + 0.36 * letters, letters, ' text-anchor="middle"'))
+    return "".join([frame, *inner]), "".join(cells)
+
+
+def _text(text: str, x: float, y: float, height: float, more: str = "") -> str:
+    place = f'x="{x:.2f}" y="{y:.2f}" font-size="{height:.2f}" stroke-width="{height / 3:.2f}"'
+    return f"<text {place}{more}>{esc(text)}</text>"
+
+
+def _short(text: str, most: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: max(1, most - 1)]}\u2026"
+
+
+# -- videos -----------------------------------------------------------------------------------------------------------------
+
+
+def bars(marks: Sequence[Mark]) -> str:
+    """Intervals of a video as bars, each in a line of its own; what lies behind the video's end ends there."""
+    return "".join(_bar(mark) for mark in marks if mark.kind == "interval")
+
+
+def _bar(mark: Mark) -> str:
+    start, end, length = mark.at
+    left = min(100 * start / length, 98.5)
+    wide = max(1.5, min(100 * end / length, 100.0) - left)
+    label = f", {esc(mark.label)}" if mark.label else ""
+    said = f"{mark.of} {start:.1f} to {end:.1f} s{label}"
+    return (
+        f'<div class="mark {mark.of} time"><svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
+        f'<path class="whole" d="M0 5H100"/><rect class="line" x="{left:.1f}" y="1" width="{wide:.1f}" height="8"/></svg>'
+        f"<small>{said}</small></div>"
+    )
+
+
+# -- in words ---------------------------------------------------------------------------------------------------------------
+
+
+def told(marks: Sequence[Mark]) -> str:
+    """For those who don't see them: `; true box; said box, IoU 0.62`. Not escaped."""
+    found = []
+    for of in ("true", "said"):
+        own = [mark for mark in marks if mark.of == of]
+        found += [f"{of} {_words(mark)}" for mark in own] if len(own) <= TOLD else [f"{len(own)} marks of what is {of}"]
+    return "".join(f"; {one}" for one in found)
+
+
+def _words(mark: Mark) -> str:
+    beyond = ", off the picture" if off_picture(mark) else ""
+    cells = f" {' '.join(label or '-' for label in mark.labels)}" if mark.kind == "grid" else ""
+    return f"{mark.kind}{cells}{f', {mark.label}' if mark.label else ''}{beyond}"
+
+
+def off_picture(mark: Mark) -> bool:
+    """Whether nothing of it lies on its picture."""
+    if mark.kind in ("grid", "interval"):
+        return False
+    return any(max(ends) < 0 or min(ends) > 1 for ends in (mark.at[::2], mark.at[1::2]))
+
+
+def legend(page: str) -> str:
+    """Which lines say what, of those that are on a page; nothing where there are none."""
+    line = '<svg width="34" height="12" aria-hidden="true"><path class="line" d="M1 6H33"/></svg>'
+    shade = '<svg width="34" height="12" aria-hidden="true"><rect class="other" width="34" height="12"/></svg>'
+    keys = (
+        ('class="mark true', "true", line, "true"),
+        ('class="mark said', "said", line, "said in a completion"),
+        ('class="other"', "said", shade, "said otherwise than it is"),
+    )
+    shown = "".join(f'<li class="mark {of}">{key}<span>{name}</span></li>' for found, of, key, name in keys if found in page)
+    return f'<ul class="legend of-marks">{shown}</ul>' if shown else ""

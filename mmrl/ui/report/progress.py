@@ -1,0 +1,137 @@
+"""A run as it goes: a live panel in a terminal, plain lines elsewhere, next to nothing where that is asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+
+from mmrl.api.errors import UserError
+from mmrl.compute.signals import tell
+from mmrl.config.sections import Training
+from mmrl.run_folder.reader import read_rows
+from mmrl.ui.report.pace import Pace
+from mmrl.ui.report.panel import SHOWN, STOPPING, Sample, Seen, figure, panel
+from mmrl.ui.report.text import duration, visible
+
+DRAWINGS = 2
+"""Of the panel in a second, by a thread of its own: clocks go on and a wish to stop is seen while a step takes its time."""
+
+
+class Show:
+    """Watches a run for a person. Use as a context manager."""
+
+    def __init__(
+        self, name: str, stages: Sequence[Training], folder: Path, console: Console | None = None, quiet: bool = False
+    ) -> None:
+        """stages: all of the run's. folder: the run's; its rollouts are shown if it is in sight. quiet: say notes only."""
+        # a log that takes colours is no place to draw in
+        self.console = console or Console(force_interactive=None if sys.stdout.isatty() else False)
+        if not self.console.encoding.startswith("utf") and isinstance(self.console.file, io.TextIOWrapper):
+            self.console.file.reconfigure(errors="replace")  # a character that can't be written must not end a run
+        self.folder, self.quiet = folder, quiet
+        self.seen = Seen(name, Pace(stages, time.monotonic()))
+        self.lock = threading.Lock()
+        """Between what is seen and the thread that draws it."""
+        self.notes: list[str] = []
+        self.live: Live | None = None
+        if self.console.is_interactive and not quiet:
+            self.live = Live(
+                console=self.console,
+                get_renderable=self._drawn,
+                refresh_per_second=DRAWINGS,
+                transient=True,
+                vertical_overflow="crop",
+            )
+
+    def __enter__(self) -> Show:
+        if self.live:
+            self.live.start(refresh=True)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self.live:
+            self.live.stop()
+
+    @property
+    def under_way(self) -> bool:
+        """A stage was reached."""
+        return bool(self.seen.title)
+
+    def stage_started(self, number: int, count: int, stage: Any, done: int) -> None:
+        with self.lock:
+            self.seen.pace.enter(number, stage, done, time.monotonic())
+            algorithm = f", {stage.algorithm}" if stage.kind == "rl" else ""
+            self.seen.title = f"stage {number + 1} of {count}: {stage.kind}{algorithm}"
+            self.seen.values = {}
+            self.seen.history.clear()
+        self._say(f"[bold]{self.seen.title}[/], {stage.steps} steps")
+
+    def step_finished(self, step: int, metrics: Mapping[str, float]) -> None:
+        pace, now = self.seen.pace, time.monotonic()
+        sample = self._sample(step) if self.live else None
+        with self.lock:
+            pace.step(now)
+            self.seen.values, self.seen.sample = metrics, sample or self.seen.sample
+            self.seen.history.append(metrics.get(SHOWN[pace.kind][0][0], math.nan))
+        if not self.live and (pace.done == pace.steps or pace.done % max(1, pace.steps // 10) == 0):
+            figures = "  ".join(f"{label} {figure(metrics, key)}" for key, label in SHOWN[pace.kind])
+            self._say(f"  step {pace.done}/{pace.steps}  {figures}  {self._left(now)}")
+
+    def evaluated(self, step: int, figures: Sequence[Any]) -> None:
+        with self.lock:
+            self.seen.evaluated = step, figures
+        when = f"after {step} steps of the run" if step else "before any training"
+        for f in figures:
+            cut = f.extra.get("truncated_share", 0.0)
+            self._say(
+                f"  {when}  {escape(f.task)}  {escape(f.metric)} [bold]{f.value:.3f}[/] "
+                f"({f.low:.3f} to {f.high:.3f}, n={f.n}{f', {cut:.0%} cut off' if cut else ''})"
+            )
+
+    def note(self, text: str) -> None:
+        text = visible(text)
+        self.notes.append(text)
+        self.console.print(f"  note: {text}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+
+    def stopping(self) -> None:
+        """The run ends after this step. In a signal handler, which may have come in the middle of a line: nothing is printed."""
+        self.seen.stopping = True
+        if not self.live:
+            tell_stopping()
+
+    def _say(self, markup: str) -> None:
+        if not self.quiet:
+            self.console.print(markup, highlight=False, soft_wrap=True)
+
+    def _drawn(self) -> Group:
+        with self.lock:
+            return panel(self.seen, self.console, time.monotonic())
+
+    def _left(self, now: float) -> str:
+        """`time left 42 s`, of the run; over that where the pace of a later kind of stage isn't known."""
+        seconds, whole = self.seen.pace.left_of_run(now) or (0.0, True)
+        return f"time left {'' if whole else 'over '}{duration(seconds)}"
+
+    def _sample(self, step: int) -> Sample | None:
+        """A rollout of this step, if it recorded some: the first that the policy sampled."""
+        with contextlib.suppress(OSError, UserError):  # the run goes on, whatever became of its files
+            rows = read_rows(self.folder / "rollouts" / f"step-{step:06d}.jsonl")
+            own = [row for row in rows if row.get("source") == "policy"] or rows
+            return Sample.of_row(own[0]) if own else None
+        return None
+
+
+def tell_stopping() -> None:
+    """Past the console, from a signal handler."""
+    tell(STOPPING)
