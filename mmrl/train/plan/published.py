@@ -3,7 +3,7 @@ what `mmrl.train.plan.shapes` reads.
 
 Sources: Qwen2.5-VL, Bai et al. 2025, Qwen2.5-VL Technical Report, table 1, with the config.json of each size; Qwen3-VL: the
 config.json of each size, as pytorch/torchtitan (experiments/qwen3_vl) and InternLM/xtuner (model/compose/qwen3_vl) repeat them.
-Parameters that were counted in the checkpoints hold them in tests/unit/test_plan_shapes.py.
+Parameters that were counted in the checkpoints hold them in tests/train/test_plan_shapes.py.
 """
 
 from __future__ import annotations

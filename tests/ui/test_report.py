@@ -1,4 +1,4 @@
-"""The static report. `python tests/unit/test_report.py runs/fake` writes a realistic run to look at."""
+"""The static report. `python tests/ui/test_report.py runs/fake` writes a realistic run to look at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/cli.md shows each command's help as it is. `MMRL_UPDATE_DOCS=1 pytest tests/contract/test_cli_docs.py` writes it anew."""
+"""docs/cli.md shows each command's help as it is. `MMRL_UPDATE_DOCS=1 pytest tests/docs/test_cli_docs.py` writes it anew."""
 
 from __future__ import annotations
 
