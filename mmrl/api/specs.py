@@ -79,7 +79,8 @@ class SimulatorSpec(Spec):
     variants: tuple[str, ...] = ()
     """Changes of the world by name, such as `vision.texture`."""
     screens: bool = False
-    """The target makes `mmrl.api.simulators.screens.Screens` instead, as `target(**options)`: screens that language worlds are played on."""
+    """The target makes `mmrl.api.simulators.screens.Screens` instead, as `target(**options)`: screens that language worlds are
+    played on."""
     doctor: str = ""
     """`module:function`, without arguments, that says what of its packages and drivers is there: {name: {"state": "ok", "note",
     "missing" or "broken", "detail": ..., "cure": ...}}. `mmrl doctor` calls it in a process of its own."""
@@ -99,7 +100,8 @@ states; run thousands at once on a GPU; do its tasks itself; render on a GPU, on
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySpec(Spec):
     """A kind of policy: the target is called as `target(config, device=..., seed=..., source=..., **options)`, see
-    `mmrl.policies.vlm.vlm.VLM`. It may have static methods that are asked before anything is loaded, but not where a checkpoint takes
+    `mmrl.policies.vlm.vlm.VLM`. It may have static methods that are asked before anything is loaded, but not where a
+    checkpoint takes
     the model's place: `check(config)` and `check_teacher(config, teacher)` refuse a model and what a distill stage follows;
     `skeleton(config)` gives the model without weights, whose names `stages.parts` and `policy.lora.match` are compared with."""
 

@@ -196,7 +196,8 @@ def speaking(purpose: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def joined(on_gpu: bool = True) -> Iterator[None]:
-    """Inside, the processes that torchrun (or `mmrl.compute.processes`, or Ray) started know of each other. on_gpu: each takes one of this
+    """Inside, the processes that torchrun (or `mmrl.compute.processes`, or Ray) started know of each other. on_gpu: each takes
+    one of this
     machine's GPUs, if there are any.
 
     A UserError inside is the first rank's to tell: where all of them end by one, the others end in silence.

@@ -1,6 +1,7 @@
 """The run file: TOML -> typed config. Unknown keys are refused with a suggestion; `--set a.b=c` overrides one value.
 
-The keys are in `mmrl.config.sections`. Everything here is plain data and costs no heavy import, so a run file can be checked on a laptop.
+The keys are in `mmrl.config.sections`. Everything here is plain data and costs no heavy import, so a run file can be checked
+on a laptop.
 """
 
 from __future__ import annotations

@@ -80,7 +80,8 @@ class PolicyConfig(Section):
     """`[policy]`: the model that is trained."""
 
     model: str
-    """A folder or hub name of a transformers checkpoint, or `tiny:FAMILY` (see `mmrl.policies.vlm.tiny`) for a small random one."""
+    """A folder or hub name of a transformers checkpoint, or `tiny:FAMILY` (see `mmrl.policies.vlm.tiny`) for a small random
+    one."""
     kind: str = "vlm"
     """Id of the policy, see `mmrl list policies`."""
     dtype: Literal["float32", "bfloat16"] = "float32"

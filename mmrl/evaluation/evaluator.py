@@ -178,7 +178,8 @@ class Evaluator:
             )
 
     def _sparse_to_dense(self, label: str, metric: str, spec: VerifierSpec) -> dict[str, float]:
-        """`sparse_to_dense`, the mean score of the answers that `mmrl.evaluation.probes.sparse_to_dense` decides on, and its figures."""
+        """`sparse_to_dense`, the mean score of the answers that `mmrl.evaluation.probes.sparse_to_dense` decides on, and its
+        figures."""
         settings, entry = self.config.evaluate, entry_of(self.config, label)
         limit = min(entry.max_tokens or self.config.generate.max_tokens, self.config.generate.max_tokens)
 

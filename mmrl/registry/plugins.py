@@ -215,7 +215,8 @@ class Registry:
             screens = kind(**merged)
         if not isinstance(screens, Screens):
             raise PluginError(
-                f"simulator {spec.id!r}: its target gave a {type(screens).__name__}, which is no mmrl.api.simulators.screens.Screens"
+                f"simulator {spec.id!r}: its target gave a {type(screens).__name__}, "
+                "which is no mmrl.api.simulators.screens.Screens"
             )
         return screens
 

@@ -19,7 +19,8 @@ DRAWN_PIXELS = 1600
 
 
 def kept_of(rollouts: Sequence[Rollout], taught: Sequence[bool], limit: int) -> list[int]:
-    """Which rollouts are kept, at most `limit`: whole groups of each task in turn, those that taught something first (taught: whether
+    """Which rollouts are kept, at most `limit`: whole groups of each task in turn, those that taught something first (taught:
+    whether
     a rollout has an advantage that isn't zero). Of a first
     group that is too large, its gold completions and the first others."""
     groups: dict[int, list[int]] = {}

@@ -107,7 +107,8 @@ class RunFolder:
 
     def rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
         """All rollouts of a step that are kept, in one call. Images in `messages` (PIL images, arrays or paths) are stored once
-        each, as PNG of at most `mmrl.run_folder.rollouts.VIEW_PIXELS` a side (of what is drawn `DRAWN_PIXELS`), videos as WebP, and replaced by
+        each, as PNG of at most `mmrl.run_folder.rollouts.VIEW_PIXELS` a side (of what is drawn `DRAWN_PIXELS`), videos as
+        WebP, and replaced by
         their path below `rollouts/`."""
         stored: dict[int, str] = {}  # a group shares its image objects: encode each once; `rows` keeps their ids alive
         lines = []
@@ -118,7 +119,8 @@ class RunFolder:
         files.replace(self.path / "rollouts" / f"step-{step:06d}.jsonl", b"".join(lines))
 
     def items(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
-        """What each held-out prompt of an evaluation scored, all tasks in one call; see `mmrl.evaluation.figures.Evaluation.rows`. Their
+        """What each held-out prompt of an evaluation scored, all tasks in one call; see
+        `mmrl.evaluation.figures.Evaluation.rows`. Their
         pictures are stored as those of rollouts are, with them."""
         path = self.path / "evaluations" / f"step-{step:06d}.jsonl"
         with files.writing(path):

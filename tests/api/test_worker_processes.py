@@ -1,4 +1,5 @@
-"""`mmrl.api.simulators.processes`: worlds in processes, and what becomes of those that fail. The worlds are `tests/support/toy_world.py`."""
+"""`mmrl.api.simulators.processes`: worlds in processes, and what becomes of those that fail. The worlds are
+`tests/support/toy_world.py`."""
 
 import os
 import signal

@@ -50,7 +50,8 @@ SECTIONS: list[tuple[str, type[sections.Section]]] = [
     ("limits.NAME", sections.Alarm),
 ]
 INTRODUCTIONS = {
-    sections.Training: "Keys of every kind of stage. The kinds below list what they have besides, and where their default differs.",
+    sections.Training: "Keys of every kind of stage. The kinds below list what they have besides, and where their default "
+    "differs.",
     sections.Alarm: "What each of `[limits]` may say, such as `blind = {warn = 0.8, stop = 1.0}`.",
 }
 GROUPS = {

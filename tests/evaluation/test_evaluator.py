@@ -523,7 +523,8 @@ def test_shuffled_videos_are_a_second_pass(tmp_path):
 
 
 def test_few_frames_and_then_more(tmp_path):
-    """Which answers decide is `mmrl.evaluation.probes.sparse_to_dense`'s; here it is what is shown, and that the last answers are judged once."""
+    """Which answers decide is `mmrl.evaluation.probes.sparse_to_dense`'s; here it is what is shown, and that the last answers
+    are judged once."""
     settings = ("evaluate.frames=[2,4]", "evaluate.agree=2", "evaluate.n=2")
     judge, collector = Twice((1.0, 1.0), (1.0, 0.0)), Sampled("ab")
     found, _ = Evaluator(runs.toy_config(tmp_path, overrides=settings), {"toy/colour": Films()}, collector, judge)("toy/colour")

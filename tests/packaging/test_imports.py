@@ -32,7 +32,8 @@ HEAVY = {
 }
 LIGHT = [
     "import mmrl",
-    "import mmrl.registry.plugins, mmrl.registry.contract, mmrl.registry.targets, mmrl.testing, mmrl.testing.pytest_plugin, mmrl.ui.cli",
+    "import mmrl.registry.plugins, mmrl.registry.contract, mmrl.registry.targets",
+    "import mmrl.testing, mmrl.testing.pytest_plugin, mmrl.ui.cli",
     "import mmrl.run_folder.writer, mmrl.judge, mmrl.api.media.images, mmrl.api.tasks.options",
     "from mmrl.ui.cli import main; main(['--help'], standalone_mode=False)",
     "from mmrl.ui.cli import main; main(['--version'], standalone_mode=False)",

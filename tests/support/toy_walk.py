@@ -1,4 +1,5 @@
-"""A world for `mmrl.api.simulators.processes.simulator` that keeps the contract: a point that is pushed about on a square, and drawn."""
+"""A world for `mmrl.api.simulators.processes.simulator` that keeps the contract: a point that is pushed about on a square, and
+drawn."""
 
 import os
 import signal

@@ -1,7 +1,8 @@
 """From hidden states to actions: one of several bins a number, a normal distribution, or a flow. n calls, K actions in a chunk, A
 numbers in an action, F features.
 
-What a head draws is a function of each call's seed (`mmrl.api.simulators.noise`), so that an episode repeats itself in any company.
+What a head draws is a function of each call's seed (`mmrl.api.simulators.noise`), so that an episode repeats itself in any
+company.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What a step of a stage has to do, in tokens: what is sampled, and the update's micro-batches as `mmrl.train.update.pack_words` would fill them."""
+"""What a step of a stage has to do, in tokens: what is sampled, and the update's micro-batches as
+`mmrl.train.update.pack_words` would fill them."""
 
 from __future__ import annotations
 
@@ -131,7 +132,8 @@ def _counts(stage: Stage) -> tuple[int, int, bool]:
 def _packed(
     prompts: int, group: int, prompt: int, sizes: Sizes, patches: int, shared: bool, config: RunConfig
 ) -> Iterator[Micro]:
-    """As `mmrl.train.update.pack_words` fills micro-batches where all completions are as long as can be: a row is a prompt and completions, and a
+    """As `mmrl.train.update.pack_words` fills micro-batches where all completions are as long as can be: a row is a prompt and
+    completions, and a
     micro-batch is rows of like length that fit the budget together."""
     budget = config.train.micro_batch_tokens
     at_once = min(group, max(1, (budget - prompt) // sizes.completion)) if shared else 1

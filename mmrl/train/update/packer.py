@@ -1,4 +1,5 @@
-"""Rollouts and their credit -> batches: of words (`mmrl.train.update.pack_words`) or of calls (`mmrl.train.update.pack_tracks`), as the policy is."""
+"""Rollouts and their credit -> batches: of words (`mmrl.train.update.pack_words`) or of calls
+(`mmrl.train.update.pack_tracks`), as the policy is."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Composed scenes: shapes and small photographs laid on a piece of a photograph, so that every box is known exactly.
 
-Everything is drawn from a generator that a split and a number seed, and photographs are cut as `mmrl.api.tasks.pictures` cuts them for
+Everything is drawn from a generator that a split and a number seed, and photographs are cut as `mmrl.api.tasks.pictures` cuts
+them for
 that split: the same scene on every machine, and no pixel of one split in another.
 """
 

@@ -3,7 +3,8 @@
 Shen et al., "VLM-R1: A Stable and Generalizable R1-style Large Vision-Language Model". `answer` is the true box, or for detection
 the list of `{"bbox_2d", "label"}`, where `[]` stands for the published "None".
 
-Published completions end at 2,048 tokens; one of more than `mmrl.api.verifiers.parse.MAX_LENGTH` characters is read as if it were empty.
+Published completions end at 2,048 tokens; one of more than `mmrl.api.verifiers.parse.MAX_LENGTH` characters is read as if it
+were empty.
 """
 
 from __future__ import annotations

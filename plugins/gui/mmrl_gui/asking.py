@@ -52,7 +52,8 @@ _BRIEF = {
 
 
 def language(style: str, kinds: Sequence[str] = KINDS, numbers: Numbers | None = None, elements: Elements = False) -> str:
-    """What can be done and how it is said, for a prompt. kinds: of `mmrl.api.simulators.screens.KINDS`, in the order of the answer. elements:
+    """What can be done and how it is said, for a prompt. kinds: of `mmrl.api.simulators.screens.KINDS`, in the order of the
+    answer. elements:
     True where places are the numbers of listed elements, so that nothing can be dragged; `either` where they may be instead."""
     forms = dict(_BRIEF if style == "brief" else _JSON)
     pressed = [kind for kind in ("click", "double-click", "long-press") if kind in kinds]

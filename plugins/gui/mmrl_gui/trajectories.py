@@ -69,7 +69,8 @@ class Steps(Rows):
 
 def steps(tables: list[Table]) -> Steps:
     """The steps of some tables: rows `{"id", "image", "final", "goal", "step", "action", "box"}`, the action as
-    `mmrl.api.simulators.screens.Action`. A row that can't be read counts as an episode of one step, and is told when it is asked for."""
+    `mmrl.api.simulators.screens.Action`. A row that can't be read counts as an episode of one step, and is told when it is
+    asked for."""
     found: dict[str, list[tuple[float, Place]]] = {}
     known: dict[str, tuple[str, bool]] = {}
     for t, table in enumerate(tables):

@@ -42,7 +42,8 @@ class Episodes(Task):
         **options: Any,
     ) -> None:
         """simulator: its id. variant: a change of the world, in every split but `demo`. demos, starts, held_out: episodes of the
-        splits. stages, reward, difference, until_success, deadline, max_steps: see `mmrl.api.simulators.types.Simulation`. options: the
+        splits. stages, reward, difference, until_success, deadline, max_steps: see `mmrl.api.simulators.types.Simulation`.
+        options: the
         simulator's own. With reward = "stages" the difference is paid unless it is False."""
         for name, value in (("demos", demos), ("starts", starts), ("held_out", held_out)):
             whole(name, value, 1, APART)

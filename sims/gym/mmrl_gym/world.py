@@ -1,4 +1,5 @@
-"""One Gymnasium environment in a worker process, see `mmrl.api.simulators.processes`. It imports nothing of mmrl, and runs with numpy 1 and 2."""
+"""One Gymnasium environment in a worker process, see `mmrl.api.simulators.processes`. It imports nothing of mmrl, and runs
+with numpy 1 and 2."""
 
 from __future__ import annotations
 

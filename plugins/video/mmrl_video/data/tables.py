@@ -1,6 +1,7 @@
 """Tables about clips as one: files joined by ':', with the folder of the clips of each, in the forms that data sets have.
 
-Lists of rows are read as `mmrl.api.tasks.rows` reads them. Two forms have one clip's sentences together or no keys, and are made into rows:
+Lists of rows are read as `mmrl.api.tasks.rows` reads them. Two forms have one clip's sentences together or no keys, and are
+made into rows:
 Charades-STA's text, `ID start end##sentence` in each line, and ActivityNet Captions' JSON, an object of clips that each have
 `timestamps` and `sentences`.
 """
