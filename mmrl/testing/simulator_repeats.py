@@ -8,13 +8,12 @@ from mmrl.testing.sample import other_random_states, random_states
 from mmrl.testing.simulator_subject import STEPS, SimulatorSubject, compare, future, only, rows, run
 
 GENERATORS = (
-    "draw from mmrl.api.simulators.noise with the seed of each environment, from no generator and no clock, and keep nothing between "
-    "resets"
+    "draw from mmrl.api.simulators.noise with the seed of each environment, from no generator and no clock, and keep nothing "
+    "between resets"
 )
 BATCH = (
-    "draw from mmrl.api.simulators.noise with the seed of each environment; sums over many numbers and library functions may round "
-    "differently "
-    "in other batches"
+    "draw from mmrl.api.simulators.noise with the seed of each environment; sums over many numbers and library functions may "
+    "round differently in other batches"
 )
 
 
