@@ -14,9 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
-
 from mmrl_browser.chromium import executable
+from playwright.sync_api import sync_playwright
 
 PICTURES = Path(__file__).parent / "pictures"
 SIZE = {"width": 1200, "height": 900}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmrl import UserError
-from mmrl.api.media import clips
+from mmrl.api.media import clips, decoding
 from mmrl.api.media.clips import Clip, Footage, Limits
 from mmrl.api.media.decoding import _KEPT, Count, Facts, Scaler, chosen, forget, frames_of, probe
 from mmrl.api.types import replace
@@ -142,10 +142,10 @@ def test_a_clip_is_decoded_once(good):
 def test_what_is_kept_has_a_bound(good, monkeypatch):
     forget()
     one = frames_of(Clip(path=str(good), count=5))
-    monkeypatch.setattr(clips, "KEPT_BYTES", int(2.5 * one.frames_THWC.nbytes))
+    monkeypatch.setattr(decoding, "KEPT_BYTES", int(2.5 * one.frames_THWC.nbytes))
     for start in range(9):
         frames_of(Clip(path=str(good), indices=tuple(range(start, start + 5))))
-        assert sum(f.frames_THWC.nbytes for f in _KEPT.values()) <= clips.KEPT_BYTES
+        assert sum(f.frames_THWC.nbytes for f in _KEPT.values()) <= decoding.KEPT_BYTES
     assert len(_KEPT) == 2
     with pytest.raises(ValueError, match="read-only"):
         one.frames_THWC[0] = 0

@@ -179,7 +179,7 @@ def test_a_row_has_the_marks_that_its_task_draws_for_what_was_said():
 
 def test_the_guides_task_marks_what_it_reads():
     guide = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text("utf-8")
-    (code,) = re.findall(r"```python\n(from mmrl import Task, marks\n.*?)```", guide, re.DOTALL)
+    (code,) = re.findall(r"```python\n(from mmrl import Task\nfrom mmrl.api.tasks import marks\n.*?)```", guide, re.DOTALL)
     exec(code, names := {})
     prompt = Prompt(messages=[user("?", Image.new("RGB", (40, 20)))], answer=(10, 5, 20, 10))
     true = marks.box((10, 5, 20, 10), (40, 20), "true")

@@ -192,7 +192,7 @@ def test_adapters_on_no_layer():
 
 
 def test_nothing_is_built_without_patterns(monkeypatch):
-    monkeypatch.setattr(parts, "skeleton", None)
+    monkeypatch.setattr("mmrl.train.checks.parts.skeleton", None)
     check_parts(run({}, {}))
 
 

@@ -390,10 +390,10 @@ def test_a_teacher_is_followed_at_the_actions_that_were_sampled(tmp_path):
 
 def test_conditioned_training_says_after_the_instruction_whether_it_was_good(tmp_path):
     """RECAP: sampled and evaluated as positive; what the update reads says how good each episode was."""
-    import mmrl.train.update.packer
+    import mmrl.train.update.pack_tracks
 
     seen = []
-    real = mmrl.train.update.packer.pack_tracks
+    real = mmrl.train.update.pack_tracks.pack_tracks
 
     def packed(rollouts, *args, **options):
         seen.append([r.track.instruction for r in rollouts])
@@ -401,7 +401,7 @@ def test_conditioned_training_says_after_the_instruction_whether_it_was_good(tmp
 
     stage = {**GRPO, "steps": 2, "condition": {"positive": "good", "negative": "bad", "top": 0.5, "drop": 0.2}}
     with pytest.MonkeyPatch.context() as m:
-        m.setattr(mmrl.train.update.packer, "pack_tracks", packed)
+        m.setattr(mmrl.train.update.pack_tracks, "pack_tracks", packed)
         folder = runs.run(config(tmp_path, [stage]))
     told = {text for texts in seen for text in texts}
     assert told == {"turn to the mark good", "turn to the mark bad", "turn to the mark"}

@@ -31,7 +31,7 @@ import mmrl.registry.plugins
 import mmrl.rollout.simulators.lockstep
 import mmrl.run_folder.machine
 import mmrl.train.start
-import mmrl.train.update.packer
+import mmrl.train.update.pack_words
 import runs
 from mmrl.api.errors import UserError
 from mmrl.api.types import replace
@@ -331,7 +331,7 @@ def watch(m, found):
     """Keep what the run folder doesn't tell."""
     load, pack, decode, accumulate = (
         mmrl.train.start.load_policy,
-        mmrl.train.update.packer.pack,
+        mmrl.train.update.pack_words.pack,
         LocalGenerator._decode,
         Learner._accumulate,
     )
@@ -429,7 +429,7 @@ def watch(m, found):
         return attention(*args, **options)
 
     m.setattr(mmrl.train.start, "load_policy", loaded)
-    m.setattr(mmrl.train.update.packer, "pack", packed)
+    m.setattr(mmrl.train.update.pack_words, "pack", packed)
     m.setattr(mmrl.rollout.simulators.lockstep, "made_lane", laned)
     m.setattr(LocalGenerator, "_decode", decoded)
     m.setattr(Learner, "_accumulate", accumulated)
@@ -1059,8 +1059,8 @@ OF_DISTILL = {
 
 def certain(m):
     """Intervals without a width, so that every fall leaves them."""
-    m.setattr(mmrl.evaluation.evaluator, "Z", 0.0)
-    m.setattr(mmrl.evaluation.evaluator, "wilson", lambda successes, n: (successes / n, successes / n))
+    m.setattr(mmrl.evaluation.figures, "Z", 0.0)
+    m.setattr(mmrl.evaluation.figures, "wilson", lambda successes, n: (successes / n, successes / n))
 
 
 def alarm(name, warn, text, patch=None, **also):

@@ -14,7 +14,7 @@ import mmrl.train.stages.distill
 import mmrl.train.stages.rl
 import mmrl.train.stages.sft
 import mmrl.train.start
-import mmrl.train.update.packer
+import mmrl.train.update.pack_words
 import runs
 from mmrl.algorithms.advantage import group_relative
 from mmrl.api.errors import UserError
@@ -98,13 +98,13 @@ def learners(monkeypatch):
 @pytest.fixture
 def packed(monkeypatch):
     """The arguments with which each step was packed."""
-    calls, pack = [], mmrl.train.update.packer.pack
+    calls, pack = [], mmrl.train.update.pack_words.pack
 
     def keep(rollouts, credit, policy, **options):
         calls.append(SimpleNamespace(rollouts=rollouts, advantages=credit.advantages.tolist(), **options))
         return pack(rollouts, credit, policy, **options)
 
-    monkeypatch.setattr(mmrl.train.update.packer, "pack", keep)
+    monkeypatch.setattr(mmrl.train.update.pack_words, "pack", keep)
     return calls
 
 

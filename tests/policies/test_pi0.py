@@ -16,6 +16,7 @@ from mmrl.policies.acting.draw import Draw
 from mmrl.policies.acting.flow import PLACES
 from mmrl.policies.batches import Calls
 from mmrl.policies.critic import Critic
+from mmrl.policies.pi0 import tiny as pi0_tiny
 from mmrl.policies.pi0.loading import check
 from mmrl.policies.pi0.model import Pi0
 from mmrl.policies.recompute import checkpointing
@@ -426,7 +427,7 @@ def test_folders_that_are_no_pi0(tmp_path):
         with pytest.raises(UserError, match="is not a folder: give a folder or hub name of a pi0"):
             check(name)
     check("lerobot/pi0_base")
-    assert tiny.full_name("tiny:pi0", 7) == "tiny:pi0:hidden=64,layers=2,chunk=50,seed=7"
+    assert pi0_tiny.full_name("tiny:pi0", 7) == "tiny:pi0:hidden=64,layers=2,chunk=50,seed=7"
 
 
 def test_a_model_without_a_tokenizer_says_which_one_to_take(tmp_path):

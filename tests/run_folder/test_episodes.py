@@ -115,7 +115,7 @@ def test_a_disk_that_is_full_leaves_the_old_ones(run, monkeypatch):
     def full(video):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(episodes.video, "webp", full)
+    monkeypatch.setattr(episodes.webp, "webp", full)
     with pytest.raises(UserError, match="free some space"):
         run.episodes(7, rows(rollout(2, False)))
     (folder,) = (run.path / "episodes").iterdir()

@@ -19,8 +19,6 @@ MAX_SHOWN = 4096
 """Frames that are shown of one."""
 MAX_DECODED = 2**31
 """Bytes of the frames that are shown together, decoded."""
-KEPT_BYTES = 2**28
-"""Of decoded frames that are kept for who asks again, 256 MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

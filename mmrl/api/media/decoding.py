@@ -22,7 +22,6 @@ from mmrl.api.errors import UserError, brief
 from mmrl.api.media.clips import (
     GLIMPSE,
     GREY,
-    KEPT_BYTES,
     MAX_DECODED,
     MAX_SHOWN,
     NATIVE,
@@ -331,6 +330,8 @@ class Count:
     files = 0
 
 
+KEPT_BYTES = 2**28
+"""How many bytes of decoded frames stay cached, 256 MB."""
 _KEPT: OrderedDict[Any, Footage] = OrderedDict()
 
 

@@ -26,7 +26,7 @@ from mmrl.ui.board.search import Wanted
 from mmrl.ui.board.state import State, state
 
 STATIC = Path(__file__).with_name("static")
-SHARED = Path(__file__).parent.parent / "view"
+SHARED = Path(__file__).parent.parent / "report"
 """Where the style and the script lie that reports have too."""
 MOST_POINTS, MOST_KEYS, MOST_RUNS = 4000, 64, 8
 WAIT = 0.5

@@ -11,7 +11,7 @@ import click
 from mmrl import __version__
 from mmrl.api.errors import UserError
 
-TEMPLATE = Path(__file__).parent.parent / "templates" / "plugin"
+TEMPLATE = Path(__file__).parent / "templates" / "plugin"
 
 
 @click.group()
