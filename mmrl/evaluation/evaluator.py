@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from mmrl.api.errors import PluginError, UserError, calling
 from mmrl.api.interfaces import Task
+from mmrl.api.media.altered import blanked, shuffled, with_frames
 from mmrl.api.seeds import derive
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.types import Case, Prompt, Rollout, Score, replace
 from mmrl.compute import ranks
 from mmrl.config.sections import RunConfig
-from mmrl.data.altered import blanked, shuffled, with_frames
 from mmrl.evaluation.figures import HELD, Evaluation, Item, _figure, _values, interval_of, parts_of, several
 from mmrl.evaluation.heldout import Asked, Heldout
 from mmrl.evaluation.paired import compare

@@ -22,7 +22,7 @@ from mmrl.api.seeds import derive
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.statistics import mean_interval, student, wilson
 from mmrl.api.types import Prompt, Rollout, Score, Status, Turn, replace, user
-from mmrl.data.altered import blanked
+from mmrl.api.media.altered import blanked
 from mmrl.evaluation.evaluator import Evaluator
 from mmrl.evaluation.figures import Evaluation, Item, _figure, parts_of, pass_at, several
 from mmrl.judge.rewards import metric_of
