@@ -53,7 +53,7 @@ class Hints(SamplingRule):
             group.prompt, group.inputs, group.notes = other.prompt, other.inputs, other.notes
             group.rollouts, group.scores = other.rollouts, other.scores
         else:
-            group.others.append(replace(other, rollouts=[], scores=[]))
+            group.others.append(replace(other, rollouts=[], scores=[]))  # its notes count in metrics
             group.rollouts = group.rollouts + [moved(r, group.prompt, group.inputs) for r in other.rollouts]
             group.scores = group.scores + other.scores
         group.notes = {**group.notes, HINTED: True}

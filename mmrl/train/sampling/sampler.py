@@ -24,7 +24,7 @@ from mmrl.train.sampling.groups import Sampled, light_group
 from mmrl.train.sampling.source import Prompts, PromptSource, Taken
 
 if TYPE_CHECKING:
-    from mmrl.train.stages.context import Context
+    from mmrl.train.context import Context
 
 BEHIND = 2**31
 """Numbers begin here of the groups that rules make besides those of the prompts."""

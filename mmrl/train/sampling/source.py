@@ -19,7 +19,7 @@ from mmrl.train.position import Moment
 from mmrl.train.sampling.condition import shown_in
 
 if TYPE_CHECKING:
-    from mmrl.train.stages.context import Context
+    from mmrl.train.context import Context
 
 Taken = tuple[Place, Prompt, PromptInputs]
 """A prompt, where it stands in its task, and how the policy reads it."""

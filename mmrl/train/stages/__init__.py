@@ -12,7 +12,7 @@ from mmrl.train.stages.rl import RlSteps
 from mmrl.train.stages.sft import SftSteps
 
 if TYPE_CHECKING:
-    from mmrl.train.stages.context import Context
+    from mmrl.train.context import Context
 
 
 def steps_of(run: Context, stage: Training) -> Steps:

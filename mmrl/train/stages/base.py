@@ -22,7 +22,7 @@ from mmrl.train.update.learner import Learner
 from mmrl.train.update.packer import Dealt
 
 if TYPE_CHECKING:
-    from mmrl.train.stages.context import Context
+    from mmrl.train.context import Context
 
 
 class Steps:

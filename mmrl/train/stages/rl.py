@@ -32,7 +32,7 @@ from mmrl.train.update.learner import Demonstrations, Learner
 from mmrl.train.update.packer import Dealt
 
 if TYPE_CHECKING:
-    from mmrl.train.stages.context import Context
+    from mmrl.train.context import Context
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 
 from mmrl import SamplingRule, Score, UserError
-from mmrl.api.media.altered import shuffled
 from mmrl.api.sampling import Group, StepSampler
+from mmrl.api.tasks.altered import shuffled
 from mmrl.api.types import right
 
 NOTE = "video/temporal-contrast"
@@ -37,9 +37,7 @@ class TemporalContrast(SamplingRule):
 
     def check(self, verifiers: Collection[str]) -> None:
         if not verifiers:
-            raise UserError(
-                "video/temporal-contrast asks verifiers what is right, and labels does without them: drop one of both"
-            )
+            raise UserError("it asks verifiers what is right, and this stage's labels do without: drop one of them")
         if self.verifier not in {"", *verifiers}:
             raise UserError(f"options.verifier names {self.verifier!r}, which rewards nothing here: {', '.join(verifiers)}")
 
