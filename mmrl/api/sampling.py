@@ -115,15 +115,14 @@ class SamplingRule:
     Example::
 
         class BriefBonus(SamplingRule):
-            '''Pays right answers for being brief.'''
+            '''Pay answers of less than 64 tokens a little more.'''
 
             def __init__(self, bonus: float = 0.1) -> None:
                 self.bonus = bonus
 
             def __call__(self, groups, sample):
                 for group in groups:
-                    brief = [r.length < 64 and (s.value or 0) > 0.5 for r, s in zip(group.rollouts, group.scores)]
-                    group.pay("brief", [self.bonus * b for b in brief])
+                    group.pay("brief", [self.bonus * (r.length < 64) for r in group.rollouts])
                 return groups
     """
 

@@ -373,7 +373,8 @@ class Registry:
             return UserError(f"{what}: {plugin}.py is here and not loaded. Try: mmrl --plugin ./{plugin}.py ...")
         if plugin and contract.is_name(plugin) and not suggest(plugin, names):
             return UserError(f"{what}: is the package for {plugin!r} installed? Try: pip install mmrl-{plugin}")
-        hint = suggest(id, self._specs[kind])
+        of_a_plugin = [known for known in self._specs[kind] if known.endswith(f"/{id}")]
+        hint = suggest(id, self._specs[kind]) if not of_a_plugin else f" Did you mean {of_a_plugin[0]!r}?"
         return UserError(f"{what}.{hint}" if hint else f"{what}; `mmrl list {kind}` shows all")
 
 

@@ -20,7 +20,9 @@ def headings(page: Path) -> frozenset[str]:
     """The anchors that GitHub gives the headings of a page."""
     text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
     titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
-    return frozenset(re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", t)).lower().replace(" ", "-") for t in titles)
+    return frozenset(
+        re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", t)).lower().replace(" ", "-") for t in titles
+    )
 
 
 def dead(page: Path) -> list[str]:
@@ -42,5 +44,7 @@ def test_links_lead_somewhere():
 
 def test_dead_links_are_found(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text("# One `two`, three\n[a](gone.md) [b](#one-two-three) [c](#two) `[d](nowhere.md)` [e](page.md#one-two-three)\n")
+    page.write_text(
+        "# One `two`, three\n[a](gone.md) [b](#one-two-three) [c](#two) `[d](nowhere.md)` [e](page.md#one-two-three)\n"
+    )
     assert dead(page) == ["gone.md", "#two"]

@@ -55,6 +55,7 @@ class RlSteps(Steps):
         self.algorithm = load_algorithm(stage.algorithm, stage.settings, config.generate.max_tokens)
         super().__init__(run, stage, history="past_N4" in self.algorithm.needs)
         self.direct = Sampler(run, stage, self.source, self.rules)
+        """Samples now, whatever `sampler` does ahead."""
         self.sampler: Sampler | Ahead = self.direct
         if config.compute.staleness:
             every = {"evaluate_every": config.evaluate.every, "save_every": config.checkpoint.every}
