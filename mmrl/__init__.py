@@ -7,7 +7,8 @@ from mmrl.api.errors import NoGold, UserError, WorldLost
 from mmrl.api.frames import Eyes, Frame
 from mmrl.api.hooks import hookimpl
 from mmrl.api.interfaces import Simulator, Task, Tracker, Verifier, World
-from mmrl.api.specs import AlgorithmSpec, PolicySpec, SimulatorSpec, TaskSpec, TrackerSpec, VerifierSpec
+from mmrl.api.sampling import SamplingRule
+from mmrl.api.specs import AlgorithmSpec, PolicySpec, SamplingRuleSpec, SimulatorSpec, TaskSpec, TrackerSpec, VerifierSpec
 from mmrl.api.tasks.marks import Mark
 from mmrl.api.types import Case, Message, Prompt, Reply, Rollout, Score, Status, Turn, user
 
@@ -25,6 +26,8 @@ __all__ = [
     "Prompt",
     "Reply",
     "Rollout",
+    "SamplingRule",
+    "SamplingRuleSpec",
     "Score",
     "Simulator",
     "SimulatorSpec",

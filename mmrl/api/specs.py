@@ -129,6 +129,12 @@ class AlgorithmSpec(Spec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingRuleSpec(Spec):
+    """A rule of sampling: the target is a `mmrl.SamplingRule` class, called with the options. A run file names it in
+    `[[stages.rules]]`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrackerSpec(Spec):
     """Where curves go: the target builds a `mmrl.Tracker` from the options."""
 

@@ -102,6 +102,8 @@ def explain(err: ValidationError) -> str:
     where = ".".join(str(p) for p in path)
     if fault["type"] == "extra_forbidden":
         known = _known_keys(fault["loc"][:-1])
+        if len(fault["loc"]) == 4 and (now := MOVED.get((fault["loc"][2], path[-1]))):
+            return f"key {where!r} is no more: {now}"
         near = difflib.get_close_matches(str(path[-1]), known, n=1)
         return f"unknown key {where!r}: " + (f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(known)}")
     if fault["type"] == "missing":
@@ -114,6 +116,12 @@ def explain(err: ValidationError) -> str:
         return message
     shown = "" if fault["type"] == "value_error" and isinstance(found, dict) else f"; found {found!r}"  # such a rule says it
     return f"{where!r}: {message[0].lower()}{message[1:]}{shown}"
+
+
+MOVED: Mapping[tuple[int | str, int | str], str] = {
+    ("rl", "temporal"): 'give [[stages.rules]] id = "video/temporal-contrast", and what stood in it as its options'
+}
+"""Kind of stage and key that older run files have -> what to write now."""
 
 
 def _known_keys(loc: Sequence[int | str]) -> list[str]:

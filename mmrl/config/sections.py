@@ -22,10 +22,10 @@ from mmrl.config.stages import (
     LengthConfig,
     PartConfig,
     RlStage,
+    RuleConfig,
     SelectConfig,
     SftStage,
     Stage,
-    TemporalConfig,
     Training,
 )
 from mmrl.config.values import Count, Free, Positive, Rate, Real, Section, Share, Threshold, Weight
@@ -42,12 +42,12 @@ __all__ = [
     "LengthConfig",
     "PartConfig",
     "RlStage",
+    "RuleConfig",
     "Section",
     "SelectConfig",
     "SftStage",
     "SimulateConfig",
     "SteeringConfig",
-    "TemporalConfig",
     "Training",
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from mmrl.api.errors import UserError
@@ -40,3 +41,8 @@ def task_weights(config: RunConfig) -> dict[str, dict[str, tuple[float, float]]]
                 f'task {task!r} names no verifiers: give some in the run file, [[tasks]] verifiers = {{ "plugin/name" = 1.0 }}'
             )
     return {t: {v: (w, w) if isinstance(w, int | float) else w for v, w in weights.items()} for t, weights in given.items()}
+
+
+def weights_at(weights: Mapping[str, tuple[float, float]], share: float) -> dict[str, float]:
+    """Verifier id -> weight, from those at the beginning and at the end of a stage. share: of the stage that is over, 0 to 1."""
+    return {verifier: first + (last - first) * share for verifier, (first, last) in weights.items()}

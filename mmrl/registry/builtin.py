@@ -150,14 +150,6 @@ def _of_domains() -> list[AlgorithmSpec]:
     """GRPO as systems for clips, screens and episodes change it."""
     return [
         AlgorithmSpec(
-            id="t-grpo",
-            target=ADVANTAGE + "group_relative",
-            normalise="sequence",
-            stage={"temporal": {}},
-            summary="GRPO that pays for answers to videos which are worse when the frames are shuffled",
-            paper="Feng et al., Video-R1, section 3.2",
-        ),
-        AlgorithmSpec(
             id="gui-g1",
             target=ADVANTAGE + "difficulty_weighted",
             normalise="constant",

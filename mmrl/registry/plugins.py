@@ -24,6 +24,7 @@ import mmrl
 from mmrl.api import hooks as hookspecs
 from mmrl.api.errors import PluginError, UserError, calling, one_line, suggest
 from mmrl.api.interfaces import Simulator, Task
+from mmrl.api.sampling import SamplingRule
 from mmrl.api.simulators.screens import Screens
 from mmrl.api.simulators.types import Simulation, parts_of
 from mmrl.api.specs import Spec
@@ -135,7 +136,7 @@ class Registry:
             yield impl.plugin_name, self._manager.subset_hook_caller(hook, remove_plugins=others)
 
     def specs(self, kind: str) -> dict[str, Any]:
-        """Id -> spec of `tasks`, `verifiers`, `simulators`, `policies` or `algorithms`, sorted by id."""
+        """Id -> spec of one of the `KINDS`, sorted by id."""
         return dict(sorted(self._specs[kind].items()))
 
     def get(self, kind: str, id: str) -> Any:
@@ -179,6 +180,22 @@ class Registry:
         if not isinstance(splits, list | tuple) or not splits or not all(isinstance(name, str) for name in splits):
             raise PluginError(f"task {spec.id!r}: splits must be a tuple of names such as ('train', 'test'), not {splits!r:.60}")
         return task
+
+    def make_sampling_rule(self, id: str, options: Mapping[str, Any]) -> SamplingRule:
+        """The rule of sampling of an id, built with its spec's options and then these. UserError names a wrong one."""
+        spec = self.get("sampling_rules", id)
+        kind, merged, what = self.target(spec), {**spec.options, **options}, f"sampling rule {spec.id!r}"
+        check_options(what, kind, merged)
+        try:
+            with building(what, kind, merged):
+                rule = kind(**merged)
+        except PluginError:
+            raise
+        except UserError as error:
+            raise UserError(f"{what}: {error}") from error
+        if not isinstance(rule, SamplingRule):
+            raise PluginError(f"{what}: its target {spec.target!r} gave a {type(rule).__name__}: subclass mmrl.SamplingRule")
+        return rule
 
     def make_simulator(self, simulation: Simulation, num_envs: int, device: str) -> Simulator:
         """The simulator that a task names, built with its spec's options and then the task's. UserError also where the task pays
@@ -356,7 +373,8 @@ class Registry:
             return UserError(f"{what}: {plugin}.py is here and not loaded. Try: mmrl --plugin ./{plugin}.py ...")
         if plugin and contract.is_name(plugin) and not suggest(plugin, names):
             return UserError(f"{what}: is the package for {plugin!r} installed? Try: pip install mmrl-{plugin}")
-        hint = suggest(id, self._specs[kind])
+        of_a_plugin = [known for known in self._specs[kind] if known.endswith(f"/{id}")]
+        hint = suggest(id, self._specs[kind]) if not of_a_plugin else f" Did you mean {of_a_plugin[0]!r}?"
         return UserError(f"{what}.{hint}" if hint else f"{what}; `mmrl list {kind}` shows all")
 
 

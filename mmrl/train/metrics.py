@@ -29,7 +29,12 @@ class Clock:
     def __call__(self, part: str) -> Iterator[None]:
         started = time.perf_counter()
         yield
-        self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - started
+        self.add({part: time.perf_counter() - started})
+
+    def add(self, seconds: Mapping[str, float]) -> None:
+        """Count what another clock measured."""
+        for part, more in seconds.items():
+            self.seconds[part] = self.seconds.get(part, 0.0) + more
 
 
 def memory(device: torch.device) -> dict[str, float]:

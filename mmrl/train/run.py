@@ -12,6 +12,7 @@ import torch
 
 from mmrl.api.errors import UserError
 from mmrl.api.interfaces import Task
+from mmrl.api.sampling import Group
 from mmrl.compute import ranks
 from mmrl.compute.progress import Progress
 from mmrl.config.sections import DistillStage, RunConfig, SftStage, Training
@@ -31,8 +32,8 @@ from mmrl.train.alarms import Watch
 from mmrl.train.checks.gold import doubts
 from mmrl.train.metrics import Clock, memory, peak_memory
 from mmrl.train.position import Position
-from mmrl.train.sampling.groups import Group
-from mmrl.train.setup import lend_eyes, opening, shown_in
+from mmrl.train.sampling.condition import shown_in
+from mmrl.train.setup import lend_eyes, opening
 from mmrl.train.smoke import SMOKE
 from mmrl.train.stages import Steps, steps_of
 from mmrl.train.trackers import Trackers

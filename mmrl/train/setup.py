@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from pydantic import ValidationError
 
 from mmrl.algorithms.presets import with_defaults
 from mmrl.api.errors import UserError
 from mmrl.api.interfaces import Task
-from mmrl.api.types import Prompt
 from mmrl.config.load import explain
-from mmrl.config.sections import RlStage, RunConfig, SftStage, Training
+from mmrl.config.sections import RlStage, RunConfig, SftStage
 from mmrl.policies.policy import Policy
-from mmrl.train.sampling.condition import shown_as
 
 
 def resolved(config: RunConfig) -> RunConfig:
@@ -42,9 +40,3 @@ def lend_eyes(tasks: Iterable[Task], policy: Policy) -> None:
 def opening(config: RunConfig) -> int:
     """The number of the first stage that isn't a warm start, which is where a run is first evaluated."""
     return next((i for i, s in enumerate(config.stages) if not isinstance(s, SftStage)), 0)
-
-
-def shown_in(stage: Training) -> Callable[[Prompt], Prompt]:
-    """How a stage's prompts are shown where it samples or evaluates: as if the answer were going to be good, if it says so."""
-    condition = stage.condition.positive if isinstance(stage, RlStage) and stage.condition else ""
-    return lambda prompt: shown_as(prompt, condition)

@@ -39,7 +39,8 @@ from mmrl.train.plan import check_fits
 from mmrl.train.plan.machines import at_hand
 from mmrl.train.resume import find_checkpoint, newest, restore, stage_of
 from mmrl.train.run import Run
-from mmrl.train.setup import lend_eyes, opening, resolved, shown_in
+from mmrl.train.sampling.condition import shown_in
+from mmrl.train.setup import lend_eyes, opening, resolved
 
 
 def train(

@@ -23,7 +23,7 @@ from mmrl.train.update.pack_words import pack
 
 BUILT_IN = [
     *("awr", "cispo", "dapo", "dcpo", "digirl", "dr-grpo", "filtered-cloning", "gdpo", "grpo", "gspo", "gui-g1", "lite-ppo"),
-    *("nsr", "opd", "ppo", "psr", "reinforce++", "reinforce++-baseline", "remax", "rloo", "stable-reinforce", "t-grpo"),
+    *("nsr", "opd", "ppo", "psr", "reinforce++", "reinforce++-baseline", "remax", "rloo", "stable-reinforce"),
     *("trajectory-grpo", "w-reinforce"),
 ]
 

@@ -21,10 +21,10 @@ from mmrl.api.media.clips import Footage
 from mmrl.api.seeds import derive
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.statistics import mean_interval, student, wilson
+from mmrl.api.tasks.altered import blanked
 from mmrl.api.types import Prompt, Rollout, Score, Status, Turn, replace, user
-from mmrl.data.altered import blanked
 from mmrl.evaluation.evaluator import Evaluator
-from mmrl.evaluation.figures import Evaluation, Item, _figure, parts_of, pass_at, several
+from mmrl.evaluation.figures import Evaluation, Item, figure_of, parts_of, pass_at, several
 from mmrl.judge.rewards import metric_of
 from mmrl.registry import plugins
 from mmrl.ui.cli import main
@@ -176,10 +176,10 @@ def test_other_scores_have_the_normal_interval_of_their_mean(tmp_path):
 def test_equal_graded_scores_are_not_certain(tmp_path, monkeypatch, value, k):
     """Four answers of IoU 0 don't show that all others are 0, too; the range of the verifier bounds what they may be."""
     spec = VerifierSpec(id="toy/exact", target="-:-", graded=True, low=-1.0, high=3.0)
-    found = _figure("toy", "test", spec, "toy/exact", [scored(4 * value - 1)] * 4, {})
+    found = figure_of("toy", "test", spec, "toy/exact", [scored(4 * value - 1)] * 4, {})
     assert (found.low, found.high) == pytest.approx([4 * b - 1 for b in wilson(k, 4)])
     assert found.low <= found.value <= found.high and found.high - found.low > 1
-    one = _figure("toy", "test", spec, "toy/exact", [scored(0.0)], {})
+    one = figure_of("toy", "test", spec, "toy/exact", [scored(0.0)], {})
     assert (one.low, one.high) == (-1.0, 3.0)
 
 

@@ -5,11 +5,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from mmrl.api.sampling import Group
 from mmrl.api.types import Prompt, Rollout, Score, Status, Turn, user
 from mmrl.config.sections import ConditionConfig
 from mmrl.policies.batches import Credit
 from mmrl.train.sampling.condition import labels_of, relabelled, shown_as
-from mmrl.train.sampling.groups import Gathered, Group
+from mmrl.train.sampling.groups import Sampled
 
 NAN = float("nan")
 
@@ -65,9 +66,9 @@ def test_the_condition_stands_at_the_end_of_the_prompt():
 ENCODED = []
 
 
-def encode(prompt):
-    ENCODED.append(prompt.text)
-    return SimpleNamespace(ids=torch.tensor(list(prompt.text.encode())))
+def encode(prompts):
+    ENCODED.extend(prompt.text for prompt in prompts)
+    return [SimpleNamespace(ids=torch.tensor(list(prompt.text.encode()))) for prompt in prompts]
 
 
 def gathered(lengths):
@@ -90,18 +91,24 @@ def gathered(lengths):
             )
             for k, size in enumerate(sizes)
         ]
-        groups.append(Group(place=("a", n), prompt=prompt, inputs=inputs, rollouts=rollouts, scores=[Score(0.0)] * len(sizes)))
-    return Gathered(groups=groups, sampled=groups)
+        groups.append(
+            Group(number=n, place=("a", n), prompt=prompt, inputs=inputs, rollouts=rollouts, scores=[Score(0.0)] * len(sizes))
+        )
+    return Sampled(groups=groups, sampled=groups)
 
 
-def plain(group):
-    return Prompt(id=group.prompt.id, messages=[{"role": "user", "content": group.prompt.id}])
+class Plain:
+    """The prompts without a condition, by their place."""
+
+    def __getitem__(self, place):
+        name = f"p{place[1]}"
+        return Prompt(id=name, messages=[{"role": "user", "content": name}])
 
 
 def shown(found, credit, **config):
     config = ConditionConfig(positive="good", negative="bad", **{"drop": 0.0, "top": 0.5, **config})
     ENCODED.clear()
-    answers, credit, share = relabelled(found, credit, config, encode, plain, 7)
+    answers, credit, share = relabelled(found, credit, config, SimpleNamespace(encode=encode), Plain(), 7)
     assert share == sum(r.prompt.text.endswith("good") for r in answers) / len(answers)
     return answers, credit
 

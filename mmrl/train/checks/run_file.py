@@ -17,6 +17,7 @@ from mmrl.judge.rewards import metric_of, task_weights, verifier_ids
 from mmrl.registry import plugins
 from mmrl.train.checks.compute import check_compute
 from mmrl.train.checks.parts import check_parts
+from mmrl.train.sampling.rules import check_plugin_rules
 from mmrl.train.trackers import check_trackers
 
 
@@ -202,11 +203,11 @@ def check_stage(config: RunConfig, number: int, stage: RlStage) -> None:
         raise UserError(
             f"{where}.ground_truth_without names {unknown[0]!r}, which rewards nothing here: {', '.join(sorted(given))}"
         )
-    for key, rule in (("temporal", stage.temporal), ("length", stage.length)):
-        if rule and rule.verifier not in {"", *given}:
-            raise UserError(
-                f"{where}.{key}.verifier names {rule.verifier!r}, which rewards nothing here: {', '.join(sorted(given))}"
-            )
+    if stage.length and stage.length.verifier not in {"", *given}:
+        raise UserError(
+            f"{where}.length.verifier names {stage.length.verifier!r}, which rewards nothing here: {', '.join(sorted(given))}"
+        )
+    check_plugin_rules(where, stage, sorted(given) if stage.labels == "task" else [])
     for entry in config.tasks if stage.labels == "co-reward" else ():
         task = plugins.registry().make_task(entry.id, entry.options)
         if type(task).rephrase is Task.rephrase and entry.label in config.weights(stage):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.algorithms.signals import Signals
+from mmrl.api.seeds import derive
 from mmrl.api.types import Rollout, Score
 from mmrl.compute import ranks
 from mmrl.config.sections import EXPERT, DistillStage, RlStage
@@ -16,13 +17,14 @@ from mmrl.policies.batches import ones
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.turns import TurnCollector
-from mmrl.train.sampling.gather import Taken, collected, own_of
 from mmrl.train.sampling.groups import light
+from mmrl.train.sampling.sampler import collected, own_of
+from mmrl.train.sampling.source import Taken
 from mmrl.train.stages.base import Steps
 from mmrl.train.update.learner import Learner
 
 if TYPE_CHECKING:
-    from mmrl.train.stages.context import Context
+    from mmrl.train.context import Context
 
 
 class DistillSteps(Steps):
@@ -51,7 +53,7 @@ class DistillSteps(Steps):
         )
 
     def __call__(self) -> dict[str, float]:
-        run, taken = self.run, dict(enumerate(self.take(self.stage.prompts_per_step)))
+        run, taken = self.run, self.take(self.stage.prompts_per_step)
         with run.clock("generate"):
             self.collector.wake()
             found = ranks.gathered(lambda: self._collect(own_of(taken)), lambda group: [light(r) for r in group])
@@ -67,10 +69,12 @@ class DistillSteps(Steps):
         return metrics | self.update(self.pack(rollouts, credit))
 
     def _collect(self, taken: Mapping[int, Taken]) -> dict[int, list[Rollout]]:
-        size = lambda task: self.run.entries[task].group_size or self.stage.group_size  # noqa: E731
-        found = collected(self.collector, taken, size, lambda task: self.sampling(task, 0), self.run.at.step)
+        run, seed = self.run, derive(self.config.seed, "sample", self.run.at.step)
+        size = {label: entry.group_size or self.stage.group_size for label, entry in run.entries.items()}
+        sampling = {label: run.sampling(label, seed) for label in run.entries}
+        found = collected(self.collector, taken, size, sampling, run.at.step)
         if self.collector.advised:
-            policy = self.run.policy
+            policy = run.policy
             assert isinstance(policy, ActingPolicy)
             found = [[replace(r, track=policy.following(r.track)) for r in group if r.track] for group in found]
         return dict(zip(taken, found, strict=True))

@@ -1,0 +1,28 @@
+"""Prompts with something added, and answers that are trained on under another prompt than they were sampled from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mmrl.api.errors import PluginError
+from mmrl.api.types import Prompt, Rollout, replace
+
+
+def with_text(prompt: Prompt, text: str) -> Prompt:
+    """The prompt with a text at the end of its last user message."""
+    messages = list(prompt.messages)
+    last = max((i for i, m in enumerate(messages) if m["role"] == "user"), default=-1)
+    if last < 0:
+        raise PluginError(f"task {prompt.task!r}: prompt {prompt.id!r} has no user message that a text could be added to")
+    content = messages[last]["content"]
+    added = content + text if isinstance(content, str) else [*content, {"type": "text", "text": text}]
+    messages[last] = {**messages[last], "content": added}
+    return replace(prompt, messages=messages)
+
+
+def moved(rollout: Rollout, prompt: Prompt, inputs: Any) -> Rollout:
+    """The same answer, as one to another prompt than it was sampled from."""
+    if rollout.elsewhere:
+        return replace(rollout, prompt=prompt, off_policy=True)
+    first = replace(rollout.turns[0], observed_ids=tuple(inputs.ids.tolist()))
+    return replace(rollout, prompt=prompt, inputs=inputs, turns=(first, *rollout.turns[1:]), off_policy=True)
