@@ -246,9 +246,8 @@ class Evaluator:
 
 
 def _light(rollout: Rollout | None, spec: VerifierSpec) -> Rollout | None:
-    """Without what a verifier doesn't read."""
-    track = rollout.track if rollout and spec.rollout else None
-    return None if rollout is None else replace(rollout, inputs=None, later=None, track=track)
+    """What a verifier reads of it."""
+    return rollout.portable() if rollout and spec.rollout else None
 
 
 def _told(judged: tuple[list[Case], list[Score]]) -> tuple[list[Case], list[Score]]:

@@ -296,17 +296,8 @@ def lighten(case: Case, spec: VerifierSpec) -> Case:
     if case.media and not spec.images:
         changes["media"] = ()
     if case.rollout is not None:
-        track = case.rollout.track
-        light = replace(case.rollout, inputs=None, later=None, track=None if track is None else _travelling(track))
-        changes["rollout"] = light if spec.rollout else None
+        changes["rollout"] = case.rollout.portable() if spec.rollout else None
     return replace(case, **changes) if changes else case
-
-
-def _travelling(track: Track) -> Track:
-    """With tensors of their own, in main memory: a part of a tensor would take the whole along."""
-    tensors = {f.name: getattr(track, f.name) for f in dataclasses.fields(track) if hasattr(getattr(track, f.name), "clone")}
-    images = {camera: shown.cpu().clone() for camera, shown in track.images.items()}
-    return replace(track, images=images, **{name: tensor.cpu().clone() for name, tensor in tensors.items()})
 
 
 class WorkerTraceback(Exception):

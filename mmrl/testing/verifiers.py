@@ -290,7 +290,7 @@ def case_of(spec: VerifierSpec, prompt: Prompt) -> Case:
 
 def _rollout(prompt: Prompt, text: str) -> Rollout:
     turn = Turn(observed_ids=(), token_ids=(), logprobs=(), text=text)
-    return Rollout(prompt=prompt, group=0, turns=(turn,), status=Status.FINISHED)
+    return Conversation(prompt=prompt, group=0, turns=(turn,), status=Status.FINISHED)
 
 
 def _score(spec: VerifierSpec, verify: Verify, case: Case, completion: str, name: str) -> float:

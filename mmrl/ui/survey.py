@@ -270,7 +270,7 @@ class Surveyor:
         except WorldLost:
             status = Status.WORLD_ERROR
         turn = Turn(observed_ids=(), token_ids=(0,), logprobs=(0.0,), text=said)
-        return Rollout(prompt=one.prompt, group=0, turns=(turn,), status=status, inputs=one.seen, outcome=outcome)
+        return Conversation(prompt=one.prompt, group=0, turns=(turn,), status=status, inputs=one.seen, outcome=outcome)
 
     def _compare(self, one: Looked) -> None:
         """Take down what was given to the completions of a prompt."""

@@ -293,7 +293,7 @@ class Gatherer:
 
     @staticmethod
     def _joined(group: Group, hinted: Group) -> Group:
-        theirs = [moved(r, group.prompt, group.inputs) for r in hinted.rollouts]
+        theirs = [r.answering(group.prompt, group.inputs) for r in hinted.rollouts]
         return replace(group, rollouts=[*group.rollouts, *theirs], scores=[*group.scores, *hinted.scores])
 
     def add_ground_truth(self, groups: Sequence[Group]) -> int:
@@ -351,14 +351,6 @@ def own_of(taken: Mapping[int, Taken | None]) -> dict[int, Taken]:
 def _check(found: Any, kind: type, what: str) -> None:
     if not isinstance(found, kind):
         raise PluginError(f"{what}, not {found!r:.60}")
-
-
-def moved(rollout: Rollout, prompt: Prompt, inputs: Any) -> Rollout:
-    """The same answer, as one to another prompt than it was sampled from."""
-    if rollout.elsewhere:
-        return replace(rollout, prompt=prompt, off_policy=True)
-    first = replace(rollout.turns[0], observed_ids=tuple(inputs.ids.tolist()))
-    return replace(rollout, prompt=prompt, inputs=inputs, turns=(first, *rollout.turns[1:]), off_policy=True)
 
 
 def with_text(prompt: Prompt, text: str) -> Prompt:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mmrl.api.types import Prompt, Rollout, Score, Turn, replace
+from mmrl.api.types import Prompt, Rollout, Score, replace
 from mmrl.data.prompts import Outcome, Place
 
 if TYPE_CHECKING:
@@ -34,13 +33,13 @@ class Group:
     beside: list[Group] = field(default_factory=list)
     """What was sampled and scored for that."""
     elsewhere: bool = False
-    """Another rank has its pictures: this is what that told, see `light`."""
+    """Another rank has its pictures: this is what that told, see `Rollout.light`."""
 
     @property
     def light(self) -> Group:
         """What other ranks are told: all but pictures and what the model reads of them."""
-        prompt = without_media(self.prompt)
-        told = [light(r, prompt) for r in self.rollouts]
+        prompt = self.prompt.without_media()
+        told = [r.light(prompt) for r in self.rollouts]
         return replace(self, prompt=prompt, inputs=None, rollouts=told, beside=[g.light for g in self.beside], elsewhere=True)
 
     @property
@@ -86,29 +85,6 @@ class Gathered:
     def neutral(self) -> list[bool]:
         """Of each rollout, whether it counts nothing."""
         return [k == g.neutral for g in self.groups for k in range(len(g.rollouts))]
-
-
-def without_media(prompt: Prompt) -> Prompt:
-    """The prompt without its pictures and videos."""
-    kept = [
-        m if isinstance(m["content"], str) else {**m, "content": [p for p in m["content"] if p["type"] == "text"]}
-        for m in prompt.messages
-    ]
-    return replace(prompt, messages=kept)
-
-
-def light(rollout: Rollout, prompt: Prompt | None = None) -> Rollout:
-    """What other ranks are told of a rollout. prompt: its own without media, where that is at hand."""
-    prompt = prompt or without_media(rollout.prompt)
-    turns = tuple(_counted(turn) for turn in rollout.turns)
-    track = rollout.track and rollout.track.light
-    return replace(rollout, prompt=prompt, turns=turns, inputs=None, later=None, frames=(), track=track, elsewhere=True)
-
-
-def _counted(turn: Turn) -> Turn:
-    """A turn of which others need its text and how long it was: its ids would be most of what a step tells."""
-    nobody = (math.nan,) if any(math.isnan(p) for p in turn.logprobs) else ()
-    return replace(turn, observed_ids=(), token_ids=range(len(turn.token_ids)), logprobs=nobody, messages=())
 
 
 def outcomes(groups: Sequence[Group], success: float) -> list[Outcome]:
