@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from mmrl.api.frames import Frame
 from mmrl.api.simulators import layout
-from mmrl.api.types import Case, Credited, Message, Prompt, Ratio, Rollout, Turn, replace, user
+from mmrl.api.simulators.layout import Credited, Ratio
+from mmrl.api.types import Case, Message, Prompt, Rollout, Turn, replace, user
 
 if TYPE_CHECKING:  # torch would make `import mmrl` slow
     import torch
@@ -103,9 +104,7 @@ class Conversation(Rollout):
 
     def light(self, prompt: Prompt | None = None) -> Conversation:
         turns = tuple(_counted(turn) for turn in self.turns)
-        return replace(
-            self, prompt=prompt or self.prompt.without_media(), turns=turns, inputs=None, later=None, elsewhere=True
-        )
+        return replace(self, prompt=prompt or self.prompt.without_media(), turns=turns, inputs=None, later=None, elsewhere=True)
 
     def portable(self) -> Conversation:
         return replace(self, inputs=None, later=None)
@@ -203,9 +202,7 @@ class Trajectory(Rollout):
         return layout.values_per_target(track.values_TU, track.valid_TK, track.logprobs_TKC.shape[-1], ratio).cpu()
 
     def light(self, prompt: Prompt | None = None) -> Trajectory:
-        return replace(
-            self, prompt=prompt or self.prompt.without_media(), track=self.track and self.track.light, elsewhere=True
-        )
+        return replace(self, prompt=prompt or self.prompt.without_media(), track=self.track and self.track.light, elsewhere=True)
 
     def portable(self) -> Trajectory:
         return replace(self, track=self.track and self.track.portable)

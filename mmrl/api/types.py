@@ -11,7 +11,7 @@ import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from mmrl.api.frames import Frame
 
@@ -19,12 +19,9 @@ if TYPE_CHECKING:  # torch and pillow would make `import mmrl` slow
     import torch
     from PIL.Image import Image
 
+    from mmrl.api.simulators.layout import Credited, Ratio
     from mmrl.api.simulators.types import Track
 
-Ratio = Literal["token", "action", "chunk"]
-"""What has a log-probability of its own in a loss; see the stage key `ratio`."""
-Credited = Literal["token", "action", "chunk", "turn"]
-"""What has an advantage of its own; see the stage key `credit`."""
 Message = Mapping[str, Any]
 """One chat message: `{"role": ..., "content": [part, ...]}`; a part is `{"type": "text", "text": ...}` or
 `{"type": "image", "image": PIL image or path}`, `{"type": "video", "video": mmrl.api.media.clips.Clip or Footage}`."""

@@ -7,7 +7,6 @@ When it is missed, or the worker dies, one case is blamed and the worker's whole
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import os
 import pickle
@@ -22,7 +21,6 @@ from functools import partial
 from typing import Any
 
 from mmrl.api.errors import PluginError, UserError
-from mmrl.api.simulators.types import Track
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.types import Case, Score, replace
 from mmrl.judge.messages import Chunk, Request

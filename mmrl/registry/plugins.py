@@ -356,7 +356,8 @@ class Registry:
             return UserError(f"{what}: {plugin}.py is here and not loaded. Try: mmrl --plugin ./{plugin}.py ...")
         if plugin and contract.is_name(plugin) and not suggest(plugin, names):
             return UserError(f"{what}: is the package for {plugin!r} installed? Try: pip install mmrl-{plugin}")
-        hint = suggest(id, self._specs[kind])
+        moved = [other for other in self._specs[kind] if other.partition("/")[2] == id]
+        hint = f" Did you mean {moved[0]!r}?" if moved else suggest(id, self._specs[kind])
         return UserError(f"{what}.{hint}" if hint else f"{what}; `mmrl list {kind}` shows all")
 
 

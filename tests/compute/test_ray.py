@@ -7,6 +7,7 @@ from concurrent.futures import CancelledError
 import psutil
 import pytest
 import torch
+from mmrl.policies.acting.small import Small
 
 import runs
 from mmrl import Case, Prompt, Rollout, Status
@@ -18,7 +19,6 @@ from mmrl.compute.ray import NICENESS, Elsewhere, heard, own_judges, start_here,
 from mmrl.config.sections import PolicyConfig, SimulateConfig
 from mmrl.judge import Judge
 from mmrl.judge.actors import JudgeActors
-from mmrl.policies.acting.small import Small
 from mmrl.registry import plugins
 from mmrl.rollout.generate.sampling import Sampling
 from mmrl.rollout.simulators.lockstep import StepCollector

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from mmrl.policies.acting.small import Small
 
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation, Track
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting.acting import check_teacher, refuse_teacher
-from mmrl.policies.acting.small import Small
 from mmrl.policies.acting.vla import VLA
 from mmrl.policies.load import made_policy
 

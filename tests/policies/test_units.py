@@ -7,12 +7,12 @@ import json
 import numpy as np
 import pytest
 import torch
+from mmrl.policies.acting.small import Small
 
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import ActionSpec, Observation, Track
 from mmrl.api.specs import SimulatorSpec
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting.small import Small
 from mmrl.policies.acting.units import GRIPPERS, Units, read, units_of
 
 ACTION = {

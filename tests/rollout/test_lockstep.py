@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from mmrl.policies.acting.small import Small
 
 from mmrl.api.errors import UserError
 from mmrl.api.types import Status, replace
 from mmrl.config.sections import CriticConfig, PolicyConfig, SimulateConfig
-from mmrl.policies.acting.small import Small
 from mmrl.policies.critic import Critic
 from mmrl.registry import plugins
 from mmrl.rollout.generate.sampling import Sampling

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from mmrl.policies.acting.small import Small
 
 from mmrl.api.errors import UserError
 from mmrl.api.types import Prompt, replace
 from mmrl.config.sections import PolicyConfig, SimulateConfig
-from mmrl.policies.acting.small import Small
 from mmrl.registry import plugins
 from mmrl.rollout.generate.sampling import Sampling
 from mmrl.rollout.simulators.lockstep import StepCollector

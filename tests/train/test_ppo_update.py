@@ -8,6 +8,7 @@ import copy
 
 import pytest
 import torch
+from mmrl.policies.acting.small import Small
 from torch.distributions import Normal
 
 from mmrl.algorithms.presets import load_algorithm
@@ -16,7 +17,6 @@ from mmrl.api.simulators.types import Observation, Track
 from mmrl.api.types import Prompt, Rollout, Score, Status
 from mmrl.config.load import parse_config
 from mmrl.config.sections import CriticConfig, PolicyConfig, RlStage
-from mmrl.policies.acting.small import Small
 from mmrl.policies.critic import Critic
 from mmrl.train.update.learner import Learner
 from mmrl.train.update.pack_tracks import TrackPacker

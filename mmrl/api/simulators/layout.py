@@ -5,13 +5,17 @@ T calls (S of several episodes), K actions in a chunk, C choices in an action, L
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import torch
 
     from mmrl.api.simulators.types import Track
-    from mmrl.api.types import Credited, Ratio
+
+Ratio = Literal["token", "action", "chunk"]
+"""What has a log-probability of its own in a loss; see the stage key `ratio`."""
+Credited = Literal["token", "action", "chunk", "turn"]
+"""What has an advantage of its own; see the stage key `credit`."""
 
 
 def per_target(x_SKC: torch.Tensor, valid_SK: torch.Tensor, ratio: Ratio) -> torch.Tensor:

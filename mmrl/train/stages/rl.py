@@ -29,7 +29,7 @@ from mmrl.train.sampling.groups import Gathered, outcomes
 from mmrl.train.stages.ahead import Ahead, Moment, lag
 from mmrl.train.stages.base import Steps
 from mmrl.train.update.learner import Demonstrations, Learner
-from mmrl.train.update.packer import Dealt
+from mmrl.train.update.packer import Dealt, PackOptions
 
 if TYPE_CHECKING:
     from mmrl.train.stages.context import Context
@@ -88,7 +88,7 @@ class RlSteps(Steps):
 
     def critic(self, config: CriticConfig) -> Critic:
         """With a value for each action of a chunk, if those are what is credited."""
-        chunk = getattr(self.run.policy, "chunk", 1) if self.stage.credit == "action" else 1
+        chunk = self.run.policy.chunk if self.stage.credit == "action" else 1
         return Critic(self.run.policy, config, derive(self.config.seed, "critic", self.run.at.stage), chunk)
 
     def __call__(self) -> dict[str, float]:
@@ -221,9 +221,14 @@ class RlSteps(Steps):
                 lambda group: self.source[group.place],
                 self.seed("condition"),
             )
-        groups, keep, seed = [r.group for r in gathered.rollouts], self.learner.needs_every_rollout, self.seed("parts")
+        options = PackOptions(
+            keep_zero=self.learner.needs_every_rollout,
+            minibatches=self.stage.minibatches,
+            seed=self.seed("parts"),
+            ratio=self.ratio,
+        )
         with self.run.clock("update"):
-            return self.run.packer.deal(rollouts, credit, self.stage, keep_zero=keep, seed=seed, groups=groups)
+            return self.run.packer.deal(rollouts, credit, options)
 
     @property
     def kl(self) -> float:
