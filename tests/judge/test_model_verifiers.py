@@ -9,7 +9,8 @@ import time
 import pytest
 import torch
 
-from mmrl import Case, Prompt, Rollout, Status, UserError
+from mmrl import Case, Prompt, Status, UserError
+from mmrl.api.episodes import Trajectory
 from mmrl.api.simulators.types import Track
 from mmrl.api.specs import VerifierSpec
 from mmrl.judge import Judge, cases_of, pool
@@ -148,7 +149,7 @@ def played(calls, **changes):
         valid_TK=torch.ones(calls, 1, dtype=torch.bool),
         rewards_TK=torch.zeros(calls, 1),
     )
-    return Rollout(prompt=Prompt(messages=[]), group=0, turns=(), status=Status.FINISHED, track=track, **changes)
+    return Trajectory(prompt=Prompt(messages=[]), group=0, status=Status.FINISHED, track=track, **changes)
 
 
 def test_it_is_made_once_and_called_with_many_cases():

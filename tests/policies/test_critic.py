@@ -4,7 +4,7 @@ import functools
 
 import pytest
 import torch
-from mmrl.policies.acting.small import Small
+from mmrl_robotics.small import Small
 
 import vlm_cases as cases
 from mmrl.algorithms.presets import load_algorithm

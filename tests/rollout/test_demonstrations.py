@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from mmrl.policies.acting.small import Small
+from mmrl_robotics.small import Small
 
 from mmrl.api.errors import PluginError, UserError
 from mmrl.api.services import expert_episodes
@@ -27,7 +27,7 @@ def loaded(monkeypatch):
 
 
 def policy(chunk=1, dims=2):
-    return Small(PolicyConfig(model="mlp", kind="small"), dims=dims, state=2, hidden=[8], chunk=chunk, seed=3)
+    return Small(PolicyConfig(model="mlp", kind="robotics/small"), dims=dims, state=2, hidden=[8], chunk=chunk, seed=3)
 
 
 def shown(**changes):

@@ -21,7 +21,7 @@ Dealt = Sequence[Batch] | Callable[[int], Sequence[Batch]]
 class PackOptions:
     """What a step asks of a packer."""
 
-    keep_zero: bool
+    keep_zero: bool = False
     """Compute rollouts whose advantage is zero everywhere, too: without a KL term, a critic or an entropy bonus they have no
     gradient, and are only counted."""
     minibatches: int = 1

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from mmrl.policies.acting.small import Small
-from mmrl.policies.residual.model import Residual
+from mmrl_robotics.residual import Residual
+from mmrl_robotics.small import Small
 
 from mmrl.api.simulators.types import Observation
 from mmrl.config.sections import CriticConfig, PolicyConfig
