@@ -165,7 +165,7 @@ def test_ratios_are_sums_and_dropped_actions_are_left_out():
     each = found.logprobs_nKC
     from mmrl.api.simulators.layout import per_target
 
-    assert torch.equal(targets(each, valid, "token"), each[valid].flatten())
+    assert torch.equal(per_target(each, valid, "token"), each[valid].flatten())
     wanted = [float(each[n, k].sum()) for n in range(6) for k in range(3) if valid[n, k]]
     assert per_target(each, valid, "action").tolist() == pytest.approx(wanted, abs=1e-5)
     wanted = [sum(float(each[n, k].sum()) for k in range(3) if valid[n, k]) for n in range(6)]

@@ -35,7 +35,7 @@ class PackOptions:
 class Packer(Protocol):
     """What an update is made of. The packer that a policy names is called as `(config, policy)`, with the whole run file."""
 
-    remark: str
+    remark: str = ""
     """What a person should know about how it packs, before the run; empty for nothing."""
 
     def pack(self, rollouts: Sequence[Any], credit: Credit, options: PackOptions) -> list[Batch]:
