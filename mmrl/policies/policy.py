@@ -90,8 +90,8 @@ class Policy:
         return found.logprobs_L, found.entropy_L
 
     def states(self, micro: Any) -> torch.Tensor:
-        """What a critic reads, without anything else: float32 [Q, width]."""
-        raise UserError(f"{type(self).__name__} has no states that a critic could read: leave critic out")
+        """What a critic reads, without anything else: float32 [Q, width]. Not asked where `width` is 0."""
+        raise NotImplementedError
 
     def divergence(
         self, micro: Any, teacher: Any, temperature: float, kind: Literal["reverse", "forward"]

@@ -12,7 +12,7 @@ from mmrl_robotics.small import Small
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation, Track
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting.acting import check_teacher, refuse_teacher
+from mmrl.policies.acting.acting import check_teacher
 from mmrl.policies.acting.vla import VLA
 from mmrl.policies.load import made_policy
 
@@ -47,16 +47,16 @@ def base(folder: Path) -> str:
 
 
 CAMERAS = {
-    "cnn": ("small", "cnn", {"dims": 3, "size": 40, "hidden": [8]}),
+    "cnn": ("robotics/small", "cnn", {"dims": 3, "size": 40, "hidden": [8]}),
     "vla": ("vla", QWEN, {"dims": 3, "head": "normal"}),
-    "residual": ("residual", "cnn", {"size": 40, "hidden": [8], "state": 6}),
+    "residual": ("robotics/residual", "cnn", {"size": 40, "hidden": [8], "state": 6}),
 }
 
 
 @pytest.mark.parametrize("case", CAMERAS)
 def test_it_looks_through_the_camera_that_it_was_saved_with(case, tmp_path):
     kind, model, options = CAMERAS[case]
-    if kind == "residual":
+    if kind == "robotics/residual":
         options = {**options, "base": base(tmp_path)}
     policy = made(kind, model, camera="wrist", **options)
     with torch.no_grad():
@@ -160,13 +160,13 @@ def test_a_teacher_of_other_choices_is_refused_before_and_after_it_is_loaded(tea
         check_teacher(Small, small(), str(tmp_path))
     assert "\n" not in str(error.value)
     with pytest.raises(UserError, match=message):
-        refuse_teacher(made("robotics/small", "mlp", dims=2, state=2), made("robotics/small", str(tmp_path)), str(tmp_path))
+        made("robotics/small", "mlp", dims=2, state=2).refuse_teacher(made("robotics/small", str(tmp_path)), str(tmp_path))
 
 
 def test_a_teacher_of_the_same_choices_may_see_otherwise(tmp_path):
     made("robotics/small", "cnn", dims=2, size=40, camera="wrist", hidden=[4]).save(tmp_path)
     check_teacher(Small, small(), str(tmp_path))
-    refuse_teacher(made("robotics/small", "mlp", dims=2, state=2), made("robotics/small", str(tmp_path)), "it")
+    made("robotics/small", "mlp", dims=2, state=2).refuse_teacher(made("robotics/small", str(tmp_path)), "it")
 
 
 def test_steps_are_the_run_files_for_both(tmp_path):
@@ -189,11 +189,11 @@ def test_a_teacher_of_another_kind_or_of_other_numbers_is_refused(tmp_path):
         made("robotics/small", "mlp", dims=2, state=2, statistics=str(tmp_path / "stats.json")),
     )
     with pytest.raises(UserError, match=r"teacher 'it' has statistics = .*, and the policy None"):
-        refuse_teacher(mine, other, "it")
-    refuse_teacher(other, other.twin(), "it")
+        mine.refuse_teacher(other, "it")
+    other.refuse_teacher(other.twin(), "it")
 
 
 def test_a_pi0_that_foresees_otherwise_is_no_teacher():
     policy, other = (made("pi0", f"tiny:pi0:hidden=32,layers=1,chunk={n}", dims=3, chunk=2) for n in (5, 6))
     with pytest.raises(UserError, match="has actions foreseen = 6, and the policy 5"):
-        refuse_teacher(policy, other, "it")
+        policy.refuse_teacher(other, "it")
