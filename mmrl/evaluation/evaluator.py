@@ -246,8 +246,8 @@ class Evaluator:
 
 
 def _light(rollout: Rollout | None, spec: VerifierSpec) -> Rollout | None:
-    """What a verifier reads of it."""
-    return rollout.portable() if rollout and spec.rollout else None
+    """What a verifier reads of it; a stub for one that reads nothing of it."""
+    return rollout and (rollout.portable() if spec.rollout else rollout.light(rollout.prompt))
 
 
 def _told(judged: tuple[list[Case], list[Score]]) -> tuple[list[Case], list[Score]]:

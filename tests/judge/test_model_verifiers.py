@@ -268,12 +268,11 @@ def test_options_are_refused_before_a_model_is_loaded():
 def test_an_episode_travels_without_what_stands_beside_it():
     """The lane's tensors hold all episodes; one of them must not bring the others along."""
     many = torch.zeros(50, 2000, 1, 1)
-    rollout = played(3, inputs="inputs", later="later")
+    rollout = played(3)
     track = pool.replace(rollout.track, choices=many[:3, 7], logprobs_TKC=many[:3, 8])
     (case,) = cases_of([pool.replace(rollout, track=track)])
     sent = lighten(case, VerifierSpec(id="x/y", target="x:y", rollout=True))
     assert len(pickle.dumps(sent)) < 10_000 < len(pickle.dumps(case))
-    assert sent.rollout.inputs is None and sent.rollout.later is None
     assert torch.equal(sent.rollout.track.choices, many[:3, 7]) and sent.rollout.track.images.keys() == {"front"}
     assert lighten(case, VerifierSpec(id="x/y", target="x:y")).rollout is None
 
