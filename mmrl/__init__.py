@@ -3,6 +3,7 @@
 These names are what a plugin imports; nothing heavy is imported with them.
 """
 
+from mmrl.api.episodes import Conversation, Trajectory
 from mmrl.api.errors import NoGold, UserError, WorldLost
 from mmrl.api.frames import Eyes, Frame
 from mmrl.api.hooks import hookimpl
@@ -17,6 +18,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AlgorithmSpec",
     "Case",
+    "Conversation",
     "Eyes",
     "Frame",
     "Mark",
@@ -36,6 +38,7 @@ __all__ = [
     "TaskSpec",
     "Tracker",
     "TrackerSpec",
+    "Trajectory",
     "Turn",
     "UserError",
     "Verifier",

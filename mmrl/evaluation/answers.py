@@ -157,9 +157,8 @@ class Answering:
 
 
 def _light(rollout: Rollout | None, spec: VerifierSpec) -> Rollout | None:
-    """Without what a verifier doesn't read."""
-    track = rollout.track if rollout and spec.rollout else None
-    return None if rollout is None else replace(rollout, inputs=None, later=None, track=track)
+    """What a verifier reads of it; a stub for one that reads nothing of it."""
+    return rollout and (rollout.portable() if spec.rollout else rollout.light(rollout.prompt))
 
 
 def _without_media(judged: tuple[list[Case], list[Score]]) -> tuple[list[Case], list[Score]]:

@@ -73,8 +73,8 @@ def rl_metrics(rollouts: Sequence[Rollout], scores: Sequence[Score], advantages:
     }
     for name in sorted({name for r in rollouts for name in r.outcome}):
         metrics[f"episode/{name}"] = _mean([r.outcome[name] for r in rollouts if name in r.outcome])
-    if any(len(r.turns) > 1 for r in rollouts):
-        metrics["turns/mean"] = _mean([sum(bool(t.token_ids) for t in r.turns) for r in rollouts])
+    if any(len(r.turn_versions) > 1 for r in rollouts):
+        metrics["turns/mean"] = _mean([sum(size > 0 for _, size in r.turn_versions) for r in rollouts])
     if any(r.world_reward for r in rollouts):
         metrics["reward/world"] = _mean([r.world_reward for r in rollouts])
     if (share := top_share(rollouts)) is not None:

@@ -20,9 +20,7 @@ from mmrl.evaluation.evaluator import Evaluator
 from mmrl.evaluation.figures import Evaluation
 from mmrl.judge import Judge, lost
 from mmrl.judge.rewards import metric_of, task_weights
-from mmrl.policies.acting.acting import ActingPolicy
 from mmrl.policies.policy import Policy
-from mmrl.policies.vlm.vlm import VLM
 from mmrl.registry import plugins
 from mmrl.rollout.collector import Collector, collector_of
 from mmrl.rollout.generate.sampling import Sampling
@@ -37,9 +35,7 @@ from mmrl.train.setup import lend_eyes, opening
 from mmrl.train.smoke import SMOKE
 from mmrl.train.stages import Steps, steps_of
 from mmrl.train.trackers import Trackers
-from mmrl.train.update.pack_tracks import TrackPacker
-from mmrl.train.update.pack_words import WordPacker
-from mmrl.train.update.packer import Packer
+from mmrl.train.update.packer import Packer, packer_of
 
 LOST_STEPS = 3
 """In a row without an episode that was left: then something is wrong with the worlds themselves."""
@@ -58,14 +54,15 @@ class Run:
         progress: Progress,
         teacher: Callable[[DistillStage], Policy | None],
         collector: Collector | None = None,
+        packer: Packer | None = None,
     ) -> None:
-        """tasks: label -> task. teacher: loads the one of a distill stage, None for an expert. collector: made here where none is
-        given."""
+        """tasks: label -> task. teacher: loads the one of a distill stage, None for an expert. collector, packer: made here where
+        none is given."""
         self.config, self.tasks, self.folder = config, tasks, folder
         self.policy, self.judge, self.progress, self.teacher = policy, judge, progress, teacher
         self.entries = {t.label: t for t in config.tasks}
         self.collector = collector or collector_of(config, tasks, policy)
-        self.packer = packer_of(config, policy)
+        self.packer = packer or packer_of(config, policy)
         lend_eyes(tasks.values(), policy)
         self.evaluator = Evaluator(config, tasks, self.collector, judge)
         self.weights = task_weights(config)
@@ -308,11 +305,3 @@ class Run:
 
 def _mean(figures: Mapping[str, Mapping[str, Any]]) -> float:
     return sum(f["value"] for f in figures.values()) / len(figures) if figures else -torch.inf
-
-
-def packer_of(config: RunConfig, policy: Policy) -> Packer:
-    """The packer that belongs to a policy."""
-    if isinstance(policy, ActingPolicy):
-        return TrackPacker(config, policy)
-    assert isinstance(policy, VLM)
-    return WordPacker(config, policy)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mmrl.config.sections import PARTS, RunConfig
+from mmrl.registry import plugins
 
 SMOKE = "-smoke"
 """What the name of a run that is cut short ends with."""
@@ -22,8 +23,8 @@ def is_tiny(model: str) -> bool:
 def smoke(config: RunConfig) -> RunConfig:
     """The same run in seconds: a tiny model, two steps a stage, few prompts. It shows that it works, not that it learns."""
     data = config.model_dump(mode="json", exclude_unset=True)  # an algorithm's own defaults may still fill in
-    if config.policy.kind not in ("small", "residual") and not is_tiny(config.policy.model):
-        tiny = "tiny:pi0" if config.policy.kind == "pi0" else "tiny:qwen2_5_vl"
+    tiny = plugins.registry().get("policies", config.policy.kind).tiny
+    if tiny and not is_tiny(config.policy.model):
         data["policy"] |= {"model": tiny, "dtype": "float32", "trust_remote_code": False}
         for stage in data["stages"]:  # patterns of names are about layers that the tiny model hasn't
             stage["parts"] = [part for part in stage.get("parts", []) if part["match"] in PARTS]

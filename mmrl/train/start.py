@@ -26,10 +26,8 @@ from mmrl.evaluation.figures import Evaluation
 from mmrl.judge import Judge
 from mmrl.judge.actors import JudgeActors
 from mmrl.judge.rewards import verifier_ids
-from mmrl.policies.acting.acting import ActingPolicy, refuse_teacher
 from mmrl.policies.load import made_policy
 from mmrl.policies.policy import Policy
-from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.collector import collector_of
 from mmrl.run_folder.reader import is_run
 from mmrl.run_folder.writer import ENDED, RunFolder, Unwritten, refuse_used
@@ -41,6 +39,7 @@ from mmrl.train.resume import find_checkpoint, newest, restore, stage_of
 from mmrl.train.run import Run
 from mmrl.train.sampling.condition import shown_in
 from mmrl.train.setup import lend_eyes, opening, resolved
+from mmrl.train.update.packer import packer_of
 
 
 def train(
@@ -77,9 +76,11 @@ def train(
         judge = held.enter_context(_judge(config))
         source = found / checkpoint.POLICY if found else None
         policy = ranks.each(lambda: load_policy(config, source))  # while the judge's workers start
-        if ranks.count() > 1 and config.compute.weights == "sharded" and isinstance(policy, VLM):
+        if ranks.count() > 1 and config.compute.weights == "sharded":
             policy.spread()
-        check_packing(config, policy, progress)
+        packer = packer_of(config, policy)
+        if packer.remark:
+            progress.note(packer.remark)
         collector = collector_of(config, tasks, policy)
         held.callback(collector.close)
         ranks.each(collector.ready)  # a simulator that can't be made, or doesn't fit, is refused while nothing is written
@@ -90,7 +91,9 @@ def train(
         ranks.each(lambda: check_shared(path))
         for remark in remarks(config, tasks):
             progress.note(remark)
-        run = Run(config, tasks, folder, policy, judge, progress, lambda stage: load_teacher(config, stage, policy), collector)
+        run = Run(
+            config, tasks, folder, policy, judge, progress, lambda stage: load_teacher(config, stage, policy), collector, packer
+        )
         if resume:
             restore(run, found)
         begun(run)
@@ -253,28 +256,11 @@ def load_teacher(config: RunConfig, stage: DistillStage, policy: Policy) -> Poli
     other = config.policy.model_copy(update={"model": stage.teacher, "lora": None})
     try:
         teacher = made_policy(other, device=device_of(config), seed=derive(config.seed, "weights"))
-        if isinstance(policy, ActingPolicy) and isinstance(teacher, ActingPolicy):
-            refuse_teacher(policy, teacher, stage.teacher)
+        policy.refuse_teacher(teacher, stage.teacher)
     except UserError as error:
         raise of_teacher(error, config.stages.index(stage)) from error
     teacher.model.requires_grad_(False)
     return teacher
-
-
-def check_packing(config: RunConfig, policy: Policy, progress: Progress) -> None:
-    if not isinstance(policy, VLM) or policy.family.shares_prefix:
-        return
-    kind = policy.model.config.model_type
-    if config.train.packing == "shared-prefix":
-        raise UserError(
-            f'train.packing = "shared-prefix", but mmrl doesn\'t know how a {kind} model could share a prompt: use "auto"'
-        )
-    if config.train.packing == "auto":
-        progress.note(
-            f"model family {kind!r} has no adapter: every completion is computed with its own copy of the prompt, "
-            "which is exact but several times slower "
-            '(set train.packing = "per-completion" to accept that in silence)'
-        )
 
 
 def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Evaluation]:

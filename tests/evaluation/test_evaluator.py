@@ -14,6 +14,7 @@ from scipy import stats
 from scipy.stats import binomtest
 
 import runs
+from mmrl.api.episodes import Conversation
 from mmrl.api.errors import PluginError, UserError
 from mmrl.api.frames import Frame
 from mmrl.api.interfaces import Task
@@ -22,7 +23,7 @@ from mmrl.api.seeds import derive
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.statistics import mean_interval, student, wilson
 from mmrl.api.tasks.altered import blanked
-from mmrl.api.types import Prompt, Rollout, Score, Status, Turn, replace, user
+from mmrl.api.types import Prompt, Score, Status, Turn, replace, user
 from mmrl.evaluation.evaluator import Evaluator
 from mmrl.evaluation.figures import Evaluation, Item, figure_of, parts_of, pass_at, several
 from mmrl.judge.rewards import metric_of
@@ -121,7 +122,7 @@ class Collector:
         turn = Turn(observed_ids=(), token_ids=(), logprobs=(), text="")
         cut = [int(p.answer) % 3 == 2 for p in prompts]
         return [
-            Rollout(prompt=p, group=g, turns=(turn,), status=Status.TRUNCATED_LENGTH if c else Status.FINISHED, inputs=i)
+            Conversation(prompt=p, group=g, turns=(turn,), status=Status.TRUNCATED_LENGTH if c else Status.FINISHED, inputs=i)
             for g, (p, i, c) in enumerate(zip(prompts, inputs, cut, strict=True))
         ]
 
@@ -254,7 +255,7 @@ def test_verifiers_see_the_sizes_and_the_frame_that_they_see_in_training(tmp_pat
         def collect(self, prompts, inputs, group_size, sampling, numbers=()):
             turn = Turn(observed_ids=(), token_ids=(), logprobs=(), text="")
             return [
-                Rollout(prompt=p, group=0, turns=(turn,), status=Status.FINISHED, inputs=i)
+                Conversation(prompt=p, group=0, turns=(turn,), status=Status.FINISHED, inputs=i)
                 for p, i in zip(prompts, inputs, strict=True)
             ]
 
@@ -350,7 +351,7 @@ class Sampled(Collector):
             for _ in range(group_size):
                 text = self.texts[self.at % len(self.texts)] if self.texts else ""
                 turn = Turn(observed_ids=(), token_ids=(7,), logprobs=(-1.0,), text=text)
-                rollouts.append(Rollout(prompt=prompt, group=group, turns=(turn,), status=Status.FINISHED))
+                rollouts.append(Conversation(prompt=prompt, group=group, turns=(turn,), status=Status.FINISHED))
                 self.at += 1
         return rollouts
 

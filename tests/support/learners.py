@@ -64,7 +64,7 @@ def case(*stages: dict[str, Any], tasks: Sequence[str] = (), **sections: Any) ->
 REPLICATED = {"compute": {"weights": "replicated"}}
 LORA = {"policy": {"model": MODEL, "lora": {"rank": 2, "alpha": 4.0, "match": ["language", "vision"]}}}
 ACTS = {
-    "policy": {"kind": "small", "model": "mlp", "options": {"dims": 2, "state": 2, "hidden": [8]}},
+    "policy": {"kind": "robotics/small", "model": "mlp", "options": {"dims": 2, "state": 2, "hidden": [8]}},
     "tasks": [{"id": "dial/turn", "options": {"reward": "own"}, "verifiers": {"dial/success": 1.0}}],
     "simulate": {"environments": 4},
 }

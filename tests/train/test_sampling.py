@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from mmrl import Task
+from mmrl.api.episodes import Conversation
 from mmrl.api.errors import PluginError, UserError
 from mmrl.api.media.clips import Clip
 from mmrl.api.seeds import derive
-from mmrl.api.types import Prompt, Rollout, Score, Status, Turn, replace, user
+from mmrl.api.types import Prompt, Score, Status, Turn, replace, user
 from mmrl.config.sections import RlStage
 from mmrl.judge import weigh
 from mmrl.rollout.generate.sampling import Sampling
@@ -49,7 +50,7 @@ def rollout(prompt, inputs, text, logprob=-1.0, reward=0.0):
     turn = Turn(
         observed_ids=tuple(inputs.ids.tolist()), token_ids=(7,) * length, logprobs=(logprob,) * length, text=text, reward=reward
     )
-    return Rollout(prompt=prompt, group=99, turns=(turn,), status=Status.FINISHED, inputs=inputs)
+    return Conversation(prompt=prompt, group=99, turns=(turn,), status=Status.FINISHED, inputs=inputs)
 
 
 class Collector:

@@ -14,9 +14,10 @@ import vlm_cases as cases
 from mmrl import Task
 from mmrl.algorithms.kl import ESTIMATES
 from mmrl.algorithms.presets import load_algorithm
+from mmrl.api.episodes import Conversation
 from mmrl.api.errors import UserError
 from mmrl.api.seeds import derive
-from mmrl.api.types import Prompt, Rollout, Score, Status, Turn, replace, user
+from mmrl.api.types import Prompt, Score, Status, Turn, replace, user
 from mmrl.config.load import parse_config
 from mmrl.config.sections import PolicyConfig
 from mmrl.judge import weigh
@@ -58,7 +59,7 @@ class Scripted(TurnCollector):
         ids = self.policy.encode_completion(text.rstrip("-"))[: -1 if text.endswith("-") else None]
         turn = Turn(observed_ids=tuple(inputs.ids.tolist()), token_ids=tuple(ids), logprobs=(), text=text.rstrip("-"))
         status = Status.TRUNCATED_LENGTH if text.endswith("-") else Status.FINISHED
-        made = Rollout(prompt=prompt, group=group, turns=(turn,), status=status, inputs=inputs)
+        made = Conversation(prompt=prompt, group=group, turns=(turn,), status=status, inputs=inputs)
         with torch.no_grad():
             logprobs = cases.naive_logprobs(self.policy, made, temperature) + off
         return replace(made, turns=(replace(turn, logprobs=tuple(logprobs.tolist())),))
@@ -303,7 +304,7 @@ def kept(limit, sizes, taught=(), tasks="", gold=()):
         prompt = Prompt(id="p", messages=[user("p")], answer="", task=tasks[group] if tasks else "a")
         for _ in range(size):
             turn = Turn(observed_ids=(1,), token_ids=(2,), logprobs=(math.nan if len(rollouts) in gold else -1.0,), text="0")
-            rollouts.append(Rollout(prompt=prompt, group=group, turns=(turn,), status=Status.FINISHED))
+            rollouts.append(Conversation(prompt=prompt, group=group, turns=(turn,), status=Status.FINISHED))
     credit = Credit(advantages=torch.tensor([float(r.group in taught) for r in rollouts]))
     numbers = kept_of(rollouts, credit.taught, limit)
     assert len({*numbers}) == len(numbers) <= limit
@@ -841,7 +842,7 @@ def test_the_divergence_over_the_vocabulary_by_hand(divergence, temperature):
         for text in ANSWERS[prompt].split(" "):
             ids = tuple(policy.encode_completion(text))
             turn = Turn(observed_ids=(), token_ids=ids, logprobs=(), text=text)
-            r = Rollout(prompt=Prompt(messages=[user(prompt)]), group=0, turns=(turn,), status=Status.FINISHED)
+            r = Conversation(prompt=Prompt(messages=[user(prompt)]), group=0, turns=(turn,), status=Status.FINISHED)
             p, q = distributions(policy, r, temperature), distributions(teacher, r, temperature).detach()
             each.append((p.exp() * (p - q)).sum(-1) if divergence == "reverse" else (q.exp() * (q - p)).sum(-1))
     mean = torch.cat(each).mean()
@@ -868,7 +869,7 @@ def test_over_all_answers_the_sampled_divergence_has_the_gradient_of_the_reverse
     inputs = run.policy.encode(prompt)
     allowed = [i for i in range(len(policy.bias_V)) if i not in policy.banned]
     rollouts = [
-        Rollout(
+        Conversation(
             prompt=prompt,
             group=0,
             turns=(Turn(observed_ids=tuple(inputs.ids.tolist()), token_ids=(i,), logprobs=(math.nan,), text=""),),

@@ -14,6 +14,7 @@ from mmrl.config.sections import EXPERT, DistillStage, RlStage, RunConfig
 from mmrl.data.prompts import Indexable, easy_first, prompt_at, prompts_of
 from mmrl.data.selection import prompts_for, taken
 from mmrl.judge.rewards import metric_of, task_weights, verifier_ids
+from mmrl.policies.load import policy_class
 from mmrl.registry import plugins
 from mmrl.train.checks.compute import check_compute
 from mmrl.train.checks.parts import check_parts
@@ -78,7 +79,8 @@ def check_acting(config: RunConfig, tasks: Mapping[str, Task], acts: bool) -> No
         )
     if acted and not acts:
         raise UserError(
-            f"task {acted[0]!r} acts in a simulator, and policy.kind = {config.policy.kind!r} writes: take vla or small"
+            f"task {acted[0]!r} acts in a simulator, and policy.kind = {config.policy.kind!r} writes: take one of "
+            + ", ".join(spec.id for spec in plugins.registry().specs("policies").values() if spec.acts)
         )
     if acts and not acted:
         raise UserError(f"policy.kind = {config.policy.kind!r} acts in simulators, and task {spoken[0]!r} is answered in words")
@@ -274,23 +276,21 @@ def undated(tasks: Mapping[str, Task]) -> bool:
 
 def check_model(config: RunConfig) -> None:
     """Refuse a `[policy]` that can't be loaded, where its kind can tell without loading. A checkpoint doesn't need that model."""
-    registry = plugins.registry()
-    kind = registry.target(registry.get("policies", config.policy.kind))
-    if getattr(kind, "trained_whole", False):
+    kind = policy_class(config.policy)
+    if kind.trained_whole:
         for key, given in (("policy.lora", config.policy.lora), ("stages.parts", any(s.parts for s in config.stages))):
             if given:
                 raise UserError(f"{key}: a policy of kind {config.policy.kind!r} is small and trained whole: leave it out")
-    check, check_teacher = (getattr(kind, name, lambda *_: None) for name in ("check", "check_teacher"))
-    check(config.policy)
+    kind.check(config.policy)
     for number, stage in enumerate(config.stages):
         if isinstance(stage, DistillStage) and stage.teacher != EXPERT:
             try:
-                check(config.policy.model_copy(update={"model": stage.teacher}))
-                check_teacher(config.policy, stage.teacher)
+                kind.check(config.policy.model_copy(update={"model": stage.teacher}))
+                kind.check_teacher(config.policy, stage.teacher)
             except UserError as error:
                 raise of_teacher(error, number) from error
     critics = [i for i, s in enumerate(config.stages) if isinstance(s, RlStage) and s.critic]
-    check_parts(config, critics, getattr(kind, "skeleton", None))
+    check_parts(config, critics, kind.skeleton)
 
 
 def of_teacher(error: UserError, number: int) -> UserError:

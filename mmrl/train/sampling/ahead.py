@@ -88,7 +88,7 @@ class Ahead:
 
 def lag(rollouts: Sequence[Rollout], step: int, bound: int) -> dict[str, float]:
     """How many versions behind the tokens are that a step learns from. RuntimeError above the bound, which the schedule keeps."""
-    behind = [(step - turn.version, len(turn.token_ids)) for rollout in rollouts for turn in rollout.turns if turn.token_ids]
+    behind = [(step - version, size) for rollout in rollouts for version, size in rollout.turn_versions if size]
     most = max((versions for versions, _ in behind), default=0)
     if most > bound:
         raise RuntimeError(f"step {step + 1} got tokens of weights {most} versions old, above compute.staleness = {bound}")

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
-from mmrl.api.simulators.types import Track
+from mmrl.api.episodes import SAID
 from mmrl.api.types import Prompt, Rollout, replace
 from mmrl.config.sections import ConditionConfig, RlStage, Training
 from mmrl.policies.batches import Credit
-from mmrl.policies.vlm.reading import PromptInputs
 from mmrl.rollout.collector import Collector
-from mmrl.rollout.simulators.lane import SAID
 from mmrl.train.sampling.groups import Sampled
-from mmrl.train.sampling.prompts import moved, with_text
+from mmrl.train.sampling.prompts import with_text
 
 
 class Prompts(Protocol):
@@ -51,26 +49,18 @@ def relabelled(
     advantages_N = credit.advantages if credit.advantages.ndim == 1 else credit.advantages.sum(1) / lengths_N
     labels = labels_of(advantages_N.tolist(), config, seed)
     answers: list[Rollout] = []
-    shown: dict[tuple[int, str], tuple[int, Prompt, PromptInputs]] = {}
+    shown: dict[tuple[int, str], tuple[Prompt, Any]] = {}
     for rollout, label in zip(sampled.rollouts, labels, strict=True):
-        key, group = (rollout.group, label), sampled.groups[rollout.group]
-        if rollout.track is not None:
-            answers.append(replace(rollout, track=told(rollout.track, config.positive, label)))
+        if label == config.positive:  # as it was sampled
+            answers.append(rollout)
             continue
+        key, group = (rollout.group, label), sampled.groups[rollout.group]
         if key not in shown:
-            prompt = group.prompt if label == config.positive else shown_as(plain[group.place], label)
-            own = group.inputs if label == config.positive or group.elsewhere else collector.encode([prompt])[0]
-            shown[key] = (len(shown), prompt, own)
-        number, prompt, inputs = shown[key]
-        answers.append(replace(rollout if label == config.positive else moved(rollout, prompt, inputs), group=number))
+            prompt = shown_as(plain[group.place], label)
+            shown[key] = prompt, None if group.inputs is None else collector.encode([prompt])[0]
+        answers.append(rollout.answering(*shown[key]))
     credit = Credit(advantages=torch.ones(len(labels)).where(~advantages_N.isnan(), torch.nan))
     return answers, credit, labels.count(config.positive) / len(labels)
-
-
-def told(track: Track, before: str, label: str) -> Track:
-    """The episode under another condition than the one that it was sampled under."""
-    plain = track.instruction.removesuffix(f" {before}")
-    return replace(track, instruction=f"{plain} {label}".strip())
 
 
 def labels_of(advantages: Sequence[float], config: ConditionConfig, seed: int) -> list[str]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mmrl.api.sampling import Group
-from mmrl.api.types import Prompt, Rollout, Score, Turn, replace
+from mmrl.api.types import Rollout, Score, replace
 from mmrl.data.prompts import Outcome
 
 
@@ -48,32 +47,9 @@ def _others(group: Group) -> Iterator[Group]:
 
 def light_group(group: Group) -> Group:
     """The stub of a group that other ranks get: all but pictures and what the model reads of them."""
-    prompt = without_media(group.prompt)
-    rollouts, others = [light(r, prompt) for r in group.rollouts], [light_group(g) for g in group.others]
+    prompt = group.prompt.without_media()
+    rollouts, others = [r.light(prompt) for r in group.rollouts], [light_group(g) for g in group.others]
     return replace(group, prompt=prompt, inputs=None, rollouts=rollouts, others=others, elsewhere=True)
-
-
-def without_media(prompt: Prompt) -> Prompt:
-    """The prompt without its pictures and videos."""
-    kept = [
-        m if isinstance(m["content"], str) else {**m, "content": [p for p in m["content"] if p["type"] == "text"]}
-        for m in prompt.messages
-    ]
-    return replace(prompt, messages=kept)
-
-
-def light(rollout: Rollout, prompt: Prompt | None = None) -> Rollout:
-    """The stub of a rollout that other ranks get. prompt: its own without media, where that is at hand."""
-    prompt = prompt or without_media(rollout.prompt)
-    turns = tuple(_counted(turn) for turn in rollout.turns)
-    track = rollout.track and rollout.track.light
-    return replace(rollout, prompt=prompt, turns=turns, inputs=None, later=None, frames=(), track=track, elsewhere=True)
-
-
-def _counted(turn: Turn) -> Turn:
-    """A turn with its text and its length alone: its ids would be most of what the ranks send each other."""
-    nobody = (math.nan,) if any(math.isnan(p) for p in turn.logprobs) else ()
-    return replace(turn, observed_ids=(), token_ids=range(len(turn.token_ids)), logprobs=nobody, messages=())
 
 
 def outcomes(groups: Sequence[Group], success: float) -> list[Outcome]:

@@ -10,7 +10,7 @@ from mmrl.api.errors import calling
 from mmrl.api.sampling import Group, SamplingRule, StepSampler
 from mmrl.api.types import Prompt, replace
 from mmrl.config.sections import RlStage
-from mmrl.train.sampling.prompts import moved, with_text
+from mmrl.train.sampling.prompts import with_text
 from mmrl.train.sampling.votes import check_kind
 
 HINT = "\n\nHint: "
@@ -54,7 +54,7 @@ class Hints(SamplingRule):
             group.rollouts, group.scores = other.rollouts, other.scores
         else:
             group.others.append(replace(other, rollouts=[], scores=[]))  # its notes count in metrics
-            group.rollouts = group.rollouts + [moved(r, group.prompt, group.inputs) for r in other.rollouts]
+            group.rollouts = group.rollouts + [r.answering(group.prompt, group.inputs) for r in other.rollouts]
             group.scores = group.scores + other.scores
         group.notes = {**group.notes, HINTED: True}
 

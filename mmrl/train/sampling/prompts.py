@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mmrl.api.errors import PluginError
-from mmrl.api.types import Prompt, Rollout, replace
+from mmrl.api.types import Prompt, replace
 
 
 def with_text(prompt: Prompt, text: str) -> Prompt:
@@ -18,11 +16,3 @@ def with_text(prompt: Prompt, text: str) -> Prompt:
     added = content + text if isinstance(content, str) else [*content, {"type": "text", "text": text}]
     messages[last] = {**messages[last], "content": added}
     return replace(prompt, messages=messages)
-
-
-def moved(rollout: Rollout, prompt: Prompt, inputs: Any) -> Rollout:
-    """The same answer, as one to another prompt than it was sampled from."""
-    if rollout.elsewhere:
-        return replace(rollout, prompt=prompt, off_policy=True)
-    first = replace(rollout.turns[0], observed_ids=tuple(inputs.ids.tolist()))
-    return replace(rollout, prompt=prompt, inputs=inputs, turns=(first, *rollout.turns[1:]), off_policy=True)

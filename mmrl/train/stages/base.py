@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mmrl.api.errors import UserError
+from mmrl.api.simulators.layout import Ratio
 from mmrl.api.types import Rollout
 from mmrl.compute import ranks
-from mmrl.config.sections import Training
+from mmrl.config.sections import RlStage, Training
 from mmrl.data.prompts import gold_of
 from mmrl.policies.batches import Batch, Credit, ones
-from mmrl.train.sampling.groups import light
 from mmrl.train.sampling.sampler import own_of
 from mmrl.train.sampling.source import PromptSource, Taken
 from mmrl.train.update.learner import Learner
-from mmrl.train.update.packer import Dealt
+from mmrl.train.update.packer import Dealt, PackOptions
 
 if TYPE_CHECKING:
     from mmrl.train.context import Context
@@ -57,7 +57,7 @@ class Steps:
 
     def demonstrated(self, n: int) -> list[Rollout]:
         """Gold completions of the next n prompts."""
-        found = ranks.gathered(functools.partial(self._demonstrate, own_of(self.take(n))), light)
+        found = ranks.gathered(functools.partial(self._demonstrate, own_of(self.take(n))), lambda rollout: rollout.light())
         return [replace(r, group=number) for number, r in enumerate(found)]
 
     def _demonstrate(self, taken: Mapping[int, Taken]) -> dict[int, Rollout]:
@@ -66,11 +66,16 @@ class Steps:
         shown = self.run.collector.demonstrate([p for _, p, _ in some], [i for _, _, i in some], gold)
         return dict(zip(taken, shown, strict=True))
 
+    @property
+    def ratio(self) -> Ratio:
+        """What a target is in this stage."""
+        return self.stage.ratio if isinstance(self.stage, RlStage) else "token"
+
     def pack(self, rollouts: Sequence[Rollout], credit: Credit, *, keep_zero: bool | None = None) -> list[Batch]:
         """What an optimiser step learns from; see `mmrl.train.update.packer.Packer.pack`."""
         keep = self.learner.needs_every_rollout if keep_zero is None else keep_zero
         with self.run.clock("update"):
-            return self.run.packer.pack(rollouts, credit, self.stage, keep_zero=keep)
+            return self.run.packer.pack(rollouts, credit, PackOptions(keep_zero=keep, ratio=self.ratio))
 
     def update(self, batches: Dealt, **options: Any) -> dict[str, float]:
         """Let the learner learn; the weights are those of no step meanwhile."""
@@ -90,12 +95,25 @@ class Steps:
         self.run.collector.rest()
 
     def measure(self, rollouts: Sequence[Rollout], names: frozenset[str]) -> Mapping[str, torch.Tensor]:
-        """See `mmrl.algorithms.signals.Measure`."""
+        """See `mmrl.algorithms.signals.Measure`. What the critic said while episodes went on is not measured again."""
+        known = collected_values(rollouts, self.ratio) if "values" in names else {}
+        missing = names - known.keys()
+        if not missing:
+            return known
+        (batch,) = self.pack(rollouts, ones(rollouts), keep_zero=True)
+        with self.run.clock("update"):
+            self.rest()
+            return {**self.learner.measure(batch, missing), **known}
 
-        def forward(names: frozenset[str]) -> Mapping[str, torch.Tensor]:
-            (batch,) = self.pack(rollouts, ones(rollouts), keep_zero=True)
-            with self.run.clock("update"):
-                self.rest()
-                return self.learner.measure(batch, names)
 
-        return self.run.packer.measured(rollouts, self.stage, names, forward)
+def collected_values(rollouts: Sequence[Rollout], ratio: Ratio) -> dict[str, torch.Tensor]:
+    """`values` [N, T] and `bootstrap` [N], as the collector's critic gave them, 0 where it gave none; nothing where it gave none
+    at all."""
+    values = [r.values(ratio) for r in rollouts]
+    if all(values_L is None for values_L in values):
+        return {}
+    values_NT = torch.zeros(len(rollouts), max(r.num_targets(ratio) for r in rollouts))
+    for n, values_L in enumerate(values):
+        if values_L is not None:
+            values_NT[n, : len(values_L)] = values_L
+    return {"values": values_NT, "bootstrap": torch.tensor([r.bootstrap for r in rollouts])}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mmrl.algorithms.presets import load_algorithm
@@ -12,12 +11,8 @@ from mmrl.api.seeds import derive
 from mmrl.api.types import Rollout, Score
 from mmrl.compute import ranks
 from mmrl.config.sections import EXPERT, DistillStage, RlStage
-from mmrl.policies.acting.acting import ActingPolicy
 from mmrl.policies.batches import ones
-from mmrl.policies.vlm.vlm import VLM
-from mmrl.rollout.generate.local import LocalGenerator
-from mmrl.rollout.turns import TurnCollector
-from mmrl.train.sampling.groups import light
+from mmrl.rollout.collector import teacher_collector
 from mmrl.train.sampling.sampler import collected, own_of
 from mmrl.train.sampling.source import Taken
 from mmrl.train.stages.base import Steps
@@ -37,8 +32,8 @@ class DistillSteps(Steps):
         self.stage, self.teacher = stage, run.teacher(stage)
         self.algorithm = load_algorithm("opd", {}) if stage.divergence == "sampled" else None
         self.collector = run.collector
-        if stage.divergence == "hard" and isinstance(self.teacher, VLM):
-            self.collector = TurnCollector(self.teacher, LocalGenerator(self.teacher, run.config.generate.batch_size))
+        if stage.divergence == "hard" and self.teacher:
+            self.collector = teacher_collector(run.config, self.teacher)
 
     def begin(self) -> None:
         config = self.config
@@ -56,7 +51,7 @@ class DistillSteps(Steps):
         run, taken = self.run, self.take(self.stage.prompts_per_step)
         with run.clock("generate"):
             self.collector.wake()
-            found = ranks.gathered(lambda: self._collect(own_of(taken)), lambda group: [light(r) for r in group])
+            found = ranks.gathered(lambda: self._collect(own_of(taken)), lambda group: [r.light() for r in group])
         rollouts = [r for group in found for r in group]
         lengths = [r.length for r in rollouts]
         metrics = ranks.figures(run.collector.figures()) | {"length/mean": sum(lengths) / len(rollouts)}
@@ -74,7 +69,5 @@ class DistillSteps(Steps):
         sampling = {label: run.sampling(label, seed) for label in run.entries}
         found = collected(self.collector, taken, size, sampling, run.at.step)
         if self.collector.advised:
-            policy = run.policy
-            assert isinstance(policy, ActingPolicy)
-            found = [[replace(r, track=policy.following(r.track)) for r in group if r.track] for group in found]
+            found = [[run.policy.following(r) for r in group if r.num_calls] for group in found]
         return dict(zip(taken, found, strict=True))

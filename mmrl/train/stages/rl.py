@@ -29,7 +29,7 @@ from mmrl.train.sampling.rules import rules_of
 from mmrl.train.sampling.sampler import Sampler
 from mmrl.train.stages.base import Steps
 from mmrl.train.update.learner import Demonstrations, Learner
-from mmrl.train.update.packer import Dealt
+from mmrl.train.update.packer import Dealt, PackOptions
 
 if TYPE_CHECKING:
     from mmrl.train.context import Context
@@ -81,7 +81,7 @@ class RlSteps(Steps):
 
     def critic(self, config: CriticConfig) -> Critic:
         """With a value for each action of a chunk, if those are what is credited."""
-        chunk = getattr(self.run.policy, "chunk", 1) if self.stage.credit == "action" else 1
+        chunk = self.run.policy.chunk if self.stage.credit == "action" else 1
         return Critic(self.run.policy, config, derive(self.config.seed, "critic", self.run.at.stage), chunk)
 
     def __call__(self, beside: Demonstrations | None = None) -> dict[str, float]:
@@ -136,14 +136,18 @@ class RlSteps(Steps):
     def batches(self, sampled: Sampled, credit: Credit, at: Moment) -> MiniBatches:
         """The step's mini-batches."""
         rollouts, counts = sampled.rollouts, {}
-        groups, seed = [r.group for r in rollouts], derive(self.config.seed, "parts", at.step)
         if condition := self.stage.condition:
             drops = derive(self.config.seed, "condition", at.step)
             rollouts, credit, share = relabelled(sampled, credit, condition, self.run.collector, self.source, drops)
             counts["condition/positive_share"] = share
-        keep = self.learner.needs_every_rollout
+        options = PackOptions(
+            keep_zero=self.learner.needs_every_rollout,
+            minibatches=self.stage.minibatches,
+            seed=derive(self.config.seed, "parts", at.step),
+            ratio=self.ratio,
+        )
         with self.run.clock("update"):
-            dealt = self.run.packer.deal(rollouts, credit, self.stage, keep_zero=keep, seed=seed, groups=groups)
+            dealt = self.run.packer.deal(rollouts, credit, options)
         return MiniBatches(dealt, counts)
 
     def learn(self, batches: MiniBatches, beside: Demonstrations | None) -> dict[str, float]:
