@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.util
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
@@ -30,7 +28,7 @@ from mmrl.api.simulators.types import Simulation, parts_of
 from mmrl.api.specs import Spec
 from mmrl.registry import builtin, contract
 from mmrl.registry.contract import CORE, KINDS, SINGULAR
-from mmrl.registry.targets import building, check_options, explain_import, load_target, misfit
+from mmrl.registry.targets import building, check_options, explain_import, import_file, load_target, misfit
 
 GROUP = "mmrl.plugins"
 
@@ -162,15 +160,7 @@ class Registry:
     def make_task(self, id: str, options: Mapping[str, Any] | None = None) -> Task:
         """The task of an id, built with its spec's options and then these."""
         spec = self.get("tasks", id)
-        cls, merged = self.target(spec), {**spec.options, **(options or {})}
-        check_options(f"task {spec.id!r}", cls, merged)
-        try:
-            with building(f"task {spec.id!r}", cls, merged):
-                task = cls(**merged)
-        except PluginError:
-            raise
-        except UserError as error:
-            raise UserError(f"task {spec.id!r}: {error}") from error
+        task = self._built(spec, options or {})
         if not isinstance(task, Task):
             raise PluginError(
                 f"task {spec.id!r}: its target {spec.target!r} is not a mmrl.Task but a {type(task).__name__}; subclass Task"
@@ -184,18 +174,24 @@ class Registry:
     def make_sampling_rule(self, id: str, options: Mapping[str, Any]) -> SamplingRule:
         """The rule of sampling of an id, built with its spec's options and then these. UserError names a wrong one."""
         spec = self.get("sampling_rules", id)
-        kind, merged, what = self.target(spec), {**spec.options, **options}, f"sampling rule {spec.id!r}"
-        check_options(what, kind, merged)
+        rule = self._built(spec, options)
+        if not isinstance(rule, SamplingRule):
+            raise PluginError(
+                f"sampling rule {spec.id!r}: its target {spec.target!r} gave a {type(rule).__name__}: subclass mmrl.SamplingRule"
+            )
+        return rule
+
+    def _built(self, spec: Spec, options: Mapping[str, Any]) -> Any:
+        """What a spec's target makes of the spec's options and then these; a UserError begins with the id."""
+        target, merged, what = self.target(spec), {**spec.options, **options}, f"{self._kind_of(spec)} {spec.id!r}"
+        check_options(what, target, merged)
         try:
-            with building(what, kind, merged):
-                rule = kind(**merged)
+            with building(what, target, merged):
+                return target(**merged)
         except PluginError:
             raise
         except UserError as error:
             raise UserError(f"{what}: {error}") from error
-        if not isinstance(rule, SamplingRule):
-            raise PluginError(f"{what}: its target {spec.target!r} gave a {type(rule).__name__}: subclass mmrl.SamplingRule")
-        return rule
 
     def make_simulator(self, simulation: Simulation, num_envs: int, device: str) -> Simulator:
         """The simulator that a task names, built with its spec's options and then the task's. UserError also where the task pays
@@ -297,7 +293,7 @@ class Registry:
             return
         if not path.is_file():
             raise UserError(f"--plugin {path}: there is no such file")
-        self._add(PluginInfo(name=path.stem, dist=None, version=None, target=str(path)), lambda: _import_file(path))
+        self._add(PluginInfo(name=path.stem, dist=None, version=None, target=str(path)), lambda: import_file(path))
         if self.plugins[-1].error:
             raise PluginError(f"{self.plugins[-1].label} {self.plugins[-1].error}") from self.plugins[-1].cause
 
@@ -386,25 +382,3 @@ def _installed() -> list[EntryPoint]:
         return ep.name, dist != CORE, dist
 
     return sorted(entry_points(group=GROUP), key=order)
-
-
-def _import_file(path: Path) -> Any:
-    """Import a local file under its stem, so that "stem:Name" finds it in this process from now on."""
-    name, path = path.stem, path.resolve()
-    if not name.isidentifier():
-        raise contract.broken(f"the file's name {path.name!r} must be a Python name, as in my_task.py")
-    spec = importlib.util.find_spec(name)
-    if spec is not None and Path(spec.origin or "").resolve() != path:
-        raise contract.broken(f"a module named {name!r} exists already ({spec.origin}); rename the file")
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise contract.broken(f"{path.name!r} is no Python file: name one that ends in .py")
-    sys.modules[name] = module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mmrl import Task
+from mmrl import SamplingRule, Task
 from mmrl.api.episodes import Conversation
 from mmrl.api.errors import PluginError, UserError
 from mmrl.api.media.clips import Clip
@@ -18,10 +18,10 @@ from mmrl.config.sections import RlStage
 from mmrl.judge import weigh
 from mmrl.rollout.generate.sampling import Sampling
 from mmrl.train.position import Moment
+from mmrl.train.sampling import rules
 from mmrl.train.sampling.groups import outcomes
 from mmrl.train.sampling.hints import HINT
 from mmrl.train.sampling.prompts import with_text
-from mmrl.train.sampling.rules import rules_of
 from mmrl.train.sampling.sampler import Sampler, collected
 from mmrl.train.sampling.source import Prompts
 
@@ -128,7 +128,7 @@ class Step:
             judge=self.judge,
             sampling=lambda task, seed: Sampling(max_tokens=limits.get(task, 20), temperature=1.0, seed=seed),
         )
-        self.rules = rules_of(self.stage)
+        self.rules = rules.rules_of(self.stage)
         self.sampler = Sampler(run, self.stage, self, self.rules)
 
     def settle(self):
@@ -389,6 +389,23 @@ def test_a_group_without_spread_that_passes_the_success_rules_stays_without_dyna
     answers = script("1 1", "0 0")
     assert names(Step(answers, success_low=0.5)().groups) == ["p0"]
     assert Step(answers, success_low=0.5, dynamic_sampling=1, prompts_per_step=1)().idle
+
+
+def test_a_plugins_rule_chooses_before_the_built_in_ones_and_in_every_round(monkeypatch):
+    class Odd(SamplingRule):
+        phase, leaves_out = "select", True
+
+        def __call__(self, groups, sample):
+            return [g for g in groups if g.place[1] % 2]
+
+        def counts(self, groups):
+            return {"odd/groups": float(len(groups))}
+
+    monkeypatch.setattr(rules, "plugin_rules", lambda stage: [Odd()])
+    step = Step(script("1 0", "1 0", "1 0", "1 1", "0 1", "1 0"), dynamic_sampling=4)
+    found = step()
+    assert step.takes == [2, 1, 1, 1, 1] and names(found.groups) == ["p1", "p5"]
+    assert found.counts == {"sampling/groups": 6.0, "sampling/left_out_share": pytest.approx(2 / 3), "odd/groups": 6.0}
 
 
 # -- more prompts than are trained on -----------------------------------------------------------------------------------
