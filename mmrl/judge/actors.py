@@ -17,7 +17,8 @@ from mmrl.api.errors import UserError, one_line
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.types import Score
 from mmrl.compute import ranks
-from mmrl.compute.ray import Answer, heard, moved_in, own_judges, ray_for, switches, told, wait_for_room
+from mmrl.compute.crossing import Answer, attempt
+from mmrl.compute.ray import ACTOR, moved_in, own_judges, ray_for, switches, wait_for_room
 from mmrl.config.sections import RunConfig
 from mmrl.judge import Judge
 from mmrl.judge.messages import Request
@@ -149,7 +150,7 @@ class ActorPool:
             if self._closing.is_set():
                 raise CancelledError("the judge was closed")
         try:
-            return [heard(answer) for answer in ray.get(list(asked))]
+            return [answer.result(ACTOR) for answer in ray.get(list(asked))]
         except ray.exceptions.RayActorError as error:
             raise UserError(
                 f"a judge died more often than compute.retries = {self._retries} allows ({one_line(error)[:200]}): give it more "
@@ -177,7 +178,7 @@ class JudgeActor:
 
     def ready(self) -> Answer:
         """Wait until the verifiers are loaded."""
-        return told(lambda: self._made().ready())
+        return attempt(lambda: self._made().ready())
 
     def run(self, payloads: Mapping[str, Sequence[bytes]]) -> Answer:
         """Verifier -> pickled cases -> verifier -> their scores."""
@@ -185,7 +186,7 @@ class JudgeActor:
         def scores() -> dict[str, list[Score]]:
             return self._made().scored(payloads)
 
-        return told(scores)
+        return attempt(scores)
 
     def _made(self) -> Judge:
         with self._lock:

@@ -21,10 +21,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from mmrl.api.errors import PluginError, UserError
+from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Track
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.types import Case, Score, replace
+from mmrl.compute.crossing import Fault
 from mmrl.judge.messages import Chunk, Request
 from mmrl.judge.process import Worker
 
@@ -188,7 +189,7 @@ class Pool:
                 if all(crew.ready for crew in self._crews) and not self.loaded.done():
                     self.loaded.set_result(None)
             elif kind == "fault":
-                self._fail(_as_user_error(*body))
+                self._fail(Fault(*body).error("a worker of the judge"))
             elif kind in ("scores", "done") and (chunk := worker.chunk):
                 rows, healthy = body if kind == "done" else (body, True)
                 for row in rows:
@@ -214,7 +215,7 @@ class Pool:
             busy = worker.chunk is not None or not worker.ready
             if worker.spent:
                 self._dismiss(worker)
-            elif worker.ended or worker.process.poll() is not None:
+            elif worker.ended or worker.popen.poll() is not None:
                 self._bury(worker)
             elif busy and time.monotonic() > (limit := self._limit(worker)):
                 what = "loading the models" if worker.crew.model else "importing the verifiers"
@@ -307,18 +308,3 @@ def _travelling(track: Track) -> Track:
     tensors = {f.name: getattr(track, f.name) for f in dataclasses.fields(track) if hasattr(getattr(track, f.name), "clone")}
     images = {camera: shown.cpu().clone() for camera, shown in track.images.items()}
     return replace(track, images=images, **{name: tensor.cpu().clone() for name, tensor in tensors.items()})
-
-
-class WorkerTraceback(Exception):
-    """The traceback of an exception in a worker, as text."""
-
-    def __str__(self) -> str:
-        return f"in a worker of the judge:\n{self.args[0]}"
-
-
-def _as_user_error(message: str, trace: str) -> UserError:
-    if not trace:
-        return UserError(message)
-    error = PluginError(message)
-    error.__cause__ = WorkerTraceback(trace)
-    return error

@@ -14,7 +14,8 @@ from mmrl.api.errors import PluginError, UserError, calling
 from mmrl.api.interfaces import Expert, Simulator
 from mmrl.api.simulators.types import Observation, Simulation
 from mmrl.api.types import replace
-from mmrl.compute.ray import NICENESS, Elsewhere, heard, own_judges, start_here, told, wait_for_room
+from mmrl.compute.crossing import RemoteTraceback, attempt
+from mmrl.compute.ray import NICENESS, own_judges, start_here, wait_for_room
 from mmrl.config.sections import PolicyConfig, SimulateConfig
 from mmrl.judge import Judge
 from mmrl.judge.actors import JudgeActors
@@ -309,7 +310,7 @@ def test_what_a_simulator_raises_and_warns_of_is_told_as_here(ray):
         with pytest.warns(UserWarning, match="loose"), pytest.raises(PluginError) as error, calling("simulator 'odd/breaks'"):
             made.step(torch.ones(2, 2), torch.ones(2, dtype=torch.bool))
         assert str(error.value) == "simulator 'odd/breaks' raised ZeroDivisionError: out of gears"
-    assert isinstance(error.value.__cause__, Elsewhere) and 'raise ZeroDivisionError("out of gears")' in str(
+    assert isinstance(error.value.__cause__, RemoteTraceback) and 'raise ZeroDivisionError("out of gears")' in str(
         error.value.__cause__
     )
     there.close()
@@ -403,20 +404,20 @@ def test_one_that_dies_too_often_ends_the_run_in_one_line(ray):
 
 
 def test_a_user_error_is_an_answer_and_the_traceback_of_a_plugin_comes_along():
-    assert heard(told(lambda: 5)) == 5
+    assert attempt(lambda: 5).result("there") == 5
 
     def refuse():
         raise UserError("no: do this")
 
     with pytest.raises(UserError, match=r"^no: do this$"):
-        heard(told(refuse))
+        attempt(refuse).result("there")
 
     def breaks():
         with calling("it"):
             raise KeyError("k")
 
     with pytest.raises(PluginError, match=r"^it raised KeyError: 'k'$") as error:
-        heard(told(breaks))
+        attempt(breaks).result("there")
     assert "in breaks" in str(error.value.__cause__)
 
 
