@@ -66,5 +66,5 @@ def attempt(work: Callable[[], Any]) -> Answer:
 
 
 def trace_of(error: BaseException) -> str:
-    """As Python prints it."""
-    return "".join(traceback.format_exception(error))
+    """As Python prints it, also where it comes from another process."""
+    return error.args[1] if isinstance(error, RemoteTraceback) else "".join(traceback.format_exception(error))

@@ -143,7 +143,7 @@ class Evaluator:
                 max_tokens=min(entry.max_tokens or limit, limit),
                 temperature=settings.temperature,
                 seed=derive(self.config.seed, "evaluate", label, len(asked)),
-                steering=steering if any(p.videos for p in prompts) else None,
+                logits_processor=steering if any(p.videos for p in prompts) else None,
             )
             found = ranks.each(functools.partial(self._collect, mine, sampling))
             if watched:

@@ -21,6 +21,7 @@ from mmrl.config.sections import PolicyConfig
 from mmrl.policies.vlm.reading import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
+from mmrl.rollout.generate.processor import LogitsProcessor
 from mmrl.rollout.generate.sampling import Sampling
 
 Dtype = Literal["auto", "float32", "bfloat16"]
@@ -35,7 +36,7 @@ class VisionLanguage:
 
     def __init__(self, policy: VLM, batch_size: int) -> None:
         self.policy = policy
-        self._words, self._numbers = LocalGenerator(policy, batch_size), Numbers(policy, batch_size)
+        self._generator, self._numbers = LocalGenerator(policy, batch_size), Numbers(policy)
 
     def chances(self, questions: Sequence[Sequence[Message]], answers: Sequence[str]) -> torch.Tensor:
         """float64 [N, A], rows that sum to 1: how likely each of these words is to begin the answer, among them alone. A word
@@ -45,14 +46,14 @@ class VisionLanguage:
         for word, own in zip(answers, ids, strict=True):
             if not own:
                 raise UserError(f"the model's tokens can't tell {word!r} from {', '.join(map(repr, answers))}: ask for others")
-        logprobs_NV = self._words.first(self._encoded(questions)).double()
+        logprobs_NV = self._generator.first(self._encoded(questions)).double()
         scores_NA = torch.stack([logprobs_NV[:, sorted(own)].logsumexp(-1) for own in ids], -1)
         return scores_NA.softmax(-1).cpu()
 
     def numbers(self, questions: Sequence[Sequence[Message]], max_tokens: int = 8) -> list[float]:
         """The number that each answer is, which may have a sign; the model is kept from saying anything else."""
-        sampling = Sampling(max_tokens=max_tokens, temperature=0.0)
-        samples = [group[0] for group in self._numbers.generate(self._encoded(questions), 1, sampling)]
+        sampling = Sampling(max_tokens=max_tokens, temperature=0.0, logits_processor=self._numbers)
+        samples = [group[0] for group in self._generator.generate(self._encoded(questions), 1, sampling)]
         found = [NUMBER.search(self.policy.decode(sample.token_ids).replace(" ", "")) for sample in samples]
         assert all(found), "the tokens that may be sampled make a number"
         return [float(match.group()) for match in found if match]
@@ -65,11 +66,11 @@ class VisionLanguage:
         return {self.policy.tokenizer.encode(text, add_special_tokens=False)[0] for text in written}
 
 
-class Numbers(LocalGenerator):
-    """Samples numbers: digits, with a sign before them, and then perhaps a point, a percent sign, the end."""
+class Numbers(LogitsProcessor):
+    """Only a number can be said: digits, with a sign before them, and then perhaps a point, a percent sign, the end."""
 
-    def __init__(self, policy: VLM, batch_size: int) -> None:
-        super().__init__(policy, batch_size)
+    def __init__(self, policy: VLM) -> None:
+        self.policy = policy
         texts = {i: policy.decode([i]).strip() for i in set(policy.tokenizer.get_vocab().values()) if i < len(policy.bias_V)}
         texts = {i: text for i, text in texts.items() if i not in policy.banned}
         self._digits = self._mask([i for i, text in texts.items() if text.isascii() and text.isdigit()])
@@ -80,30 +81,21 @@ class Numbers(LocalGenerator):
         self._then = torch.maximum(self._digits, end)
         if not self._digits.isfinite().any():
             raise UserError("the model's tokenizer has no digits, so it can't say a number")
-        self._lone: torch.Tensor | None = None
-        self._step = 0
+
+    def __call__(self, step: int, ids_NT: torch.Tensor, logits_NV: torch.Tensor) -> torch.Tensor:
+        """A lone sign is followed by a digit."""
+        if step == 0:
+            return logits_NV + self._first
+        if step == 1:
+            lone_N = self._signs[ids_NT[:, 0]].isfinite()
+            return logits_NV + torch.where(lone_N[:, None], self._digits, self._then)
+        return logits_NV + self._then
 
     def _mask(self, ids: Sequence[int]) -> torch.Tensor:
         """float32 [V]: 0 at these ids, minus infinity elsewhere."""
         mask = torch.full_like(self.policy.bias_V, -torch.inf)
         mask[list(ids)] = 0.0
         return mask
-
-    def _prefill(self, inputs: list[PromptInputs], cache: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-        self._step = 0
-        return super()._prefill(inputs, cache)
-
-    def _choose(
-        self, logits_NV: torch.Tensor, sampling: Sampling, drawn_N: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        allowed = self._first if not self._step else self._then
-        if self._step == 1 and self._lone is not None:  # nobody has ended yet, so the rows are those of the first step
-            allowed = torch.where(self._lone[:, None], self._digits, allowed)
-        token_N, logprob_N = super()._choose(logits_NV + allowed, sampling, drawn_N)
-        if not self._step:
-            self._lone = self._signs[token_N].isfinite()
-        self._step += 1
-        return token_N, logprob_N
 
 
 class Contrastive:

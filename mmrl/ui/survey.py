@@ -19,7 +19,7 @@ from mmrl.api.tasks.marks import Mark, wrong
 from mmrl.api.tasks.options import Prompts
 from mmrl.api.types import Case, Prompt, Rollout, Score, Status, Turn
 from mmrl.data.prompts import gold_of
-from mmrl.judge import Judge, cases_of, lost
+from mmrl.judge import Judge, cases_of, local_judge, lost
 from mmrl.registry import plugins
 from mmrl.testing.acting import OutcomeSubject
 from mmrl.testing.gold import TURNS, finished
@@ -131,7 +131,7 @@ class Surveyor:
                 self.found.odd.append(f"{name} is a model, and was not asked")
             else:
                 self.verifiers[name] = one
-        self.judge = Judge({name: {} for name in self.verifiers}) if self.verifiers else None
+        self.judge = local_judge({name: {} for name in self.verifiers}) if self.verifiers else None
         self._golds: dict[str, tuple[Any, str]] = {}
         """Gold completions -> (the answer of their prompt, `_form`)."""
         self._graded = False

@@ -357,12 +357,10 @@ def watch(m, found):
             super().__init__(policy, config.generate.batch_size)
             found.engines.append((config.compute.engines, config.compute.retries, beside is not None))
 
-    class Judges(mmrl.judge.Judge):
+    def judges(config, verifiers, on_gpu):
         """Stands for those that are Ray's, which have tests of their own."""
-
-        def __init__(self, config, verifiers, on_gpu):
-            super().__init__(verifiers)
-            found.judges.append(config.compute.judges)
+        found.judges.append(config.compute.judges)
+        return mmrl.judge.local_judge(verifiers)
 
     class Simulators:
         """Stands for those that are Ray's, which have tests of their own."""
@@ -379,7 +377,7 @@ def watch(m, found):
 
     m.setattr("mmrl.rollout.collector.EngineActors", Engines)
     m.setattr("mmrl.rollout.collector.SimulatorActors", Simulators)
-    m.setattr("mmrl.train.start.JudgeActors", Judges)
+    m.setattr("mmrl.train.start.ray_judge", judges)
     m.setattr("mmrl.rollout.generate.vllm.VllmGenerator", Vllm)
     m.setattr("mmrl.rollout.generate.vllm_engine.check_installed", lambda: None)
 

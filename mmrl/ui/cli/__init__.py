@@ -19,6 +19,7 @@ import click
 
 from mmrl import __version__
 from mmrl.api.errors import PluginError, UserError, one_line, suggest
+from mmrl.compute.crossing import trace_of
 
 COMMANDS = {
     "train": "Train a policy as a run file says.",
@@ -99,7 +100,7 @@ class Main(click.Group):
                 code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         except UserError as error:
             if isinstance(error, PluginError) and error.__cause__:
-                traceback.print_exception(error.__cause__)
+                click.echo(trace_of(error.__cause__), err=True, nl=False)
             click.echo(f"mmrl: {one_line(error)}", err=True)
             sys.exit(2)
         except click.exceptions.NoArgsIsHelpError as error:
