@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from mmrl.api.errors import UserError
 from mmrl.api.processes.child import on_death_of_parent
-from mmrl.compute.signals import asked_to_end
+from mmrl.api.signals import asked_to_end
 
 GRACE_S = 60.0
 """How long the others have to end by themselves after one has failed."""

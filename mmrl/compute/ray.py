@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mmrl.api.errors import UserError, one_line
+from mmrl.api.signals import interrupted_later
 from mmrl.compute.processes import check_crowd
-from mmrl.compute.signals import interrupted_later
 
 if TYPE_CHECKING:
     from mmrl.config.sections import RunConfig

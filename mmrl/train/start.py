@@ -15,10 +15,10 @@ import torch
 
 from mmrl.api.errors import UserError, one_line
 from mmrl.api.seeds import derive
+from mmrl.api.signals import asked_to_end
 from mmrl.compute import ranks
 from mmrl.compute.devices import device_of
 from mmrl.compute.progress import Progress
-from mmrl.compute.signals import asked_to_end
 from mmrl.config.load import as_data
 from mmrl.config.sections import EXPERT, DistillStage, RunConfig
 from mmrl.evaluation.evaluator import Evaluator

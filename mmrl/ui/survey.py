@@ -137,8 +137,8 @@ class Surveyor:
         self._graded = False
         """The difficulties are known."""
         self._played = 0
-        self._low: dict[str, list[tuple[float, str, Mapping[str, Any]]]] = {}
-        """Verifier -> (value, completion, the prompt's meta) of each gold completion that got less than the best."""
+        self._low: dict[str, list[tuple[float, str, str]]] = {}
+        """Verifier -> (value, completion, the score's detail) of each gold completion that got less than the best."""
         self._as_gold: Counter[tuple[str, str]] = Counter()
         """(verifier or `REWARD`, source) -> how often it got as much as the gold completion."""
         self._rated: Counter[str] = Counter()
@@ -280,7 +280,7 @@ class Surveyor:
             for source, value in given.items():
                 self.found.paid.setdefault(name, {tried: [] for tried in SOURCES})[source].append(value)
             if "gold" in given and short(spec, given["gold"]):
-                self._low.setdefault(name, []).append((given["gold"], one.gold or "", one.prompt.meta))
+                self._low.setdefault(name, []).append((given["gold"], one.gold or "", scores["gold"].detail))
             self._rate(name, given, slack(spec))
             for source in scores.keys() - given.keys():
                 count, first = self._failed.get(name, (0, scores[source].detail))

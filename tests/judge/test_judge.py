@@ -557,7 +557,7 @@ def test_a_result_that_can_t_be_made_is_told_to_who_asked_and_nobody_else():
 
     with local_judge({"faulty/equal": {}}) as judge:
         request = Request([GOOD], {"faulty/equal": [0]}, fault)
-        judge._pool.submit(request)
+        judge._scorers.submit(request)
         with pytest.raises(KeyError, match="weight"):
             request.future.result(timeout=20)
         assert judge.run("faulty/equal", [GOOD])[0].value is not None

@@ -223,7 +223,7 @@ def test_what_cannot_be_loaded_is_said_before_anything_is_scored(monkeypatch):
 def test_the_judge_is_ready_when_all_are():
     with local_judge({"looks/plain": {}, "looks/function": {}}) as judge:
         judge.ready()
-        assert judge._pool.loaded.done()
+        assert judge._scorers.loaded.done()
     with local_judge({}) as judge:
         judge.ready()
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mmrl.api.errors import UserError
+from mmrl.api.settings import key_values
 from mmrl.ui.cli.complete import ids
-from mmrl.ui.cli.settings import key_values
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -10,10 +10,10 @@ from typing import Any, BinaryIO
 import click
 
 from mmrl.api.errors import UserError, suggest
+from mmrl.api.settings import key_values
 from mmrl.api.types import Case, Status
 from mmrl.judge import local_judge
 from mmrl.ui.cli.complete import ids
-from mmrl.ui.cli.settings import key_values
 
 KEYS: dict[str, Any] = {"completion": str, "answer": object, "meta": dict, "images": list, "status": str}
 """Key of an input line -> its type."""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from mmrl import TaskSpec, VerifierSpec, hookimpl
+
+if TYPE_CHECKING:
+    import click
 
 TABLETOP = {
     "reach": "Move the gripper to the thing that is named",
@@ -84,6 +89,13 @@ def mmrl_tasks() -> list[TaskSpec]:
             summary="Demonstrations of a data set in LeRobot's format, and a simulator to evaluate in",
         ),
     ]
+
+
+@hookimpl
+def mmrl_commands(cli: click.Group) -> None:
+    from mmrl_robotics.commands import record
+
+    cli.add_command(record)
 
 
 @hookimpl
