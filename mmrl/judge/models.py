@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 
 from mmrl.api.errors import UserError, one_line
+from mmrl.api.tasks.options import whole
 from mmrl.api.types import Message, Prompt
 from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.config.sections import PolicyConfig
@@ -132,7 +133,7 @@ def vision_language(
 ) -> VisionLanguage:
     """A vision-language model, loaded now. model: a folder (also a checkpoint's `policy` in a run folder), a hub name, or `tiny`.
     batch_size: questions answered at once. max_pixels: larger pictures are shrunk. Raises UserError that begins with `model`."""
-    check_vision_language(model)
+    check_vision_language(model, device=device, batch_size=batch_size)
     device = device_of(device)
     try:
         return VisionLanguage(_policy(_named(model, "qwen2_5_vl"), device, _dtype(dtype, device), max_pixels), batch_size)
@@ -151,7 +152,7 @@ def _policy(model: str, device: str, dtype: Literal["float32", "bfloat16"], max_
 def contrastive(model: str, *, device: str = "auto", dtype: Dtype = "auto", batch_size: int = 64) -> Contrastive:
     """A contrastive model, loaded now. model: a folder or hub name of a CLIP or SigLIP checkpoint, or `tiny`. batch_size:
     pictures looked at at once. Raises UserError that begins with `model`."""
-    check_contrastive(model)
+    check_contrastive(model, device=device, batch_size=batch_size)
     device = device_of(device)
     if model in (TINY, f"{TINY}:clip"):
         from mmrl.judge import tiny_clip
@@ -174,8 +175,9 @@ def contrastive(model: str, *, device: str = "auto", dtype: Dtype = "auto", batc
     return Contrastive(loaded, processor, device, batch_size)
 
 
-def check_vision_language(model: str) -> None:
-    """Refuse what can't be a vision-language model, without loading it. What a hub name stands for is not looked up."""
+def check_vision_language(model: str, *, device: str = "auto", batch_size: int = 16) -> None:
+    """Refuse options with which `vision_language` can't work, without loading the model. A hub name is not looked up."""
+    _check_room(device, batch_size)
     try:
         VLM.check(PolicyConfig(model=_named(model, "qwen2_5_vl")))
     except UserError as error:
@@ -183,8 +185,9 @@ def check_vision_language(model: str) -> None:
     _check_sight(model)
 
 
-def check_contrastive(model: str) -> None:
-    """Refuse what can't be a contrastive model, without loading it. What a hub name stands for is not looked up."""
+def check_contrastive(model: str, *, device: str = "auto", batch_size: int = 64) -> None:
+    """Refuse options with which `contrastive` can't work, without loading the model. A hub name is not looked up."""
+    _check_room(device, batch_size)
     if model in (TINY, f"{TINY}:clip"):
         return
     if not Path(model).is_dir() and (model.startswith((".", "/", "~", TINY + ":")) or model.count("/") > 1):
@@ -203,6 +206,11 @@ def device_of(device: str) -> str:
     if device.startswith("cuda") and int(device[5:] or 0) >= torch.cuda.device_count():
         raise UserError(f"device = {device!r}, but torch sees {torch.cuda.device_count()} GPUs: use cpu or auto")
     return device
+
+
+def _check_room(device: str, batch_size: int) -> None:
+    device_of(device)
+    whole("batch_size", batch_size, 1, 65536)
 
 
 def _check_sight(model: str) -> None:
