@@ -6,12 +6,13 @@ import functools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from mmrl.api.errors import PluginError, UserError, calling
 from mmrl.api.interfaces import Task
 from mmrl.api.seeds import derive
 from mmrl.api.specs import VerifierSpec
-from mmrl.api.types import Case, Prompt, Rollout, Score, replace
+from mmrl.api.types import Case, Prompt, Rollout, Score
 from mmrl.compute import ranks
 from mmrl.config.sections import RunConfig
 from mmrl.data.altered import blanked, shuffled, with_frames

@@ -17,14 +17,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Track
 from mmrl.api.specs import VerifierSpec
-from mmrl.api.types import Case, Score, replace
+from mmrl.api.types import Case, Score
 from mmrl.compute.crossing import Fault
 from mmrl.judge.messages import Chunk, Request
 from mmrl.judge.process import Worker

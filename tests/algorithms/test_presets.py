@@ -1,6 +1,7 @@
 """Algorithms by their ids: settings, what they bring to their stage, what is refused, and gradients that no split changes."""
 
 import functools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from mmrl.algorithms.loss import LossInputs
 from mmrl.algorithms.presets import load_algorithm, settings_of, signals_of, with_defaults
 from mmrl.algorithms.signals import Signals
 from mmrl.api.errors import PluginError, UserError
-from mmrl.api.types import Prompt, Rollout, Score, Status, Turn, replace
+from mmrl.api.types import Prompt, Rollout, Score, Status, Turn
 from mmrl.config.sections import PolicyConfig, RlStage
 from mmrl.policies.batches import Credit
 from mmrl.policies.critic import Critic

@@ -3,6 +3,7 @@
 import os
 import time
 from concurrent.futures import CancelledError
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -13,7 +14,6 @@ from mmrl import Case, Prompt, Rollout, Status
 from mmrl.api.errors import PluginError, UserError, calling
 from mmrl.api.interfaces import Expert, Simulator
 from mmrl.api.simulators.types import Observation, Simulation
-from mmrl.api.types import replace
 from mmrl.compute.crossing import RemoteTraceback, attempt
 from mmrl.compute.ray import NICENESS, own_judges, start_here, wait_for_room
 from mmrl.config.sections import PolicyConfig, SimulateConfig

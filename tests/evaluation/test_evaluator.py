@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import statistics
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,7 +22,7 @@ from mmrl.api.media.clips import Footage
 from mmrl.api.seeds import derive
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.statistics import mean_interval, student, wilson
-from mmrl.api.types import Prompt, Rollout, Score, Status, Turn, replace, user
+from mmrl.api.types import Prompt, Rollout, Score, Status, Turn, user
 from mmrl.data.altered import blanked
 from mmrl.evaluation.evaluator import Evaluator
 from mmrl.evaluation.figures import Evaluation, Item, _figure, parts_of, pass_at, several

@@ -13,7 +13,7 @@ import tempfile
 import types
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,6 @@ import mmrl.train.start
 import mmrl.train.update.pack_words
 import runs
 from mmrl.api.errors import UserError
-from mmrl.api.types import replace
 from mmrl.config.load import parse_config
 from mmrl.config.parts import part_of
 from mmrl.config.sections import STAGES, RunConfig

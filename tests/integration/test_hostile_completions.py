@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mmrl.api.errors import UserError
 from mmrl.api.interfaces import Task
-from mmrl.api.types import Prompt, replace
+from mmrl.api.types import Prompt
 from mmrl.config.load import load_config
 from mmrl.judge import local_judge
 from mmrl.registry import plugins

@@ -339,7 +339,7 @@ def test_cases_of_rollouts():
 
 
 def test_cases_of_rollouts_without_inputs():
-    from mmrl.api.types import replace
+    from dataclasses import replace
 
     [case] = cases_of([replace(rollout(), inputs=None)])
     assert (case.image_sizes, case.model_sizes, case.frame) == ((), (), Frame.PIXELS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from mmrl.api.errors import PluginError, UserError
 from mmrl.api.services import expert_episodes
 from mmrl.api.simulators.types import Demonstration, Simulation
-from mmrl.api.types import Prompt, replace
+from mmrl.api.types import Prompt
 from mmrl.config.sections import PolicyConfig, SimulateConfig
 from mmrl.policies.acting.small import Small
 from mmrl.registry import plugins

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from mmrl.api.errors import UserError
-from mmrl.api.types import Status, replace
+from mmrl.api.types import Status
 from mmrl.config.sections import CriticConfig, PolicyConfig, SimulateConfig
 from mmrl.policies.acting.small import Small
 from mmrl.policies.critic import Critic

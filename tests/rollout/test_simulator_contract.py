@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from mmrl.api.errors import UserError
-from mmrl.api.types import Prompt, replace
+from mmrl.api.types import Prompt
 from mmrl.config.sections import PolicyConfig, SimulateConfig
 from mmrl.policies.acting.small import Small
 from mmrl.registry import plugins

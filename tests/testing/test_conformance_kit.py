@@ -8,6 +8,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,6 @@ from PIL import Image
 from mmrl import Case, Mark, NoGold, Prompt, Reply, Score, Task, TaskSpec, UserError, VerifierSpec, user
 from mmrl.api.frames import Eyes, Frame
 from mmrl.api.tasks.options import Prompts
-from mmrl.api.types import replace
 from mmrl.testing import check_id, check_plugin, check_task, check_verifier, other_process, task_subject
 from mmrl.testing import tasks as task_checks
 from mmrl.testing import verifiers as verifier_checks

@@ -3,13 +3,13 @@
 import json
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 
 import vlm_cases as cases
 from mmrl.api.errors import UserError
-from mmrl.api.types import replace
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import Sampling
 from mmrl.rollout.generate.twin import TwinGenerator

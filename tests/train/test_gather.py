@@ -4,6 +4,7 @@ what it says; `x` is a completion whose verifier fails, `RIGHT/FORMAT` one that 
 import contextlib
 import math
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from mmrl import Task
 from mmrl.api.errors import PluginError, UserError
 from mmrl.api.media.clips import Clip
-from mmrl.api.types import Prompt, Rollout, Score, Status, Turn, replace, user
+from mmrl.api.types import Prompt, Rollout, Score, Status, Turn, user
 from mmrl.config.sections import RlStage
 from mmrl.judge import weigh
 from mmrl.rollout.generate.sampling import Sampling

@@ -6,7 +6,7 @@ import copy
 import inspect
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,7 +18,6 @@ from mmrl.api.errors import UserError
 from mmrl.api.frames import Eyes
 from mmrl.api.simulators.types import Observation, Track
 from mmrl.api.specs import SimulatorSpec
-from mmrl.api.types import replace
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting import options
 from mmrl.policies.acting.draw import Draw

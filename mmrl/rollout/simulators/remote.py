@@ -12,6 +12,7 @@ import os
 import pickle
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,7 +22,6 @@ import torch
 from mmrl.api.errors import UserError, calling, one_line
 from mmrl.api.interfaces import Expert
 from mmrl.api.simulators.types import Observation, Simulation, Transition
-from mmrl.api.types import replace
 from mmrl.compute.crossing import Answer, attempt
 from mmrl.compute.ray import ACTOR, moved_in, ray_for, switches, wait_for_room
 from mmrl.config.sections import RunConfig

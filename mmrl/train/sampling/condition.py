@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
 from mmrl.api.simulators.types import Track
-from mmrl.api.types import Prompt, Rollout, replace
+from mmrl.api.types import Prompt, Rollout
 from mmrl.config.sections import ConditionConfig
 from mmrl.policies.batches import Credit
 from mmrl.policies.vlm.reading import PromptInputs

@@ -6,6 +6,7 @@ import functools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from mmrl.algorithms.labels import co_reward, frequency_entropy
 from mmrl.algorithms.shaping import length_bonus, overlong_penalty
 from mmrl.api.errors import PluginError, UserError, calling
 from mmrl.api.interfaces import Task
-from mmrl.api.types import Prompt, Rollout, Score, adjusted, replace, right
+from mmrl.api.types import Prompt, Rollout, Score, adjusted, right
 from mmrl.compute import ranks
 from mmrl.config.sections import LengthConfig, RlStage, TemporalConfig
 from mmrl.data.altered import shuffled

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from mmrl.api.types import Prompt, Rollout, Score, Turn, replace
+from mmrl.api.types import Prompt, Rollout, Score, Turn
 from mmrl.data.prompts import Outcome, Place
 
 if TYPE_CHECKING:

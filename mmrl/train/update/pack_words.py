@@ -5,11 +5,11 @@ images are computed once; a model that can't share a prompt gets one `[prompt][c
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from mmrl.api.types import Rollout, replace
+from mmrl.api.types import Rollout
 from mmrl.compute import ranks
 from mmrl.config.sections import RlStage, RunConfig, Training
 from mmrl.policies.batches import Batch, Credit, MicroBatch
