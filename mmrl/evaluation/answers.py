@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mmrl.api.errors import PluginError, UserError, calling
 from mmrl.api.interfaces import Task
 from mmrl.api.seeds import derive
 from mmrl.api.specs import VerifierSpec
-from mmrl.api.types import Case, Prompt, Rollout, Score, replace
+from mmrl.api.types import Case, Prompt, Rollout, Score
 from mmrl.compute import ranks
 from mmrl.config.sections import RunConfig
 from mmrl.evaluation.figures import Item
@@ -96,7 +96,7 @@ class Answering:
                 max_tokens=self.max_tokens(label),
                 temperature=settings.temperature,
                 seed=derive(self.config.seed, "evaluate", label, len(asked)),
-                steering=steering if any(p.videos for p in prompts) else None,
+                logits_processor=steering if any(p.videos for p in prompts) else None,
             )
             found = ranks.each(functools.partial(self._collect, mine, sampling))
             if watched:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from mmrl.api.errors import PluginError, calling
 from mmrl.api.interfaces import Task
-from mmrl.api.types import Case, Prompt, Score, replace
+from mmrl.api.types import Case, Prompt, Score
 from mmrl.config.sections import RunConfig
 from mmrl.evaluation.answers import Answering
 from mmrl.evaluation.figures import HELD, Evaluation, figure_of, interval_of, parts_of, several

@@ -54,7 +54,7 @@ class PluginInfo:
 
     @property
     def label(self) -> str:
-        """`plugin 'jigsaw' (mmrl-jigsaw 0.1)`."""
+        """`plugin 'flags' (mmrl-flags 0.1)`."""
         return f"plugin {self.name!r} ({self.dist} {self.version})" if self.dist else f"plugin {self.name!r} ({self.target})"
 
     def as_json(self) -> dict[str, Any]:
@@ -200,9 +200,7 @@ class Registry:
             raise UserError("the task has no simulator: it can be imitated, and nothing more")
         spec = self.get("simulators", simulation.simulator)
         if spec.screens:
-            raise UserError(
-                f"simulator {spec.id!r} has screens, which are answered in words: take it for a task such as gui/episodes"
-            )
+            raise UserError(f"simulator {spec.id!r} has screens, which are answered in words: take it for a task of words")
         kind, options = self.target(spec), {**spec.options, **simulation.options}
         check_options(f"simulator {spec.id!r}", kind, {**options, "num_envs": num_envs, "device": device})
         known = ("success", *spec.parts)

@@ -15,16 +15,16 @@ import torch
 
 from mmrl.api.errors import UserError, one_line
 from mmrl.api.seeds import derive
+from mmrl.api.signals import asked_to_end
 from mmrl.compute import ranks
 from mmrl.compute.devices import device_of
 from mmrl.compute.progress import Progress
-from mmrl.compute.signals import asked_to_end
 from mmrl.config.load import as_data
 from mmrl.config.sections import EXPERT, DistillStage, RunConfig
 from mmrl.evaluation.evaluator import Evaluator
 from mmrl.evaluation.figures import Evaluation
-from mmrl.judge import Judge
-from mmrl.judge.actors import JudgeActors
+from mmrl.judge import Judge, local_judge
+from mmrl.judge.actors import ray_judge
 from mmrl.judge.rewards import verifier_ids
 from mmrl.policies.load import made_policy
 from mmrl.policies.policy import Policy
@@ -286,5 +286,5 @@ def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Ev
 def _judge(config: RunConfig) -> Judge:
     settings = config.judge
     if config.compute.judges:
-        return JudgeActors(config, verifier_ids(config), on_gpu=device_of(config).startswith("cuda"))
-    return Judge(verifier_ids(config), settings.processes, settings.deadline_s, settings.memory_mb)
+        return ray_judge(config, verifier_ids(config), on_gpu=device_of(config).startswith("cuda"))
+    return local_judge(verifier_ids(config), settings.processes, settings.deadline_s, settings.memory_mb)

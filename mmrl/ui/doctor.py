@@ -20,13 +20,12 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from mmrl.api.errors import UserError
+from mmrl.api.processes.attempt import try_python
 from mmrl.registry.plugins import PluginInfo, registry
 from mmrl.run_folder import machine as facts
 from mmrl.run_folder.machine import Facts, canonical
 
 OPENCV = ("opencv-python", "opencv-python-headless", "opencv-contrib-python", "opencv-contrib-python-headless")
-SWIFTSHADER = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
-"""A software Vulkan driver that Debian's chromium brings along."""
 CPU_TORCH = "pip install torch torchvision --index-url https://download.pytorch.org/whl/cpu"
 """Without it pip takes the CUDA build, with gigabytes of libraries that only a GPU needs."""
 STATES = ("ok", "note", "missing", "broken")
@@ -58,8 +57,8 @@ def diagnose(runs: Path = Path("runs"), timeout_s: float = 120.0) -> list[Findin
     have, extras, gpus = facts.installed(), facts.extras(), facts.nvidia_gpus()
     tries = {"torch": facts.TRY_TORCH, "torchvision": facts.TRY_TORCHVISION, "transformers": facts.TRY_TRANSFORMERS}
     with ThreadPoolExecutor(max_workers=2) as pool:
-        answers = {name: pool.submit(facts.try_python, code, timeout_s) for name, code in tries.items() if name in have}
-        asked = {check: pool.submit(facts.try_python, facts.TRY_SIMULATOR, timeout_s, check) for check in _simulators()}
+        answers = {name: pool.submit(try_python, code, timeout_s) for name, code in tries.items() if name in have}
+        asked = {check: pool.submit(try_python, facts.TRY_SIMULATOR, timeout_s, check) for check in _simulators()}
     tried = {name: answer.result() for name, answer in answers.items()}
     return [
         check_python(),
@@ -68,7 +67,6 @@ def diagnose(runs: Path = Path("runs"), timeout_s: float = 120.0) -> list[Findin
         check_opencv(have),
         *map(check_plugin, _plugins()),
         check_gpu(tried.get("torch", {}), gpus),
-        *check_worlds(extras),
         *(finding for check, answer in asked.items() for finding in check_simulator(check, answer.result())),
         check_run_folder(runs),
         check_space(runs),
@@ -242,16 +240,6 @@ def check_gpu(torch: Facts, listed: Sequence[str]) -> Finding:
     )
 
 
-def check_worlds(extras: Iterable[str]) -> list[Finding]:
-    """What simulators and browsers need of the machine, once mmrl has an extra for them."""
-    found = []
-    if "maniskill" in extras:
-        found.append(check_vulkan(facts.vulkan_drivers(), facts.try_python(facts.TRY_VULKAN, 20.0)))
-    if "browser" in extras:
-        found.append(check_chromium(facts.chromium()))
-    return found
-
-
 def check_simulator(check: str, answer: Facts) -> list[Finding]:
     """What a plugin's own check (`SimulatorSpec.doctor`) said, from `TRY_SIMULATOR`. What it says of itself is never needed."""
     plugin = check.partition(":")[0].partition(".")[0]
@@ -263,42 +251,6 @@ def check_simulator(check: str, answer: Facts) -> list[Finding]:
         if all(f.state in STATES and isinstance(f.detail, str) and isinstance(f.cure, str) for f in found):
             return found
     return [machine(name=plugin, state="broken", detail=f"its check {check} gave no findings, but {str(answer)[:80]!r}")]
-
-
-def check_vulkan(drivers: Sequence[Path], tried: Facts, swiftshader: Path = SWIFTSHADER) -> Finding:
-    """`drivers` are the driver files that the loader reads; `tried` is from `TRY_VULKAN`."""
-    install = "apt-get install libvulkan1 mesa-vulkan-drivers, version 25 or later"
-    if gone := [p for p in drivers if not p.is_file()]:
-        return machine(
-            name="vulkan",
-            state="broken",
-            detail=f"VK_ICD_FILENAMES names {gone[0]}, which does not exist",
-            cure="unset VK_ICD_FILENAMES, or name a file that exists",
-        )
-    if "error" in tried:
-        return machine(name="vulkan", state="broken", detail=f"asking the driver failed: {tried['error']}", cure=install)
-    if not tried["loader"]:
-        return machine(name="vulkan", state="missing", detail="no libvulkan.so.1: simulators can't render", cure=install)
-    if tried["devices"]:
-        return machine(name="vulkan", state="ok", detail=f"{tried['devices']} device(s)")
-    if drivers:
-        return machine(name="vulkan", state="broken", detail=f"no device answers: {', '.join(map(str, drivers))}", cure=install)
-    if swiftshader.is_file():
-        return machine(
-            name="vulkan",
-            state="note",
-            detail=f"the system has no driver, but Chromium brings one that renders by software: {swiftshader}",
-            cure=f"export VK_ICD_FILENAMES={swiftshader}, for programs that don't find it themselves",
-        )
-    return machine(name="vulkan", state="missing", detail="no driver: simulators can't render", cure=install)
-
-
-def check_chromium(path: str | None) -> Finding:
-    if path:
-        return machine(name="chromium", state="ok", detail=path)
-    return machine(
-        name="chromium", state="missing", cure="apt-get install chromium", detail="no browser: tasks on web pages can't run"
-    )
 
 
 def check_run_folder(runs: Path) -> Finding:

@@ -20,7 +20,7 @@ from mmrl.api.tasks.marks import Mark, wrong
 from mmrl.api.tasks.options import Prompts
 from mmrl.api.types import Case, Prompt, Score, Status, Turn
 from mmrl.data.prompts import gold_of
-from mmrl.judge import Judge, cases_of, lost
+from mmrl.judge import Judge, cases_of, local_judge, lost
 from mmrl.registry import plugins
 from mmrl.testing.acting import OutcomeSubject
 from mmrl.testing.gold import TURNS, finished
@@ -132,14 +132,14 @@ class Surveyor:
                 self.found.odd.append(f"{name} is a model, and was not asked")
             else:
                 self.verifiers[name] = one
-        self.judge = Judge({name: {} for name in self.verifiers}) if self.verifiers else None
+        self.judge = local_judge({name: {} for name in self.verifiers}) if self.verifiers else None
         self._golds: dict[str, tuple[Any, str]] = {}
         """Gold completions -> (the answer of their prompt, `_form`)."""
         self._graded = False
         """The difficulties are known."""
         self._played = 0
-        self._low: dict[str, list[tuple[float, str, Mapping[str, Any]]]] = {}
-        """Verifier -> (value, completion, the prompt's meta) of each gold completion that got less than the best."""
+        self._low: dict[str, list[tuple[float, str, str]]] = {}
+        """Verifier -> (value, completion, the score's detail) of each gold completion that got less than the best."""
         self._as_gold: Counter[tuple[str, str]] = Counter()
         """(verifier or `REWARD`, source) -> how often it got as much as the gold completion."""
         self._rated: Counter[str] = Counter()
@@ -281,7 +281,7 @@ class Surveyor:
             for source, value in given.items():
                 self.found.paid.setdefault(name, {tried: [] for tried in SOURCES})[source].append(value)
             if "gold" in given and short(spec, given["gold"]):
-                self._low.setdefault(name, []).append((given["gold"], one.gold or "", one.prompt.meta))
+                self._low.setdefault(name, []).append((given["gold"], one.gold or "", scores["gold"].detail))
             self._rate(name, given, slack(spec))
             for source in scores.keys() - given.keys():
                 count, first = self._failed.get(name, (0, scores[source].detail))

@@ -1,6 +1,7 @@
 """Videos from files: which frames, when, upright; and files that are broken in every way, told by name in one line."""
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import av
@@ -14,7 +15,6 @@ from mmrl import UserError
 from mmrl.api.media import clips, decoding
 from mmrl.api.media.clips import Clip, Footage, Limits
 from mmrl.api.media.decoding import _KEPT, Count, Facts, Scaler, chosen, forget, frames_of, probe
-from mmrl.api.types import replace
 
 COUNT, RATE = 50, 25
 

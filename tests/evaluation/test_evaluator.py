@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import statistics
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,7 +24,7 @@ from mmrl.api.seeds import derive
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.statistics import mean_interval, student, wilson
 from mmrl.api.tasks.altered import blanked
-from mmrl.api.types import Prompt, Score, Status, Turn, replace, user
+from mmrl.api.types import Prompt, Score, Status, Turn, user
 from mmrl.evaluation.evaluator import Evaluator
 from mmrl.evaluation.figures import Evaluation, Item, figure_of, parts_of, pass_at, several
 from mmrl.judge.rewards import metric_of

@@ -77,10 +77,9 @@ def test_a_gold_score_is_told_with_the_digits_that_matter(monkeypatch, value, hi
     spec = VerifierSpec(id=verifier, target="-:-", high=high)
     monkeypatch.setattr("mmrl.train.checks.gold.plugins.registry", lambda: SimpleNamespace(get=lambda kind, name: spec))
     monkeypatch.setattr("mmrl.train.checks.gold.cases_of", list)
-    meta = {}
-    rollout = SimpleNamespace(length=30, completion=LONG, prompt=SimpleNamespace(meta=meta))
+    rollout, detail = SimpleNamespace(length=30, completion=LONG), ""
     monkeypatch.setattr("mmrl.train.checks.gold._gold", lambda *_: [rollout] * 4)
-    judge = SimpleNamespace(run=lambda name, cases: [Score(value)] * 4)
+    judge = SimpleNamespace(run=lambda name, cases: [Score(value, detail=detail)] * 4)
     entries = {"toy": SimpleNamespace(prompt="", max_tokens=None, id="toy")}
 
     def said(**more):
@@ -91,9 +90,8 @@ def test_a_gold_score_is_told_with_the_digits_that_matter(monkeypatch, value, hi
     assert first == "toy: generate.max_tokens = 16 cuts off even gold completions, of 30 tokens: raise it"
     assert said(smoke=True) == others and len(others) == bool(told)
     assert all(line.startswith(f"{told} {LONG[:80] + '...'!r} (and to 4 of 4 tried): ") for line in others)
-    meta["grid"] = [2, 3]
-    assert all("and is grid = [2, 3] fine enough?" in line for line in said(smoke=True)), "a cell may miss what is to be hit"
-    assert not any("grid" in line for line in others)
+    detail = "outside, on a grid of 2 x 3"
+    assert all("4 of 4 tried), saying 'outside, on a grid of 2 x 3': does it" in line for line in said(smoke=True))
 
 
 def test_what_has_no_gold_completion_is_trained_without_one(tmp_path):

@@ -47,7 +47,7 @@ def prompt(seed: int) -> Prompt:
 
 
 def decode(vlm, inputs, steering, group=1, temperature=0.0, tokens=LONG, seed=1):
-    sampling = Sampling(max_tokens=tokens, temperature=temperature, seed=seed, steering=steering)
+    sampling = Sampling(max_tokens=tokens, temperature=temperature, seed=seed, logits_processor=steering)
     return LocalGenerator(vlm).generate(inputs, group, sampling)
 
 
@@ -230,7 +230,7 @@ def test_without_steering_nothing_of_it_runs(monkeypatch):
     vlm, modes = policy("qwen2_5_vl"), set()
     step = vlm.family.step
     monkeypatch.setattr(vlm.family, "step", lambda *a: modes.add(torch.is_inference_mode_enabled()) or step(*a))
-    for name in ("begin", "figures"):
+    for name in ("begin", "__call__", "figures"):
         monkeypatch.setattr(Steering, name, lambda *_: pytest.fail("steered"))
     decode(vlm, [vlm.encode(prompt(1))], None, 2, 1.0)
     assert modes == {True}

@@ -4,6 +4,7 @@ and one completion, autograd, and gradient descent at a rate of 1. What the poli
 import copy
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +18,7 @@ from mmrl.algorithms.presets import load_algorithm
 from mmrl.api.episodes import Conversation
 from mmrl.api.errors import UserError
 from mmrl.api.seeds import derive
-from mmrl.api.types import Prompt, Score, Status, Turn, replace, user
+from mmrl.api.types import Prompt, Score, Status, Turn, user
 from mmrl.config.load import parse_config
 from mmrl.config.sections import PolicyConfig
 from mmrl.judge import weigh

@@ -13,11 +13,13 @@ import textwrap
 import time
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 from processes import heeding_ctrl_c
 
 from mmrl import __version__
+from mmrl.ui import cli
 from mmrl.ui.cli import COMMANDS, main
 from mmrl.ui.cli.terminal import tell
 
@@ -406,7 +408,11 @@ def test_plugins_add_commands(mmrl, site) -> None:
     site("mmrl-bad", {"mmrl_bad.py": BAD_COMMANDS}, {"bad": "mmrl_bad"})
     shown = mmrl("--help")
     assert shown.returncode == 0
-    assert "Commands from plugins:\n  feed  Feed an animal.\n" in shown.stdout and "Not this one" not in shown.stdout
+    assert (
+        "Commands from plugins:\n  feed    Feed an animal.\n  record  Record episodes, to train on or to test with.\n"
+        in shown.stdout
+        and "Not this one" not in shown.stdout
+    )
     assert sorted(shown.stderr.splitlines()) == [
         "mmrl: plugin 'bad' adds no commands: RuntimeError: no",
         "mmrl: plugin 'zoo' may not add the command 'train': there is one already",
@@ -594,6 +600,16 @@ def test_who_waits_at_a_terminal_is_told(monkeypatch) -> None:
         monkeypatch.setattr(sys, "stderr", stream)
         tell("loading ...")
         assert stream.getvalue() == said
+
+
+def test_a_group_of_several_plugins_has_the_commands_of_all(capsys) -> None:
+    first, other, second = (click.Command(name) for name in ("play", "play", "watch"))
+    found: dict[str, click.Command] = {}
+    own = click.Group("record", commands=[first])
+    cli._add(found, {"record": own}, "zoo")
+    cli._add(found, {"record": click.Group("record", commands=[other, second])}, "park")
+    assert found["record"].commands == {"play": first, "watch": second} and own.commands == {"play": first}
+    assert capsys.readouterr().err == "mmrl: plugin 'park' may not add the command 'record play': there is one already\n"
 
 
 def test_an_interrupt_is_130(site, tmp_path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from mmrl.api.processes.attempt import try_python
 from mmrl.registry.plugins import PluginInfo
 from mmrl.run_folder import machine
 from mmrl.ui import doctor
@@ -199,39 +200,6 @@ def test_nvidia_smi_is_asked(tmp_path, monkeypatch):
     assert machine.nvidia_gpus() == []
 
 
-def test_vulkan(tmp_path):
-    icd = tmp_path / "lvp_icd.json"
-    icd.write_text("{}")
-    assert doctor.check_vulkan([icd], {"loader": True, "devices": 1}).state == "ok"
-    assert doctor.check_vulkan([], {"loader": False, "devices": 0}).detail == "no libvulkan.so.1: simulators can't render"
-    nowhere = tmp_path / "no_chromium.json"
-    assert doctor.check_vulkan([], {"loader": True, "devices": 0}, nowhere).state == "missing"
-    by_chromium = doctor.check_vulkan([], {"loader": True, "devices": 0}, icd)
-    assert (by_chromium.state, by_chromium.cure.split(",")[0]) == ("note", f"export VK_ICD_FILENAMES={icd}")
-    assert doctor.check_vulkan([icd], {"loader": True, "devices": 0}).detail == f"no device answers: {icd}"
-    assert doctor.check_vulkan([icd], {"error": "crashed with SIGSEGV"}).state == "broken"
-    gone = doctor.check_vulkan([tmp_path / "gone.json"], {"loader": True, "devices": 0})
-    assert gone.state == "broken"
-    assert "gone.json, which does not exist" in gone.detail
-    assert gone.cure.startswith("unset VK_ICD_FILENAMES")
-
-
-def test_vulkan_drivers(tmp_path):
-    folder = tmp_path / "icd.d"
-    folder.mkdir()
-    (folder / "b.json").touch(), (folder / "a.json").touch(), (folder / "readme.txt").touch()
-    assert machine.vulkan_drivers({}, [str(folder), str(tmp_path / "absent")]) == [folder / "a.json", folder / "b.json"]
-    named = {"VK_ICD_FILENAMES": f"/x.json{os.pathsep}/y.json"}
-    assert machine.vulkan_drivers(named, [str(folder)]) == [Path("/x.json"), Path("/y.json")]
-    assert machine.vulkan_drivers({**named, "VK_DRIVER_FILES": "/z.json"}, [str(folder)]) == [Path("/z.json")]
-
-
-def test_asking_vulkan_answers_on_any_machine():
-    """With or without the library and a driver: the structure that is passed is sound, so that nothing crashes."""
-    answer = machine.try_python(machine.TRY_VULKAN, 60.0)
-    assert answer == {"loader": False, "devices": 0} or (answer["loader"] is True and answer["devices"] >= 0)
-
-
 SAID = {
     "arm": {"state": "ok", "detail": "arm 1.0"},
     "arm pictures": {"state": "missing", "detail": "no driver", "cure": "apt-get install driver"},
@@ -271,31 +239,12 @@ def test_a_check_is_run_in_a_process_of_its_own(tmp_path, monkeypatch):
         "def crash():\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
     )
     monkeypatch.setenv("MMRL_PLUGIN_FILES", str(tmp_path / "arm.py"))
-    (arm,) = doctor.check_simulator("arm:findings", machine.try_python(machine.TRY_SIMULATOR, 60.0, "arm:findings"))
+    (arm,) = doctor.check_simulator("arm:findings", try_python(machine.TRY_SIMULATOR, 60.0, "arm:findings"))
     assert (arm.name, arm.state) == ("arm", "ok") and arm.detail.isdigit() and arm.detail != str(os.getpid())
-    (crashed,) = doctor.check_simulator("arm:crash", machine.try_python(machine.TRY_SIMULATOR, 60.0, "arm:crash"))
+    (crashed,) = doctor.check_simulator("arm:crash", try_python(machine.TRY_SIMULATOR, 60.0, "arm:crash"))
     assert (crashed.state, crashed.detail) == ("broken", "its check arm:crash failed: crashed with SIGSEGV")
-    (absent,) = doctor.check_simulator("arm:none", machine.try_python(machine.TRY_SIMULATOR, 60.0, "arm:none"))
+    (absent,) = doctor.check_simulator("arm:none", try_python(machine.TRY_SIMULATOR, 60.0, "arm:none"))
     assert absent.state == "broken" and "arm has no 'none'" in absent.detail
-
-
-def test_chromium():
-    assert doctor.check_chromium("/usr/bin/chromium").detail == "/usr/bin/chromium"
-    assert (doctor.check_chromium(None).state, doctor.check_chromium(None).cure) == ("missing", "apt-get install chromium")
-
-
-@pytest.mark.parametrize(
-    ("extras", "names"),
-    [
-        ((), []),
-        (("train", "test"), []),
-        (("train", "maniskill"), ["vulkan"]),
-        (("browser",), ["chromium"]),
-        (("maniskill", "browser"), ["vulkan", "chromium"]),
-    ],
-)
-def test_what_no_extra_uses_is_not_mentioned(extras, names):
-    assert [f.name for f in doctor.check_worlds(extras)] == names
 
 
 def test_run_folder(tmp_path):
@@ -324,11 +273,11 @@ def test_space(tmp_path):
     ],
 )
 def test_code_is_tried_in_a_child_process(code, answer):
-    assert machine.try_python(code, 30.0) == answer
+    assert try_python(code, 30.0) == answer
 
 
 def test_what_hangs_is_not_waited_for():
-    assert machine.try_python("import time; time.sleep(60)", 0.5) == {"error": "no answer within 0.5 s"}
+    assert try_python("import time; time.sleep(60)", 0.5) == {"error": "no answer within 0.5 s"}
 
 
 PLANTED = {

@@ -5,6 +5,7 @@ import json
 import math
 import re
 import time
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,6 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from mmrl.api.types import replace
 from mmrl.config.sections import RlStage, SftStage
 from mmrl.evaluation.figures import Evaluation
 from mmrl.run_folder.metrics import PARTS

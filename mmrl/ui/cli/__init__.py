@@ -6,12 +6,13 @@ Bad input is answered with one line on stderr and exit code 2; an interrupt with
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import click
 
 from mmrl import __version__
 from mmrl.api.errors import PluginError, UserError, one_line, suggest
+from mmrl.compute.crossing import trace_of
 
 COMMANDS = {
     "train": "Train a policy as a run file says.",
@@ -67,7 +69,8 @@ class Main(click.Group):
         if "commands" not in ctx.meta:
             from mmrl.registry import plugins
 
-            ctx.meta["commands"] = found = {}
+            found: dict[str, click.Command] = {}
+            ctx.meta["commands"] = found
             for plugin, add in plugins.registry().callers("mmrl_commands"):
                 own = click.Group()
                 try:
@@ -75,11 +78,7 @@ class Main(click.Group):
                 except (Exception, SystemExit) as error:  # noqa: BLE001  the other commands must live
                     click.echo(f"mmrl: plugin {plugin!r} adds no commands: {type(error).__name__}: {one_line(error)}", err=True)
                     continue
-                for name, command in own.commands.items():
-                    if name in COMMANDS or name in found:
-                        click.echo(f"mmrl: plugin {plugin!r} may not add the command {name!r}: there is one already", err=True)
-                    else:
-                        found[name] = command
+                _add(found, own.commands, plugin)
         return ctx.meta["commands"]
 
     def main(
@@ -99,7 +98,7 @@ class Main(click.Group):
                 code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         except UserError as error:
             if isinstance(error, PluginError) and error.__cause__:
-                traceback.print_exception(error.__cause__)
+                click.echo(trace_of(error.__cause__), err=True, nl=False)
             click.echo(f"mmrl: {one_line(error)}", err=True)
             sys.exit(2)
         except click.exceptions.NoArgsIsHelpError as error:
@@ -142,6 +141,21 @@ def _environment(changes: dict[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def _add(commands: MutableMapping[str, click.Command], own: Mapping[str, click.Command], plugin: str, group: str = "") -> None:
+    """Take in a plugin's commands. A group that plugins share, such as `record`, has the commands of all of them."""
+    for name, command in own.items():
+        there = commands.get(name)
+        if isinstance(there, click.Group) and isinstance(command, click.Group):
+            _add(there.commands, command.commands, plugin, f"{group}{name} ")
+        elif there or (not group and name in COMMANDS):
+            click.echo(f"mmrl: plugin {plugin!r} may not add the command {group + name!r}: there is one already", err=True)
+        else:
+            if isinstance(command, click.Group):
+                command = copy.copy(command)
+                command.commands = dict(command.commands)  # the plugin's own stays as it is
+            commands[name] = command
 
 
 def _block(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> None:

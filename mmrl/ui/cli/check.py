@@ -6,9 +6,9 @@ import json
 
 import click
 
+from mmrl.api.settings import key_values
 from mmrl.ui.cli.apart import apart
 from mmrl.ui.cli.complete import ids
-from mmrl.ui.cli.settings import key_values
 
 
 @click.command()

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mmrl.api.errors import UserError
+from mmrl.api.settings import key_values
 from mmrl.ui.cli.complete import ids
-from mmrl.ui.cli.settings import key_values
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -160,8 +160,9 @@ def _look(
 
 
 def _made(rows: Any, places: Iterable[int], task: str, broken: list[str]) -> Iterator[Prompt]:
+    from dataclasses import replace
+
     from mmrl.api.errors import calling
-    from mmrl.api.types import replace
     from mmrl.testing.sample import rows_at
 
     with calling(f"task {task!r}: its prompts"):
@@ -188,7 +189,8 @@ def _png(
     odd: Sequence[str],
 ) -> bytes:
     """The contact sheet. Each prompt has what is to be written for its answer, and the picture that this draws behind its own."""
-    from mmrl.api.types import replace
+    from dataclasses import replace
+
     from mmrl.ui.report.contact_sheet import contact_sheet
 
     prompts: list[Prompt] = []

@@ -10,10 +10,10 @@ from typing import Any, BinaryIO
 import click
 
 from mmrl.api.errors import UserError, suggest
+from mmrl.api.settings import key_values
 from mmrl.api.types import Case, Status
-from mmrl.judge import Judge
+from mmrl.judge import local_judge
 from mmrl.ui.cli.complete import ids
-from mmrl.ui.cli.settings import key_values
 
 KEYS: dict[str, Any] = {"completion": str, "answer": object, "meta": dict, "images": list, "status": str}
 """Key of an input line -> its type."""
@@ -31,7 +31,7 @@ def command(verifier: str, settings: tuple[str, ...], processes: int) -> None:
     the completion is needed. stdout, in the same order: {"value": 1.0, "parts": {}, "status": "ok", "detail": ""}, with
     value null and status "failed" where the verifier raised, took too long or gave no finite number.
     """
-    with Judge({verifier: key_values(settings)}, processes) as judge:
+    with local_judge({verifier: key_values(settings)}, processes) as judge:
         judge.ready()
         for lines in _batches(sys.stdin.buffer):
             cases, fault = [], None

@@ -16,7 +16,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from mmrl.api.errors import is_finite
-from mmrl.compute.signals import AGAIN
+from mmrl.api.signals import AGAIN
 from mmrl.run_folder.metrics import PARTS
 from mmrl.ui.report.pace import Pace
 from mmrl.ui.report.text import count, duration, thought, visible

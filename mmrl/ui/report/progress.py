@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.markup import escape
 
 from mmrl.api.errors import UserError
-from mmrl.compute.signals import tell
+from mmrl.api.signals import tell
 from mmrl.config.sections import Training
 from mmrl.run_folder.reader import read_rows
 from mmrl.ui.report.pace import Pace

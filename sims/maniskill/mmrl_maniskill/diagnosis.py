@@ -9,7 +9,7 @@ from importlib import metadata
 from packaging.requirements import Requirement
 
 from mmrl import UserError
-from mmrl_maniskill import rendering
+from mmrl_maniskill import rendering, vulkan
 
 NEEDS = (Requirement("mani-skill>=3.0.1,<3.1"), Requirement("sapien>=3.0.1,<3.1"), Requirement("numpy>=2"))
 PATIENCE_S = 30.0
@@ -25,7 +25,9 @@ def findings() -> dict[str, dict[str, str]]:
         except metadata.PackageNotFoundError:
             continue
     packages = packages_found(have)
-    return {"maniskill": packages} | ({"maniskill pictures": what_renders()} if packages["state"] == "ok" else {})
+    return {"maniskill": packages, "vulkan": vulkan.finding()} | (
+        {"maniskill pictures": what_renders()} if packages["state"] == "ok" else {}
+    )
 
 
 def packages_found(have: Mapping[str, str]) -> dict[str, str]:

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from mmrl.compute.signals import interrupted_later
+from mmrl.api.signals import interrupted_later
 
 
 @pytest.fixture(autouse=True)
