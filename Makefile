@@ -6,6 +6,10 @@ PYTHONS := $(if $(PYTHON),"$(PYTHON)",python3 python3.13 python3.12 python3.11)
 PYTEST := OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2
 # the long tests wait for processes of their own half of the time
 PYTEST_SLOW := OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 3
+# each bundled plugin and simulator is a distribution of its own
+PLUGINS := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml sims/*/pyproject.toml))
+# installed without what it needs: ManiSkill is gigabytes, see `make simulators`
+BARE := sims/maniskill
 STAMP := .venv/setup-done
 
 .DEFAULT_GOAL := help
@@ -44,7 +48,7 @@ lint: $(STAMP)  ## ruff, mypy and the import contracts
 	.venv/bin/python -m ruff check
 	.venv/bin/python -m ruff format --check
 	.venv/bin/python -m mypy
-	.venv/bin/lint-imports
+	.venv/bin/python tests/contracts.py
 
 bench: $(STAMP)  ## list the benchmarks; NAME=... runs one
 ifdef NAME
@@ -60,7 +64,7 @@ clean:  ## remove .venv, .simulators, .engines and the caches; runs/ stays
 	rm -rf .venv .simulators .engines .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis build dist
 
 # The stamp makes a second run instant. A Python without ensurepip (Debian's, unless python3-venv is there) lends its own pip.
-$(STAMP): Makefile pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml sims/*/pyproject.toml)
+$(STAMP): Makefile pyproject.toml constraints.txt $(PLUGINS:=/pyproject.toml)
 	@for python in $(PYTHONS) none; do \
 	  "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; \
 	done; \
@@ -72,7 +76,11 @@ $(STAMP): Makefile pyproject.toml constraints.txt $(wildcard plugins/*/pyproject
 	if "$$python" -c 'import ensurepip' 2>/dev/null; then "$$python" -m venv --clear .venv; \
 	else "$$python" -m venv --clear --without-pip .venv && "$$python" -m pip --python .venv/bin/python install -q pip; fi
 	@echo 'installing mmrl and what it needs into .venv: a minute or a few'
-	@.venv/bin/python -m pip install -q -c constraints.txt -e ".[train,tasks,board,ray,test,dev]"
+	@# built with what is here: an environment of its own for each of them would take longer than all else
+	@.venv/bin/python -m pip install -q -c constraints.txt hatchling editables setuptools
+	@.venv/bin/python -m pip install -q -c constraints.txt --no-build-isolation \
+	  -e ".[train,board,ray,test,dev]" $(addprefix -e ,$(filter-out $(BARE),$(PLUGINS)))
+	@.venv/bin/python -m pip install -q --no-deps --no-build-isolation $(addprefix -e ,$(filter $(BARE),$(PLUGINS)))
 	.venv/bin/python -m mmrl.compute.torchvision --install-pth
 	@touch $@
 	@echo 'ready: .venv/bin/mmrl, make demo, make test'

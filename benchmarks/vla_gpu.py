@@ -17,7 +17,6 @@ import time
 from typing import Any
 
 import torch
-from step_gpu import checkpoint
 
 from machine import machine
 from mmrl.algorithms.presets import load_algorithm
@@ -31,6 +30,7 @@ from mmrl.rollout.generate.sampling import Sampling
 from mmrl.rollout.simulators.lockstep import StepCollector
 from mmrl.train.update.learner import Learner
 from mmrl.train.update.pack_tracks import TrackPacker, pack_tracks
+from step_gpu import checkpoint
 
 
 class Episodes:

@@ -5,15 +5,16 @@ These names are what a plugin imports; nothing heavy is imported with them.
 
 from mmrl.api.errors import NoGold, UserError, WorldLost
 from mmrl.api.frames import Eyes, Frame
-from mmrl.api.hooks import hookimpl
+from mmrl.api.hooks import CONTRACT, hookimpl
 from mmrl.api.interfaces import Simulator, Task, Tracker, Verifier, World
 from mmrl.api.specs import AlgorithmSpec, PolicySpec, SimulatorSpec, TaskSpec, TrackerSpec, VerifierSpec
 from mmrl.api.tasks.marks import Mark
 from mmrl.api.types import Case, Message, Prompt, Reply, Rollout, Score, Status, Turn, user
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
+    "CONTRACT",
     "AlgorithmSpec",
     "Case",
     "Eyes",

@@ -4,12 +4,12 @@ import struct
 from pathlib import Path
 
 import av
-import footages
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import footages
 from mmrl import UserError
 from mmrl.api.media import clips, decoding
 from mmrl.api.media.clips import Clip, Footage, Limits

@@ -7,12 +7,12 @@ import time
 from concurrent.futures import CancelledError
 
 import pytest
-from processes import gone
 
 from mmrl import Case, Frame, Prompt, Rollout, Score, Status, Turn, UserError, user
 from mmrl.api.errors import PluginError
 from mmrl.judge import Judge, cases_of, pool
 from mmrl.judge.messages import Request
+from processes import gone
 
 PLUGIN = '''
 import ctypes, os, signal, sys, threading, time

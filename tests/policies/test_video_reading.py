@@ -3,11 +3,11 @@ frames, in prompts, in later turns, and packed behind a shared prompt."""
 
 import itertools
 
-import footages
 import pytest
 import torch
 from transformers.video_utils import VideoMetadata
 
+import footages
 import vlm_cases as cases
 from mmrl import UserError
 from mmrl.api.media.clips import Clip, Footage, Limits

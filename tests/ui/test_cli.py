@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from processes import heeding_ctrl_c
 
 from mmrl import __version__
 from mmrl.ui.cli import COMMANDS, main
 from mmrl.ui.cli.terminal import tell
+from processes import heeding_ctrl_c
 
 ZOO = """
     import click

@@ -53,8 +53,8 @@ def test_torch_is_installed_for_the_machine_that_is_there():
     _, without = doctor.check_base({"mmrl": "0.1.0"}, {}, pth=False)
     _, beside_gpu = doctor.check_base({"mmrl": "0.1.0"}, {}, pth=False, gpus=["H200"])
     cpu = "pip install torch torchvision --index-url https://download.pytorch.org/whl/cpu"
-    assert without.cure == f'{cpu} && pip install "mmrl[train]"'
-    assert beside_gpu.cure == 'pip install "mmrl[train]"'
+    assert without.cure == f'{cpu} && pip install "multimodal-rl[train]"'
+    assert beside_gpu.cure == 'pip install "multimodal-rl[train]"'
     needless = doctor.check_gpu({"build": "13.0", "gpus": []}, [])
     assert needless.cure == f"pip uninstall -y torch torchvision && {cpu}"
     assert doctor.check_gpu({"build": "cpu", "gpus": []}, []).cure == ""
@@ -94,7 +94,7 @@ def test_a_library_that_does_not_import(name):
 @pytest.mark.parametrize("name", ["torchvision", "transformers"])
 def test_a_library_that_was_left_out(name):
     finding = base({n: v for n, v in HAVE.items() if n != name})[name]
-    assert (finding.state, finding.cure) == ("broken", 'pip install "mmrl[train]"')
+    assert (finding.state, finding.cure) == ("broken", 'pip install "multimodal-rl[train]"')
 
 
 @pytest.mark.parametrize("version", ["5.15.2", "5.20.0", "4.57.0"])
@@ -112,11 +112,15 @@ def test_extras():
     assert whole.detail == "torch 2.13.0+cpu, transformers 5.19.0, qwen-vl-utils 0.0.14, numpy 2.4.6"
     del have["qwen-vl-utils"]
     half = doctor.check_extra("train", TRAIN, have)
-    assert (half.state, half.detail, half.cure) == ("broken", "not installed: qwen-vl-utils", 'pip install "mmrl[train]"')
+    assert (half.state, half.detail, half.cure) == (
+        "broken",
+        "not installed: qwen-vl-utils",
+        'pip install "multimodal-rl[train]"',
+    )
     none = doctor.check_extra("train", TRAIN, {})
     assert (none.state, none.detail) == ("missing", "would add: torch, transformers, qwen-vl-utils, numpy")
     other = doctor.check_extra("vllm", [Requirement("vllm>=0.30")], have)
-    assert (other.state, other.detail, other.cure) == ("missing", "would add: vllm", 'pip install "mmrl[vllm]"')
+    assert (other.state, other.detail, other.cure) == ("missing", "would add: vllm", 'pip install "multimodal-rl[vllm]"')
 
 
 def test_requirements_of_an_extra_are_its_own(monkeypatch):

@@ -4,6 +4,8 @@ from typing import Any
 
 from mmrl import TaskSpec, VerifierSpec, hookimpl
 
+MMRL_CONTRACT = 2
+
 DATA = "mmrl_gui.data_task:"
 ACTIONS = "mmrl_gui.action_task:"
 OURS = "mmrl_gui.verifiers:"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from mmrl import TaskSpec, VerifierSpec, hookimpl
 
+MMRL_CONTRACT = 2
+
 TABLETOP = {
     "reach": "Move the gripper to the thing that is named",
     "push": "Push the thing that is named to its mark",
