@@ -48,7 +48,7 @@ lint: $(STAMP)  ## ruff, mypy and the import contracts
 	.venv/bin/python -m ruff check
 	.venv/bin/python -m ruff format --check
 	.venv/bin/python -m mypy
-	.venv/bin/python tests/contracts.py
+	.venv/bin/python tests/support/contracts.py
 
 bench: $(STAMP)  ## list the benchmarks; NAME=... runs one
 ifdef NAME
@@ -79,8 +79,8 @@ $(STAMP): Makefile pyproject.toml constraints.txt $(PLUGINS:=/pyproject.toml)
 	@# built with what is here: an environment of its own for each of them would take longer than all else
 	@.venv/bin/python -m pip install -q -c constraints.txt hatchling editables setuptools
 	@.venv/bin/python -m pip install -q -c constraints.txt --no-build-isolation \
-	  -e ".[train,board,ray,test,dev]" $(addprefix -e ,$(filter-out $(BARE),$(PLUGINS)))
-	@.venv/bin/python -m pip install -q --no-deps --no-build-isolation $(addprefix -e ,$(filter $(BARE),$(PLUGINS)))
+	  -e ".[train,board,ray,test,dev]" $(patsubst %,-e %,$(filter-out $(BARE),$(PLUGINS)))
+	@.venv/bin/python -m pip install -q --no-deps --no-build-isolation -e $(BARE)
 	.venv/bin/python -m mmrl.compute.torchvision --install-pth
 	@touch $@
 	@echo 'ready: .venv/bin/mmrl, make demo, make test'

@@ -3,15 +3,21 @@
 These names are what a plugin imports; nothing heavy is imported with them.
 """
 
+import sys
+
 from mmrl.api.errors import NoGold, UserError, WorldLost
 from mmrl.api.frames import Eyes, Frame
 from mmrl.api.hooks import CONTRACT, hookimpl
 from mmrl.api.interfaces import Simulator, Task, Tracker, Verifier, World
+from mmrl.api.moved import MovedFinder
 from mmrl.api.specs import AlgorithmSpec, PolicySpec, SimulatorSpec, TaskSpec, TrackerSpec, VerifierSpec
 from mmrl.api.tasks.marks import Mark
 from mmrl.api.types import Case, Message, Prompt, Reply, Rollout, Score, Status, Turn, user
 
 __version__ = "0.2.0"
+
+if MovedFinder not in sys.meta_path:
+    sys.meta_path.append(MovedFinder)
 
 __all__ = [
     "CONTRACT",

@@ -1,4 +1,4 @@
-"""The import contracts of pyproject.toml, over mmrl and every package that plugins/ and sims/ hold: `python tests/contracts.py`."""
+"""The import contracts of pyproject.toml, over mmrl and every package that plugins/ and sims/ hold: `python tests/support/contracts.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import tomli_w
 from importlinter.cli import lint_imports
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PLACEHOLDER = "PLUGINS"
 
 
