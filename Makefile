@@ -1,4 +1,5 @@
-# The commands of the README. Everything is installed into .venv, simulators into .simulators, vLLM into .engines; `make clean` removes them.
+# The commands of the README. Everything is installed into .venv, simulators into .simulators, vLLM into .engines, other Pythons' into
+# .pythons; `make clean` removes them.
 # Another interpreter: make setup PYTHON=/path/to/python3.12
 
 PYTHONS := $(if $(PYTHON),"$(PYTHON)",python3 python3.13 python3.12 python3.11)
@@ -13,10 +14,10 @@ BARE := sims/maniskill
 STAMP := .venv/setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system simulators engines demo demo-robot test test-slow test-all lint bench bench-gpu clean
+.PHONY: help setup system simulators engines demo demo-robot test test-slow test-all test-pythons lint bench bench-gpu clean
 
 help:  ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1 \2/p' Makefile | while read -r make name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1 \2/p' Makefile | while read -r make name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
 
 setup: $(STAMP)  ## create .venv and install what the demo and the tests need
 
@@ -44,6 +45,9 @@ test-slow: $(STAMP)  ## the long tests
 test-all: $(STAMP)  ## the everyday and the long tests
 	$(PYTEST) -m "not gpu"
 
+test-pythons:  ## install under Python 3.12 and 3.13 where they are, and test what needs no models
+	tests/pythons.sh 3.12 3.13
+
 lint: $(STAMP)  ## ruff, mypy and the import contracts
 	.venv/bin/python -m ruff check
 	.venv/bin/python -m ruff format --check
@@ -60,8 +64,8 @@ endif
 bench-gpu:  ## the benchmarks that need a GPU, half an hour; PYTHON=... that has torch for it, and TRL
 	"$(or $(PYTHON),python3)" benchmarks/gpu_all.py
 
-clean:  ## remove .venv, .simulators, .engines and the caches; runs/ stays
-	rm -rf .venv .simulators .engines .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis build dist
+clean:  ## remove .venv, .simulators, .engines, .pythons and the caches; runs/ stays
+	rm -rf .venv .simulators .engines .pythons .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis build dist
 
 # The stamp makes a second run instant. A Python without ensurepip (Debian's, unless python3-venv is there) lends its own pip.
 $(STAMP): Makefile pyproject.toml constraints.txt $(PLUGINS:=/pyproject.toml)

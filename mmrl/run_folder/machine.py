@@ -96,7 +96,7 @@ def installed() -> dict[str, str]:
 
 
 def extras(dist: str = DISTRIBUTION) -> dict[str, list[Requirement]]:
-    """What each extra of an installed distribution asks for, and the extras that it names; empty when it is not installed as a package."""
+    """What each extra of an installed distribution asks for, with the extras that it names; empty where it is not installed."""
     try:
         declared = metadata.metadata(dist)
     except metadata.PackageNotFoundError:

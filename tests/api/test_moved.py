@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import pickle
+import re
 import sys
 from pathlib import Path
 
@@ -59,3 +60,10 @@ def test_nothing_else_changes() -> None:
     assert copy.deepcopy(case) == pickle.loads(pickle.dumps(case)) == case
     assert [finder for finder in sys.meta_path if finder is MovedFinder] == [MovedFinder]
     assert sys.meta_path.index(MovedFinder) > 0, "whoever knows a module is asked first"
+
+
+def test_the_changelog_says_the_same() -> None:
+    rows = re.findall(
+        r"^\| `(mmrl\.\w+)` \| `([\w.]+)`", (Path(mmrl.__file__).parents[1] / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert len(rows) > 20 and dict(rows) == {old: MOVED[old] for old, _ in rows}

@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 from contracts import contracts, packages
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""The import contracts of pyproject.toml, over mmrl and every package that plugins/ and sims/ hold: `python tests/support/contracts.py`."""
+"""The import contracts of pyproject.toml over mmrl and packages in plugins/ and sims/: `python tests/support/contracts.py`."""
 
 from __future__ import annotations
 
