@@ -32,7 +32,7 @@ def distribution_with(module: str) -> str | None:
     return next((dist.name for dist in found if dist), None)
 
 
-def strangers() -> Iterator[str]:
+def foreign_owners() -> Iterator[str]:
     """One line about each other distribution that owns the package or the command mmrl: what it is, where, what to do.
 
     pip lets several distributions own a file. The one that was installed last has written it, and uninstalling any removes it.

@@ -369,7 +369,7 @@ def _installed() -> list[EntryPoint]:
 
     def order(ep: EntryPoint) -> tuple[str, bool, str]:
         dist = (ep.dist and ep.dist.name) or ""
-        return ep.name, canonical(dist) != distribution_of(ep.name), dist
+        return ep.name, canonical(dist) != canonical(distribution_of(ep.name)), dist
 
     return sorted(entry_points(group=GROUP), key=order)
 

@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from mmrl.api.errors import UserError
-from mmrl.registry.distributions import DISTRIBUTION, canonical, strangers
+from mmrl.registry.distributions import DISTRIBUTION, canonical, foreign_owners
 from mmrl.registry.plugins import PluginInfo, registry
 from mmrl.run_folder import machine as facts
 from mmrl.run_folder.machine import Facts
@@ -66,7 +66,7 @@ def diagnose(runs: Path = Path("runs"), timeout_s: float = 120.0) -> list[Findin
     tried = {name: answer.result() for name, answer in answers.items()}
     return [
         check_python(),
-        check_mmrl(have, list(strangers())),
+        check_mmrl(have, list(foreign_owners())),
         *check_base(have, tried, pth=facts.has_pth(), gpus=gpus),
         *(check_extra(extra, wanted, have) for extra, wanted in extras.items() if not _are_plugins(wanted, found)),
         check_opencv(have),
@@ -115,8 +115,8 @@ def check_base(have: Mapping[str, str], tried: Mapping[str, Facts], *, pth: bool
     ]
 
 
-def check_mmrl(have: Mapping[str, str], strangers: Sequence[str] = ()) -> Finding:
-    """mmrl itself; `strangers` says which other distributions own files of it."""
+def check_mmrl(have: Mapping[str, str], foreign: Sequence[str] = ()) -> Finding:
+    """mmrl itself; `foreign` says which other distributions own files of it."""
     if DISTRIBUTION not in have:
         return base(
             name="mmrl",
@@ -124,8 +124,8 @@ def check_mmrl(have: Mapping[str, str], strangers: Sequence[str] = ()) -> Findin
             detail=f"runs from its sources, {DISTRIBUTION} is not installed",
             cure="pip install -e . in its folder",
         )
-    if strangers:
-        what, _, cure = "; ".join(strangers).partition(": ")
+    if foreign:
+        what, _, cure = "; ".join(foreign).partition(": ")
         return base(name="mmrl", state="broken", detail=f"{have[DISTRIBUTION]}; {what}", cure=cure)
     return base(name="mmrl", state="ok", detail=f"{DISTRIBUTION} {have[DISTRIBUTION]}")
 

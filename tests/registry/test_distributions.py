@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mmrl.registry.distributions import canonical, distribution_with, strangers
+from mmrl.registry.distributions import canonical, distribution_with, foreign_owners
 
 
 def plant(site, dist: str, record: str, scripts: str) -> Path:
@@ -30,11 +30,11 @@ OWNS_BOTH = ("mmrl/__init__.py,sha256=x,1\nmmrl/book.py,,\n", "[console_scripts]
         ("mmrl/other.py,,\nzoo/mmrl/__init__.py,,\n", "[gui_scripts]\nmmrl = x:run\n[console_scripts]\nmmrl2 = x:run\n", ""),
     ],
 )
-def test_a_stranger_that_owns_what_is_ours_is_named(site, record: str, scripts: str, owned: str) -> None:
+def test_another_distribution_that_owns_what_is_ours_is_named(site, record: str, scripts: str, owned: str) -> None:
     folder = plant(site, "mmrl", record, scripts)
     (folder / "mmrl").mkdir()
     (folder / "mmrl" / "__init__.py").touch()
-    told = list(strangers())
+    told = list(foreign_owners())
     assert told == [
         f"the distribution mmrl 0.1.7 in {folder} is not multimodal-rl and owns {owned} too: "
         "pip uninstall -y mmrl, then install multimodal-rl again"

@@ -26,7 +26,7 @@ def command() -> None:
     "--dir", "parent", default=".", show_default=True, metavar="DIR", help="Where to put the folder multimodal-rl-NAME."
 )
 def new_plugin(name: str, parent: str) -> None:
-    """Write the distribution multimodal-rl-NAME: a task that draws its images, a verifier, tests and a run file."""
+    """Write multimodal-rl-NAME: a task that draws its images, a verifier, tests and a run file."""
     _check_name(name)
     folder = Path(parent) / distribution_of(name)
     if folder.exists():

@@ -8,7 +8,7 @@ import traceback
 import click
 
 from mmrl.registry.contract import SINGULAR
-from mmrl.registry.distributions import strangers
+from mmrl.registry.distributions import foreign_owners
 from mmrl.registry.plugins import PluginInfo, registry
 
 
@@ -17,7 +17,7 @@ from mmrl.registry.plugins import PluginInfo, registry
 @click.option("--errors", is_flag=True, help="Only plugins that failed, with tracebacks; exit code 1 if there are any.")
 def command(as_json: bool, errors: bool) -> None:
     """List plugins, with what each brings or why it does not load."""
-    for line in strangers():
+    for line in foreign_owners():
         click.echo(f"mmrl: warning: {line}", err=True)
     found = [p for p in registry().plugins if p.error or not errors]
     if as_json:

@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from mmrl import UserError
 from mmrl_maniskill import rendering
 
-NEEDS = (Requirement("mani-skill>=3.0.1,<3.1"), Requirement("sapien>=3.0.1,<3.1"), Requirement("numpy>=2"))
+NEEDS = (Requirement("mani-skill>=3.0.1,<3.1"), Requirement("sapien>=3.0.1,<3.1"), Requirement("numpy>=2,<3"))
 PATIENCE_S = 30.0
 """Seconds for each device that is tried: the doctor has little time."""
 
