@@ -2,7 +2,7 @@
 
     python assets/make_screens.py
 
-It needs the browser (`pip install "mmrl[browser]"`). A machine with other fonts draws the same pages a little otherwise.
+It needs the browser (`pip install "multimodal-rl[browser]"`). A machine with other fonts draws the same pages a little otherwise.
 """
 
 from __future__ import annotations

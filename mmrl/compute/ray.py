@@ -17,7 +17,7 @@ from mmrl.compute.processes import check_crowd
 if TYPE_CHECKING:
     from mmrl.config.sections import RunConfig
 
-CURE = 'pip install "mmrl[ray]"'
+CURE = 'pip install "multimodal-rl[ray]"'
 PATIENCE_S = 15.0
 """Seconds that what another run has just left may take to be free."""
 NICENESS = "RAY_worker_niceness"

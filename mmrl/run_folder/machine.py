@@ -5,11 +5,10 @@ Libraries and drivers are tried in child processes with a deadline: one that cra
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from mmrl.compute.torchvision import PTH_NAME
+from mmrl.registry.distributions import DISTRIBUTION, canonical
 
 Facts = Mapping[str, Any]
 """What a child process printed, or `{"error": why it did not}`."""
@@ -53,17 +53,40 @@ def installed() -> dict[str, str]:
     return {canonical(d.name): d.version for d in metadata.distributions() if d.name}
 
 
-def extras(dist: str = "mmrl") -> dict[str, list[Requirement]]:
-    """What each extra of an installed distribution asks for; empty when it is not installed as a package."""
+def extras(dist: str = DISTRIBUTION) -> dict[str, list[Requirement]]:
+    """What each extra of an installed distribution asks for, with the extras that it names; empty where it is not installed."""
     try:
         declared = metadata.metadata(dist)
     except metadata.PackageNotFoundError:
         return {}
     asked = [Requirement(r) for r in declared.get_all("Requires-Dist") or ()]
-    return {
+    own = {
         extra: [r for r in asked if r.marker and r.marker.evaluate({"extra": extra}) > r.marker.evaluate({"extra": ""})]
         for extra in declared.get_all("Provides-Extra") or ()
     }
+
+    def flat(wanted: Iterable[Requirement]) -> Iterator[Requirement]:
+        for r in wanted:
+            if canonical(r.name) == canonical(dist):
+                yield from flat(one for extra in sorted(r.extras) for one in own.get(canonical(extra), ()))
+            else:
+                yield r
+
+    return {extra: list(flat(wanted)) for extra, wanted in own.items()}
+
+
+def requirements(dist: str) -> list[Requirement]:
+    """What an installed distribution asks for in this environment, with what the extras of mmrl bring that it names."""
+    try:
+        asked = [Requirement(r) for r in metadata.requires(dist) or ()]
+    except metadata.PackageNotFoundError:
+        return []
+    ours, found = extras(), []
+    for r in asked:
+        if r.marker and not r.marker.evaluate({"extra": ""}):
+            continue
+        found += [one for extra in sorted(r.extras) for one in ours.get(extra, ())] if canonical(r.name) == DISTRIBUTION else [r]
+    return found
 
 
 def has_pth() -> bool:
@@ -82,7 +105,3 @@ def nvidia_gpus(timeout_s: float = 20.0) -> list[str]:
     except subprocess.TimeoutExpired:
         return []
     return done.stdout.strip().splitlines() if done.returncode == 0 else []
-
-
-def canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()

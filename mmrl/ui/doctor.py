@@ -21,9 +21,10 @@ from packaging.version import Version
 
 from mmrl.api.errors import UserError
 from mmrl.api.processes.attempt import try_python
+from mmrl.registry.distributions import DISTRIBUTION, canonical, foreign_owners
 from mmrl.registry.plugins import PluginInfo, registry
 from mmrl.run_folder import machine as facts
-from mmrl.run_folder.machine import Facts, canonical
+from mmrl.run_folder.machine import Facts
 
 OPENCV = ("opencv-python", "opencv-python-headless", "opencv-contrib-python", "opencv-contrib-python-headless")
 CPU_TORCH = "pip install torch torchvision --index-url https://download.pytorch.org/whl/cpu"
@@ -55,17 +56,20 @@ machine = partial(Finding, group="machine")
 def diagnose(runs: Path = Path("runs"), timeout_s: float = 120.0) -> list[Finding]:
     """All findings about this environment and this machine, in the order in which to read them."""
     have, extras, gpus = facts.installed(), facts.extras(), facts.nvidia_gpus()
+    found, checks = _plugins(), _simulators()
+    judged = set(checks.values())
     tries = {"torch": facts.TRY_TORCH, "torchvision": facts.TRY_TORCHVISION, "transformers": facts.TRY_TRANSFORMERS}
     with ThreadPoolExecutor(max_workers=2) as pool:
         answers = {name: pool.submit(try_python, code, timeout_s) for name, code in tries.items() if name in have}
-        asked = {check: pool.submit(try_python, facts.TRY_SIMULATOR, timeout_s, check) for check in _simulators()}
+        asked = {check: pool.submit(try_python, facts.TRY_SIMULATOR, timeout_s, check) for check in checks}
     tried = {name: answer.result() for name, answer in answers.items()}
     return [
         check_python(),
+        check_mmrl(have, list(foreign_owners())),
         *check_base(have, tried, pth=facts.has_pth(), gpus=gpus),
-        *(check_extra(extra, wanted, have) for extra, wanted in extras.items()),
+        *(check_extra(extra, wanted, have) for extra, wanted in extras.items() if not _are_plugins(wanted, found)),
         check_opencv(have),
-        *map(check_plugin, _plugins()),
+        *(check_plugin(p, facts.requirements(p.dist) if p.dist and p.name not in judged else (), have) for p in found),
         check_gpu(tried.get("torch", {}), gpus),
         *(finding for check, answer in asked.items() for finding in check_simulator(check, answer.result())),
         check_run_folder(runs),
@@ -95,35 +99,38 @@ def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
 
 
 def check_base(have: Mapping[str, str], tried: Mapping[str, Facts], *, pth: bool, gpus: Sequence[str] = ()) -> list[Finding]:
-    """mmrl itself, and the libraries that every training run imports.
+    """The libraries that every training run imports.
 
     `have` maps distributions to versions, `tried` the libraries among them to what importing them gave; `gpus` are the driver's.
     """
     if "torch" not in have:
-        cure = 'pip install "mmrl[train]"' if gpus else f'{CPU_TORCH} && pip install "mmrl[train]"'
-        return [check_mmrl(have), base(name="torch", state="missing", detail="nothing can be trained without it", cure=cure)]
+        cure = 'pip install "multimodal-rl[train]"' if gpus else f'{CPU_TORCH} && pip install "multimodal-rl[train]"'
+        return [base(name="torch", state="missing", detail="nothing can be trained without it", cure=cure)]
     return [
-        check_mmrl(have),
         check_import("torch", have, tried),
         check_torchvision(have, tried, pth=pth),
         check_import("transformers", have, tried),
     ]
 
 
-def check_mmrl(have: Mapping[str, str]) -> Finding:
-    if "mmrl" in have:
-        return base(name="mmrl", state="ok", detail=have["mmrl"])
-    return base(
-        name="mmrl",
-        state="broken",
-        detail="runs from its sources, so that no bundled plugin is found",
-        cure="pip install -e . in its folder",
-    )
+def check_mmrl(have: Mapping[str, str], foreign: Sequence[str] = ()) -> Finding:
+    """mmrl itself; `foreign` says which other distributions own files of it."""
+    if DISTRIBUTION not in have:
+        return base(
+            name="mmrl",
+            state="broken",
+            detail=f"runs from its sources, {DISTRIBUTION} is not installed",
+            cure="pip install -e . in its folder",
+        )
+    if foreign:
+        what, _, cure = "; ".join(foreign).partition(": ")
+        return base(name="mmrl", state="broken", detail=f"{have[DISTRIBUTION]}; {what}", cure=cure)
+    return base(name="mmrl", state="ok", detail=f"{DISTRIBUTION} {have[DISTRIBUTION]}")
 
 
 def check_import(name: str, have: Mapping[str, str], tried: Mapping[str, Facts]) -> Finding:
     if name not in have:
-        return base(name=name, state="broken", detail="not installed, though torch is", cure='pip install "mmrl[train]"')
+        return base(name=name, state="broken", detail="not installed, though torch is", cure='pip install "multimodal-rl[train]"')
     version, answer = have[name], tried[name]
     if "error" in answer:
         return base(
@@ -171,21 +178,30 @@ def check_torchvision(have: Mapping[str, str], tried: Mapping[str, Facts], *, pt
 def check_extra(extra: str, wanted: Sequence[Requirement], have: Mapping[str, str]) -> Finding:
     """What an extra of mmrl asks for, against what is installed. A `train` that is there in part is broken."""
     this = partial(Finding, group="extra", name=extra, needed=extra == "train")
-    absent = [r for r in wanted if canonical(r.name) not in have]
-    there = {r: have[canonical(r.name)] for r in wanted if r not in absent}
-    unfit = {r: version for r, version in there.items() if not r.specifier.contains(version, prereleases=True)}
+    absent, unfit = _lacking(wanted, have)
     if unfit:
-        return this(
-            state="broken",
-            cure="pip install " + " ".join(f'"{r.name}{r.specifier}"' for r in unfit),
-            detail="; ".join(f"{r.name} {version} is outside {r.specifier}" for r, version in unfit.items()),
-        )
-    names, cure = ", ".join(r.name for r in absent), f'pip install "mmrl[{extra}]"'
+        return this(state="broken", detail=_outside(unfit, have), cure=_install(unfit))
+    names, cure = ", ".join(r.name for r in absent), f'pip install "{DISTRIBUTION}[{extra}]"'
     if absent and extra == "train" and "torch" in have:
         return this(state="broken", detail=f"not installed: {names}", cure=cure)
     if absent:
         return this(state="missing", detail=f"would add: {names}", cure=cure)
-    return this(state="ok", detail=", ".join(f"{r.name} {version}" for r, version in there.items()))
+    return this(state="ok", detail=", ".join(f"{r.name} {have[canonical(r.name)]}" for r in wanted))
+
+
+def _lacking(wanted: Iterable[Requirement], have: Mapping[str, str]) -> tuple[list[Requirement], list[Requirement]]:
+    """What is not installed of what is asked for, and what is installed in a version outside the range."""
+    absent = [r for r in wanted if canonical(r.name) not in have]
+    there = [r for r in wanted if r not in absent]
+    return absent, [r for r in there if not r.specifier.contains(have[canonical(r.name)], prereleases=True)]
+
+
+def _outside(unfit: Iterable[Requirement], have: Mapping[str, str]) -> str:
+    return "; ".join(f"{r.name} {have[canonical(r.name)]} is outside {r.specifier}" for r in unfit)
+
+
+def _install(wanted: Iterable[Requirement]) -> str:
+    return "pip install " + " ".join(f'"{r.name}{r.specifier}"' for r in wanted)
 
 
 def check_opencv(have: Mapping[str, str]) -> Finding:
@@ -199,17 +215,26 @@ def check_opencv(have: Mapping[str, str]) -> Finding:
             cure=f"pip uninstall -y {' '.join(ours)} && pip install opencv-python-headless",
         )
     if not ours:
-        return base(name="opencv", state="missing", detail="would read video", cure='pip install "mmrl[train]"')
+        return base(name="opencv", state="missing", detail="would read video", cure='pip install "multimodal-rl[train]"')
     return base(name="opencv", state="ok", detail=f"{ours[0]} {have[ours[0]]}")
 
 
-def check_plugin(plugin: PluginInfo) -> Finding:
-    """One plugin of the registry; the cure is the command in the error's own advice, where it gives one."""
+def check_plugin(plugin: PluginInfo, wanted: Sequence[Requirement] = (), have: Mapping[str, str] = {}) -> Finding:
+    """One plugin of the registry, and what its distribution asks for against what is installed. The cure is the command in the
+    error's own advice, where it gives one."""
     this = partial(Finding, group="plugin", name=plugin.name)
-    if plugin.error is None:
-        return this(state="ok", detail=f"{plugin.dist or plugin.target} {plugin.version or ''}".strip())
-    advised = re.search(r"pip install .+$", plugin.error)
-    return this(state="broken", detail=plugin.error, cure=advised[0] if advised else "mmrl plugins --errors shows the traceback")
+    detail = f"{plugin.dist or plugin.target} {plugin.version or ''}".strip()
+    if plugin.error is not None:
+        advised = re.search(r"pip install .+$", plugin.error)
+        cure = advised[0] if advised else "mmrl plugins --errors shows the traceback"
+        return this(state="broken", detail=plugin.error, cure=cure)
+    absent, unfit = _lacking(wanted, have)
+    if unfit:
+        return this(state="broken", detail=f"{detail}; {_outside(unfit, have)}", cure=_install(unfit))
+    if absent:
+        detail += f", without {', '.join(r.name for r in absent)}"
+        return this(state="missing", detail=detail, cure=f"pip install {plugin.dist}")
+    return this(state="ok", detail=detail)
 
 
 def check_gpu(torch: Facts, listed: Sequence[str]) -> Finding:
@@ -285,12 +310,17 @@ def check_space(runs: Path, free_bytes: int | None = None) -> Finding:
     return machine(name="disk", state="ok", needed=True, detail=f"{free:.0f} GiB free")
 
 
-def _simulators() -> list[str]:
-    """The checks that simulators bring, each once."""
+def _simulators() -> dict[str, str]:
+    """The checks that simulators bring, each once -> the plugin, whose packages it looks at."""
     try:
-        return list(dict.fromkeys(spec.doctor for spec in registry().specs("simulators").values() if spec.doctor))
+        return {spec.doctor: spec.id.partition("/")[0] for spec in registry().specs("simulators").values() if spec.doctor}
     except UserError:  # `_plugins` says it
-        return []
+        return {}
+
+
+def _are_plugins(wanted: Iterable[Requirement], plugins: Iterable[PluginInfo]) -> bool:
+    """Whether an extra asks for installed plugins alone, which have lines of their own."""
+    return {canonical(r.name) for r in wanted} <= {canonical(p.dist) for p in plugins if p.dist}
 
 
 def _plugins() -> list[PluginInfo]:

@@ -5,12 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import av
-import footages
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import footages
 from mmrl import UserError
 from mmrl.api.media import clips, decoding
 from mmrl.api.media.clips import Clip, Footage, Limits

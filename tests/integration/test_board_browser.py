@@ -9,10 +9,10 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
+
 from boards import board
 from browsers import no_browser
 from long_runs import evaluation, figures, write_items, write_run
-
 from mmrl.ui.report.svg import number
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(no_browser() is not None, reason=str(no_browser()))]

@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from browsers import no_browser
 
 import runs
+from browsers import no_browser
 from mmrl.config.load import load_config
 from mmrl.data.selection import prompts_for
 from mmrl.judge.rewards import task_weights

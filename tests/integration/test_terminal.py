@@ -14,10 +14,10 @@ import termios
 import time
 
 import pytest
-from processes import heeding_ctrl_c
 
 import runs
 from mmrl.ui.cli import main
+from processes import heeding_ctrl_c
 
 RUN_FILE = """
 name = "seen"

@@ -10,7 +10,6 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from processes import heeding_ctrl_c
 
 import runs
 from mmrl.api.errors import UserError
@@ -20,6 +19,7 @@ from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.checks.gold import doubts
 from mmrl.train.start import evaluate_only
 from mmrl.ui.cli import main
+from processes import heeding_ctrl_c
 
 RL = {"kind": "rl", "steps": 12, "prompts_per_step": 2, "group_size": 2}
 RUN_FILE = """

@@ -7,13 +7,13 @@ import time
 from concurrent.futures import CancelledError
 
 import pytest
-from processes import gone
 
 from mmrl import Case, Frame, Prompt, Score, Status, Turn, UserError, user
 from mmrl.api.episodes import Conversation
 from mmrl.api.errors import PluginError
 from mmrl.judge import cases_of, local_judge, pool
 from mmrl.judge.messages import Request
+from processes import gone
 
 PLUGIN = '''
 import ctypes, os, signal, sys, threading, time

@@ -4,11 +4,11 @@ frames, in prompts, in later turns, and packed behind a shared prompt."""
 import itertools
 from dataclasses import replace
 
-import footages
 import pytest
 import torch
 from transformers.video_utils import VideoMetadata
 
+import footages
 import vlm_cases as cases
 from mmrl import UserError
 from mmrl.api.episodes import Conversation

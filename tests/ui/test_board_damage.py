@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from boards import board
 from damage import damages, whole
 from long_runs import write_run
-
 from mmrl import UserError
 from mmrl.ui.board import facts, pages, rollouts, sections
 from mmrl.ui.board.index import Index

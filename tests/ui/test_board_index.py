@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from long_runs import rollout, write_run
 
+from long_runs import rollout, write_run
 from mmrl.run_folder.writer import RunFolder
 from mmrl.ui.board import search, sketch
 from mmrl.ui.board.columns import CHUNK, Columns

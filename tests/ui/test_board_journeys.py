@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from boards import Running, board
 from browsers import no_browser
 from long_runs import figures, rollout, write_episodes, write_items, write_run

@@ -18,9 +18,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from PIL import Image
+
 from boards import Running, board
 from long_runs import rollout, write_run
-from PIL import Image
 
 HOSTILE = '<script>alert(1)</script><img src=x onerror="alert(2)">'
 

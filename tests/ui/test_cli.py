@@ -16,12 +16,12 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
-from processes import heeding_ctrl_c
 
 from mmrl import __version__
 from mmrl.ui import cli
 from mmrl.ui.cli import COMMANDS, main
 from mmrl.ui.cli.terminal import tell
+from processes import heeding_ctrl_c
 
 ZOO = """
     import click
@@ -80,7 +80,7 @@ def answer(done: subprocess.CompletedProcess[str]) -> str:
         (["plugins", "--jsn"], None),
         (["check"], None),
         (["check", "zoo/animal", "-n", "1"], None),
-        (["check", "zoo/animal"], "no task 'zoo/animal': is the package for 'zoo' installed? Try: pip install mmrl-zoo"),
+        (["check", "zoo/animal"], "no task 'zoo/animal': is the package for 'zoo' installed? Try: pip install multimodal-rl-zoo"),
         (["check", "grpo"], "no task 'grpo': that is one of the algorithms"),
         (["check", "a/b", "--set", "x"], "--set 'x' has no value: write --set key=value"),
         (
@@ -378,6 +378,7 @@ def test_plugins_json_is_a_contract(mmrl, site) -> None:
         "target": "mmrl_bad",
         "specs": {},
         "hooks": [],
+        "contract": None,
         "error": "failed to import: ZeroDivisionError: division by zero",
     }
     assert rows[2] == {
@@ -388,8 +389,9 @@ def test_plugins_json_is_a_contract(mmrl, site) -> None:
         "error": None,
         "specs": {"tasks": ["zoo/animal"], "verifiers": ["zoo/exact", "zoo/polite-v2"], "simulators": ["zoo/cage"]},
         "hooks": ["mmrl_commands", "mmrl_simulators", "mmrl_tasks", "mmrl_verifiers"],
+        "contract": None,
     }
-    assert (rows[0]["name"], rows[0]["dist"], rows[0]["version"]) == ("mmrl", "mmrl", __version__)
+    assert (rows[0]["name"], rows[0]["dist"], rows[0]["version"]) == ("mmrl", "multimodal-rl", __version__)
 
 
 def test_plugins_for_people(mmrl, site) -> None:

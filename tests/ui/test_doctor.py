@@ -15,7 +15,13 @@ from mmrl.registry.plugins import PluginInfo
 from mmrl.run_folder import machine
 from mmrl.ui import doctor
 
-HAVE = {"mmrl": "0.1.0", "torch": "2.13.0+cpu", "torchvision": "0.28.0", "transformers": "5.19.0", "qwen-vl-utils": "0.0.14"}
+HAVE = {
+    "multimodal-rl": "0.2.0",
+    "torch": "2.13.0+cpu",
+    "torchvision": "0.28.0",
+    "transformers": "5.19.0",
+    "qwen-vl-utils": "0.0.14",
+}
 TRIED = {"torch": {"build": "cpu", "gpus": []}, "torchvision": {"compiled": False}, "transformers": {}}
 TRAIN = [Requirement(r) for r in ("torch>=2.11", "transformers>=5.16,<5.20", "qwen-vl-utils>=0.0.14", "numpy>=1.26")]
 
@@ -26,7 +32,7 @@ def base(have=HAVE, tried=TRIED, pth=True):
 
 def test_a_healthy_base():
     found = base()
-    assert list(found) == ["mmrl", "torch", "torchvision", "transformers"]
+    assert list(found) == ["torch", "torchvision", "transformers"]
     assert {f.state for f in found.values()} == {"ok"}
     assert found["torch"].detail == "2.13.0+cpu (CPU build)"
 
@@ -39,23 +45,31 @@ def test_python(version, state):
 
 
 def test_mmrl_that_is_not_installed():
-    have = {name: version for name, version in HAVE.items() if name != "mmrl"}
-    assert (base(have)["mmrl"].state, base(have)["mmrl"].cure) == ("broken", "pip install -e . in its folder")
+    finding = doctor.check_mmrl({"mmrl": "0.1.7"})
+    assert (finding.state, finding.cure) == ("broken", "pip install -e . in its folder")
+
+
+def test_another_distribution_that_owns_the_package_mmrl():
+    told = "the distribution mmrl 0.1.7 in /site is not ours and owns the command mmrl too: pip uninstall -y mmrl"
+    finding = doctor.check_mmrl(HAVE, [told])
+    assert (finding.state, finding.needed, finding.cure) == ("broken", True, "pip uninstall -y mmrl")
+    assert finding.detail == "0.2.0; the distribution mmrl 0.1.7 in /site is not ours and owns the command mmrl too"
+    assert doctor.check_mmrl(HAVE).detail == "multimodal-rl 0.2.0"
 
 
 def test_a_core_without_training_is_not_broken():
-    found = doctor.check_base({"mmrl": "0.1.0"}, {}, pth=False)
-    assert [(f.name, f.state) for f in found] == [("mmrl", "ok"), ("torch", "missing")]
+    found = doctor.check_base({}, {}, pth=False)
+    assert [(f.name, f.state) for f in found] == [("torch", "missing")]
     assert doctor.is_healthy(found)
 
 
 def test_torch_is_installed_for_the_machine_that_is_there():
     """The CPU build has to be asked for; the CUDA build is what pip takes by itself."""
-    _, without = doctor.check_base({"mmrl": "0.1.0"}, {}, pth=False)
-    _, beside_gpu = doctor.check_base({"mmrl": "0.1.0"}, {}, pth=False, gpus=["H200"])
+    (without,) = doctor.check_base({}, {}, pth=False)
+    (beside_gpu,) = doctor.check_base({}, {}, pth=False, gpus=["H200"])
     cpu = "pip install torch torchvision --index-url https://download.pytorch.org/whl/cpu"
-    assert without.cure == f'{cpu} && pip install "mmrl[train]"'
-    assert beside_gpu.cure == 'pip install "mmrl[train]"'
+    assert without.cure == f'{cpu} && pip install "multimodal-rl[train]"'
+    assert beside_gpu.cure == 'pip install "multimodal-rl[train]"'
     needless = doctor.check_gpu({"build": "13.0", "gpus": []}, [])
     assert needless.cure == f"pip uninstall -y torch torchvision && {cpu}"
     assert doctor.check_gpu({"build": "cpu", "gpus": []}, []).cure == ""
@@ -95,7 +109,7 @@ def test_a_library_that_does_not_import(name):
 @pytest.mark.parametrize("name", ["torchvision", "transformers"])
 def test_a_library_that_was_left_out(name):
     finding = base({n: v for n, v in HAVE.items() if n != name})[name]
-    assert (finding.state, finding.cure) == ("broken", 'pip install "mmrl[train]"')
+    assert (finding.state, finding.cure) == ("broken", 'pip install "multimodal-rl[train]"')
 
 
 @pytest.mark.parametrize("version", ["5.15.2", "5.20.0", "4.57.0"])
@@ -113,11 +127,15 @@ def test_extras():
     assert whole.detail == "torch 2.13.0+cpu, transformers 5.19.0, qwen-vl-utils 0.0.14, numpy 2.4.6"
     del have["qwen-vl-utils"]
     half = doctor.check_extra("train", TRAIN, have)
-    assert (half.state, half.detail, half.cure) == ("broken", "not installed: qwen-vl-utils", 'pip install "mmrl[train]"')
+    assert (half.state, half.detail, half.cure) == (
+        "broken",
+        "not installed: qwen-vl-utils",
+        'pip install "multimodal-rl[train]"',
+    )
     none = doctor.check_extra("train", TRAIN, {})
     assert (none.state, none.detail) == ("missing", "would add: torch, transformers, qwen-vl-utils, numpy")
     other = doctor.check_extra("vllm", [Requirement("vllm>=0.30")], have)
-    assert (other.state, other.detail, other.cure) == ("missing", "would add: vllm", 'pip install "mmrl[vllm]"')
+    assert (other.state, other.detail, other.cure) == ("missing", "would add: vllm", 'pip install "multimodal-rl[vllm]"')
 
 
 def test_requirements_of_an_extra_are_its_own(monkeypatch):
@@ -127,18 +145,19 @@ def test_requirements_of_an_extra_are_its_own(monkeypatch):
 
     declared = Declared(
         {
-            "Provides-Extra": ["train", "vllm"],
+            "Provides-Extra": ["train", "vllm", "all"],
             "Requires-Dist": [
                 "click>=8.1",
                 "torch>=2.11; extra == 'train'",
                 "vllm>=0.30; extra == 'vllm'",
+                "multimodal-rl[train,vllm]; extra == 'all'",
                 "colorama; sys_platform == 'win32'",
             ],
         }
     )
     monkeypatch.setattr(machine.metadata, "metadata", lambda dist: declared)
     found = {extra: [r.name for r in wanted] for extra, wanted in machine.extras().items()}
-    assert found == {"train": ["torch"], "vllm": ["vllm"]}
+    assert found == {"train": ["torch"], "vllm": ["vllm"], "all": ["torch", "vllm"]}
 
 
 def test_extras_of_what_is_not_installed():
@@ -163,12 +182,23 @@ def test_plugins():
         error="failed to import: no module named 'skimage': pip install \"scikit-image>=0.2\"",
     )
     odd = PluginInfo(name="odd", dist="mmrl-odd", version="0.1", target="mmrl_odd", error="failed to import: ValueError: x")
-    found = [doctor.check_plugin(p) for p in (good, bad, odd)]
+    found = [doctor.check_plugin(p, [Requirement("numpy>=1")], {"numpy": "2.4"}) for p in (good, bad, odd)]
     assert [f.state for f in found] == ["ok", "broken", "broken"]
     assert found[0].detail == "mmrl-good 1.2"
     assert found[1].cure == 'pip install "scikit-image>=0.2"'
     assert found[2].cure == "mmrl plugins --errors shows the traceback"
     assert doctor.is_healthy(found)  # the core trains without them
+    short = doctor.check_plugin(good, [Requirement("numpy>=1"), Requirement("av")], {"numpy": "2.4"})
+    assert (short.state, short.detail, short.cure) == ("missing", "mmrl-good 1.2, without av", "pip install mmrl-good")
+    unfit = doctor.check_plugin(good, [Requirement("numpy>=3")], {"numpy": "2.4"})
+    assert (unfit.state, unfit.detail) == ("broken", "mmrl-good 1.2; numpy 2.4 is outside >=3")
+    assert unfit.cure == 'pip install "numpy>=3"'
+
+
+def test_a_plugin_asks_for_what_the_core_s_extras_bring(site):
+    site("mmrl-zoo", {}, {}, requires=["multimodal-rl[board]>=0.2", "av", "pytest; extra == 'test'"])
+    assert [r.name for r in machine.requirements("mmrl-zoo")] == ["pillow", "starlette", "uvicorn", "av"]
+    assert machine.requirements("mmrl-that-nobody-installed") == []
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def command(runs_dir: Path, host: str, port: int, token: str, show: bool) -> Non
         import starlette
         import uvicorn
     except ModuleNotFoundError as error:
-        raise UserError(f'mmrl board needs {error.name}: pip install "mmrl[board]"') from None
+        raise UserError(f'mmrl board needs {error.name}: pip install "multimodal-rl[board]"') from None
     from mmrl.ui.board.places import Places
     from mmrl.ui.board.serving import serve
 

@@ -1,4 +1,4 @@
-"""`mmrl new`: start a plugin from one that works (`mmrl/templates/plugin`)."""
+"""`mmrl new`: start a plugin from one that works (`templates/plugin`)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
-from mmrl import __version__
+from mmrl import CONTRACT, __version__
 from mmrl.api.errors import UserError
+from mmrl.registry.distributions import distribution_of
 
 TEMPLATE = Path(__file__).parent / "templates" / "plugin"
 
@@ -21,11 +22,13 @@ def command() -> None:
 
 @command.command("plugin")
 @click.argument("name")
-@click.option("--dir", "parent", default=".", show_default=True, metavar="DIR", help="Where to put the folder mmrl-NAME.")
+@click.option(
+    "--dir", "parent", default=".", show_default=True, metavar="DIR", help="Where to put the folder multimodal-rl-NAME."
+)
 def new_plugin(name: str, parent: str) -> None:
-    """Write the package mmrl-NAME: a task that draws its images, a verifier, tests and a run file."""
+    """Write multimodal-rl-NAME: a task that draws its images, a verifier, tests and a run file."""
     _check_name(name)
-    folder = Path(parent) / f"mmrl-{name}"
+    folder = Path(parent) / distribution_of(name)
     if folder.exists():
         raise UserError(f"{folder} exists already: choose another name, or --dir another place")
     try:
@@ -50,7 +53,8 @@ def _write(folder: Path, name: str) -> None:
 def fill(text: str, name: str) -> str:
     """A file of the template, which is a plugin named example, for a plugin of this name and the running core."""
     major, minor = __version__.split(".")[:2]
-    text = text.replace("mmrl>=0.1,<0.2", f"mmrl>={major}.{minor},<{major}.{int(minor) + 1}")
+    text = text.replace(">=0.2,<0.3", f">={major}.{minor},<{major}.{int(minor) + 1}")
+    text = text.replace("MMRL_CONTRACT = 2", f"MMRL_CONTRACT = {CONTRACT}")
     return re.sub(r"(mmrl_|test_)example", rf"\g<1>{name.replace('-', '_')}", text).replace("example", name)
 
 

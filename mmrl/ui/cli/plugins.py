@@ -8,6 +8,7 @@ import traceback
 import click
 
 from mmrl.registry.contract import SINGULAR
+from mmrl.registry.distributions import foreign_owners
 from mmrl.registry.plugins import PluginInfo, registry
 
 
@@ -16,6 +17,8 @@ from mmrl.registry.plugins import PluginInfo, registry
 @click.option("--errors", is_flag=True, help="Only plugins that failed, with tracebacks; exit code 1 if there are any.")
 def command(as_json: bool, errors: bool) -> None:
     """List plugins, with what each brings or why it does not load."""
+    for line in foreign_owners():
+        click.echo(f"mmrl: warning: {line}", err=True)
     found = [p for p in registry().plugins if p.error or not errors]
     if as_json:
         click.echo(json.dumps([p.as_json() for p in found], indent=2))
@@ -37,11 +40,12 @@ def _print(found: list[PluginInfo]) -> None:
 
     print_table(
         "plugins",
-        ["name", "version", "from", "brings"],
+        ["name", "version", "contract", "from", "brings"],
         [
             [
                 escape(p.name),
                 p.version or "",
+                str(p.contract or ""),
                 escape(p.dist or p.target),
                 f"[red]{escape(p.error)}[/red]" if p.error else _brings(p),
             ]

@@ -228,5 +228,7 @@ def _say_figures(summary: Mapping[str, Any], say: Callable[[str], None]) -> None
 def _bundled(task: str) -> bool:
     """Whether a task came with mmrl; who trains on another knows how plugins are made."""
     from mmrl.registry import plugins
+    from mmrl.run_folder.machine import extras
 
-    return any(p.dist == "mmrl" and task in p.specs.get("tasks", ()) for p in plugins.registry().plugins)
+    ours = {requirement.name for extra in extras().values() for requirement in extra}
+    return any(p.dist in ours and task in p.specs.get("tasks", ()) for p in plugins.registry().plugins)

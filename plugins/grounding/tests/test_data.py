@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from broken_rows import faults_of
 from mmrl_grounding import verifiers
 from mmrl_grounding.data_task import CountData, DetectData, PointData, ReferData
 
+from broken_rows import faults_of
 from mmrl import Case, UserError
 from mmrl.testing import check_plugin
 

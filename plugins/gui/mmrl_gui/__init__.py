@@ -9,6 +9,8 @@ from mmrl import TaskSpec, VerifierSpec, hookimpl
 if TYPE_CHECKING:
     import click
 
+MMRL_CONTRACT = 2
+
 DATA = "mmrl_gui.data_task:"
 ACTIONS = "mmrl_gui.action_task:"
 OURS = "mmrl_gui.verifiers:"

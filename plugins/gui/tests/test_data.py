@@ -5,13 +5,13 @@ import re
 from pathlib import Path
 
 import pytest
-from broken_rows import faults_of
 from mmrl_gui import trajectories
 from mmrl_gui.action_task import Inverse, NextAction
 from mmrl_gui.data_task import GroundingData
 from mmrl_gui.marks import SAID, marked
 from PIL import Image
 
+from broken_rows import faults_of
 from mmrl import Case, Eyes, Frame, UserError
 from mmrl.algorithms.signals import weight_of
 from mmrl.api.simulators.screens import Action

@@ -20,12 +20,12 @@ from mmrl_gui.recording import Plan
 from mmrl_gui.screens_task import Grounding
 from mmrl_gui.transitions import Transitions
 from PIL import Image
-from processes import gone
 
 from mmrl import Case, Eyes, UserError, WorldLost
 from mmrl.api.frames import Frame
 from mmrl.api.simulators.screens import Action, Element, Shown
 from mmrl.ui.cli import main
+from processes import gone
 
 ROLES = {"button": "button", "a": "link", "input": "textbox"}
 

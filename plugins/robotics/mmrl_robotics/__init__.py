@@ -9,6 +9,8 @@ from mmrl import PolicySpec, TaskSpec, VerifierSpec, hookimpl
 if TYPE_CHECKING:
     import click
 
+MMRL_CONTRACT = 2
+
 TABLETOP = {
     "reach": "Move the gripper to the thing that is named",
     "push": "Push the thing that is named to its mark",

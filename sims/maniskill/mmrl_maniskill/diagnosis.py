@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from mmrl import UserError
 from mmrl_maniskill import rendering, vulkan
 
-NEEDS = (Requirement("mani-skill>=3.0.1,<3.1"), Requirement("sapien>=3.0.1,<3.1"), Requirement("numpy>=2"))
+NEEDS = (Requirement("mani-skill>=3.0.1,<3.1"), Requirement("sapien>=3.0.1,<3.1"), Requirement("numpy>=2,<3"))
 PATIENCE_S = 30.0
 """Seconds for each device that is tried: the doctor has little time."""
 
@@ -37,7 +37,7 @@ def packages_found(have: Mapping[str, str]) -> dict[str, str]:
         return {
             "state": "missing",
             "detail": "not installed here; its tasks can run in another interpreter (their option python)",
-            "cure": 'pip install "mmrl[maniskill]", in an environment of its own: its SAPIEN brings another OpenCV',
+            "cure": 'pip install "multimodal-rl[maniskill]", in an environment of its own: its SAPIEN brings another OpenCV',
         }
     unfit = [need for need in NEEDS if need.name not in have or not need.specifier.contains(have[need.name], prereleases=True)]
     if unfit:

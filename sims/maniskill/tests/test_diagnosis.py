@@ -28,10 +28,10 @@ def test_what_is_needed_is_what_is_asked_for() -> None:
     ("change", "state", "words", "cure"),
     [
         ({}, "ok", "mani-skill 3.0.1, sapien 3.0.3, numpy 2.4.6", ""),
-        ({"mani-skill": None}, "missing", "not installed here", 'pip install "mmrl[maniskill]"'),
+        ({"mani-skill": None}, "missing", "not installed here", 'pip install "multimodal-rl[maniskill]"'),
         ({"mani-skill": "3.1.0"}, "broken", "it needs mani-skill<3.1,>=3.0.1", 'pip install "mani-skill<3.1,>=3.0.1"'),
         ({"sapien": None}, "broken", "it needs sapien", 'pip install "sapien<3.1,>=3.0.1"'),
-        ({"sapien": "2.2.2", "numpy": "1.26.4"}, "broken", "it needs sapien", 'pip install "sapien<3.1,>=3.0.1" "numpy>=2"'),
+        ({"sapien": "2.2.2", "numpy": "1.26.4"}, "broken", "it needs sapien", 'pip install "sapien<3.1,>=3.0.1" "numpy<3,>=2"'),
     ],
 )
 def test_packages(change: dict, state: str, words: str, cure: str) -> None:

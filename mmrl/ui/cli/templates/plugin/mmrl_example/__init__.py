@@ -2,6 +2,9 @@
 
 from mmrl import TaskSpec, VerifierSpec, hookimpl
 
+MMRL_CONTRACT = 2
+"""The hook contract of mmrl that this plugin was written for."""
+
 
 @hookimpl
 def mmrl_tasks() -> list[TaskSpec]:
