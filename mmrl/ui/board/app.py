@@ -27,7 +27,7 @@ from mmrl.ui.board.state import State, state
 
 STATIC = Path(__file__).with_name("static")
 SHARED = Path(__file__).parent.parent / "report"
-"""Where the style and the script lie that reports have too."""
+"""Folder of the style sheet and script that the board shares with reports."""
 MOST_POINTS, MOST_KEYS, MOST_RUNS = 4000, 64, 8
 WAIT = 0.5
 """Seconds that a page waits for the index of a run that nobody has looked at before."""

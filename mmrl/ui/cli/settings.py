@@ -1,4 +1,4 @@
-"""`--set KEY=VALUE` of the commands that build one thing."""
+"""`--set KEY=VALUE` of commands that build one task, verifier or simulator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mmrl.api.errors import UserError
 
 
 def key_values(texts: Iterable[str]) -> dict[str, Any]:
-    """`["size=56", "root=pictures"]` as `{"size": 56, "root": "pictures"}`; a value is written as in TOML."""
+    """`["size=56", "root=pictures"]` as `{"size": 56, "root": "pictures"}`; values are parsed as TOML, else kept as text."""
     from mmrl.config.load import parse_value
 
     options = {}
