@@ -254,7 +254,7 @@ def check_worlds(extras: Iterable[str]) -> list[Finding]:
 
 
 def check_simulator(check: str, answer: Facts) -> list[Finding]:
-    """Findings of a plugin's own check (`SimulatorSpec.doctor`). answer: the result of `TRY_SIMULATOR`. None of them is needed."""
+    """Findings of a plugin's own check (`SimulatorSpec.doctor`). answer: the result of `TRY_SIMULATOR`. None is `needed`."""
     plugin = check.partition(":")[0].partition(".")[0]
     if isinstance(answer, dict) and isinstance(answer.get("error"), str):
         return [machine(name=plugin, state="broken", detail=f"its check {check} failed: {answer['error']}")]

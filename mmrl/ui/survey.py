@@ -1,5 +1,5 @@
-"""Statistics of a sample of a task's prompts: difficulty, lengths, sizes, answers, and the scores that the task's verifiers give to
-gold, empty and wrong completions."""
+"""Statistics of a sample of a task's prompts: difficulty, lengths, sizes, answers, and scores of gold, empty and wrong
+completions by the task's verifiers."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ class Surveyor:
     """Surveys prompts of one task in batches, so that their media need not be kept. Close it after use."""
 
     def __init__(self, task: Task, spec: TaskSpec, read: Callable[[Prompt], Seen] | None = None, longest: int = 0) -> None:
-        """read: encodes a prompt as a policy does; by default only image sizes are read, as `task.eyes` computes them. longest: the
-        policy's context length in tokens, 0 if unknown."""
+        """read: encodes a prompt as a policy does; by default only image sizes are read, as `task.eyes` gives them.
+        longest: the policy's context length in tokens, 0 if unknown."""
         self.task, self.spec, self.read, self.longest = task, spec, read, longest
         self.survey = Survey(answered="Instructions") if task.simulation else Survey()
         self.verifiers: dict[str, VerifierSpec] = {}

@@ -1,4 +1,4 @@
-"""`mmrl preview TASK`: a contact sheet and a page of a task's prompts as the model sees them, with statistics of a larger sample."""
+"""`mmrl preview TASK`: a contact sheet and a page of prompts as the model sees them, with statistics of a larger sample."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def _png(
     facts: Sequence[Figure],
     odd: Sequence[str],
 ) -> bytes:
-    """The contact sheet as PNG. Each prompt has its gold completion as its answer, and the image that this draws after its own."""
+    """The contact sheet as PNG. A prompt's answer is its gold completion; the image that this draws follows the prompt's own."""
     from mmrl.api.types import replace
     from mmrl.ui.report.contact_sheet import contact_sheet
 

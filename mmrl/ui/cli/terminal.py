@@ -13,7 +13,7 @@ def tell(text: str) -> None:
 
 
 def quiet() -> None:
-    """Make torch share the cores and silence transformers, whose output would break the live panel. Call before importing them."""
+    """Make torch share the cores and silence transformers, whose output breaks the live panel. Call before importing them."""
     import logging
 
     # torch's threads spin while they wait; on shared cores long spinning makes a step several times slower
