@@ -11,7 +11,8 @@ from PIL import Image
 from mmrl import Mark, Prompt, UserError, user
 from mmrl.ui.cli import main
 from mmrl.ui.report import contact_sheet as sheets
-from mmrl.ui.report.contact_sheet import CARD, GAP, HEADER, MARGIN, PICTURE, contact_sheet, wrap
+from mmrl.ui.report.contact_sheet import CARD, GAP, HEADER, MARGIN, PICTURE, contact_sheet
+from mmrl.ui.report.lettering import text_width, wrap
 from mmrl.ui.report.figures import Bar, Figure
 
 TRUE = (0, 158, 115)
@@ -159,7 +160,7 @@ def test_names_stand_above_pictures_and_sizes_are_those_that_are_shown():
         (x1, x2), (y1, y2) = ((min(axis), max(axis)) for axis in zip(*area, strict=True))
         assert len(area) == (x2 - x1 + 1) * (y2 - y1 + 1) and x2 - x1 > 95 and y1 >= sheets.TAG
     assert sheets._names(0, [False, False, True]) == ["first", "second", "answer draws"]
-    assert sheets._names(0, [False, True]) == ["shown", "answer draws"] and sheets._names(1, [False])[1] == "second"
+    assert sheets._names(0, [False, True]) == ["prompt", "answer draws"] and sheets._names(1, [False])[1] == "second"
     large = {"role": "assistant", "content": [{"type": "image", "image": Image.new("RGB", (720, 1280), BLUE)}]}
     assert sheets._card(Prompt(messages=[user("?", *screens[:2]), large]), None).sizes == "360 x 640"
 
@@ -213,17 +214,17 @@ def test_wrapped_text_keeps_its_words_and_its_width():
     text = "Which of these is it?\n Please choose one from list [ a, b, c]."
     lines = wrap(text, 200, 16, 10)
     assert " ".join(lines) == " ".join(text.split()) and len(lines) >= 3 and lines[0] == "Which of these is it?"
-    assert all(sheets._width(line, 16) <= 200 for line in lines)
+    assert all(text_width(line, 16) <= 200 for line in lines)
     assert wrap("one", 200, 16, 3) == ["one"] and wrap("", 200, 16, 3) == [""]
 
 
 def test_what_does_not_fit_ends_in_an_ellipsis():
     words = wrap("word " * 500, 200, 16, 3)
-    assert len(words) == 3 and words[-1].endswith("...") and all(sheets._width(line, 16) <= 200 for line in words)
+    assert len(words) == 3 and words[-1].endswith("...") and all(text_width(line, 16) <= 200 for line in words)
     assert wrap("a\nb\nc\nd", 200, 16, 3) == ["a", "b", "c d..."]
     solid = wrap("x" * 10_000, 200, 16, 4)
     assert len(solid) == 4 and solid[-1].endswith("x...") and {*"".join(solid[:3])} == {"x"}
-    assert all(sheets._width(line, 16) <= 200 for line in solid)
+    assert all(text_width(line, 16) <= 200 for line in solid)
 
 
 def test_choices_are_never_cut():

@@ -263,7 +263,7 @@ def _reader(policy: VLM) -> Callable[[Prompt], Seen]:
 
 def _target(path: Path) -> Path:
     if path.suffix.lower() not in (".png", ".html"):
-        raise UserError(f"--out {path}: name a file that ends in .png or .html")
+        raise UserError(f"--out {path} must end in .png or .html")
     if not path.parent.is_dir():
         raise UserError(f"--out {path}: the folder {path.parent} does not exist: create it first")
     if path.is_dir():
