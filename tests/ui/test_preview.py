@@ -12,8 +12,8 @@ from mmrl import Mark, Prompt, UserError, user
 from mmrl.ui.cli import main
 from mmrl.ui.report import contact_sheet as sheets
 from mmrl.ui.report.contact_sheet import CARD, GAP, HEADER, MARGIN, PICTURE, contact_sheet
-from mmrl.ui.report.lettering import text_width, wrap
 from mmrl.ui.report.figures import Bar, Figure
+from mmrl.ui.report.lettering import text_width, wrap
 
 TRUE = (0, 158, 115)
 RED, GREEN, BLUE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (0, 0, 0)

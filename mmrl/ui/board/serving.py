@@ -18,8 +18,8 @@ from mmrl.ui.board.places import Places
 
 
 def serve(places: Places, host: str, port: int, token: str, show: bool) -> None:
-    """Serve the runs of a folder until Ctrl-C. show: open the browser. Raises UserError if the address is unavailable, or if other
-    machines could reach it without a token."""
+    """Serve the runs of a folder until Ctrl-C. show: open the browser. Raises UserError if the address is unavailable, or if
+    other machines could reach it without a token."""
     if token and not re.fullmatch(r"[A-Za-z0-9._~-]{8,200}", token):
         raise UserError("--token must be 8 to 200 letters, digits, dots, dashes or underscores")
     if not is_loopback(host) and not token:
