@@ -263,7 +263,7 @@ def test_keys_go_from_card_to_card_and_from_page_to_page(page):
     page.keyboard.press("ArrowRight")
     page.wait_for_url(lambda url: url != here)
     page.keyboard.press("?")
-    assert page.get_by_role("dialog").get_by_text("the next rollout").is_visible()
+    assert page.get_by_role("dialog").get_by_text("next rollout").is_visible()
     page.keyboard.press("Escape")
     page.keyboard.press("g")
     page.keyboard.press("c")

@@ -121,7 +121,7 @@ def folder(tmp_path):
 def test_ctrl_c_in_a_terminal_says_so_saves_and_says_how_to_go_on(folder):
     """What is seen while the run goes, then Ctrl-C in the middle of a step, then the very command that was printed."""
     seen = Terminal(folder, "train", "run.toml", "--set", "seed=3", "--set", "name='x y'", "--overwrite")
-    seen.until("x y  getting ready")
+    seen.until("x y  starting")
     seen.until("stage 1 of 1: rl, grpo", "1/4", "left", "reward ", "evaluated", "time  ", "rollout", "said  ")
     seen.until("2/4", "Ctrl-C stops after this step")
     seen.type(b"\x03")

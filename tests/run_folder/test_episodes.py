@@ -163,14 +163,14 @@ def test_the_report_shows_each_evaluation_that_was_kept(run):
     tabs = [words for tag, words in page.words if tag == "label"]
     assert tabs == ["before any training", "step 20 (best)", "step 40 (last)"]
     assert page.count("button", "film") == 4 + (2 + 4) + (4 + 2) == page.count("img", "moving") == page.count("img", "still")
-    assert "2 steps, the time was up, return 0.5" in page.texts("p") and "2 steps, return 0.5" in page.texts("p")
+    assert "2 steps, time limit, return 0.5" in page.texts("p") and "2 steps, return 0.5" in page.texts("p")
     assert "test-0, seed 900" in page.texts("p") and page.texts("p").count("pick up the ball") == 16
     assert page.count("button", "pause") == 1
 
 
 def test_what_was_lost_again_says_so(run):
     run.episodes(1, rows(rollout(1, True, at_end=False)))
-    assert "lost again at the end, 2 steps, return 0.5" in page_of(run).texts("p")
+    assert "no longer at the end, 2 steps, return 0.5" in page_of(run).texts("p")
 
 
 def test_hostile_instructions_and_names_stay_text(run, tmp_path):

@@ -260,7 +260,7 @@ def test_a_simulator_says_what_it_misses():
 def test_a_simulator_that_says_something_else_is_broken(answer):
     (finding,) = doctor.check_simulator("mmrl_arm.check:findings", answer)
     assert (finding.name, finding.state, finding.needed) == ("mmrl_arm", "broken", False)
-    assert "its check mmrl_arm.check:findings gave no findings, but" in finding.detail
+    assert "its check mmrl_arm.check:findings returned no findings, but" in finding.detail
 
 
 def test_a_check_is_run_in_a_process_of_its_own(tmp_path, monkeypatch):

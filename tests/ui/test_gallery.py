@@ -155,7 +155,7 @@ def test_what_is_off_the_picture_is_said(run):
 def test_many_marks_are_counted_in_words():
     few = [Mark(kind="point", at=(0, 0), of="said")] * overlay.TOLD
     assert overlay.told(few) == "; said point" * overlay.TOLD
-    assert overlay.told([*few, few[0], TRUE]) == "; true box, a cat; 5 marks of what is said"
+    assert overlay.told([*few, few[0], TRUE]) == "; gold box, a cat; 5 marks of the completion"
     assert overlay.told([Mark(kind="grid", at=(1, 2), of="true", labels=("2", ""))]) == "; true grid 2 -"
 
 
@@ -198,7 +198,7 @@ def test_the_legend_names_the_lines_that_there_are():
     assert ["true" in t and "said in" not in t for t in told] == [True, False, False]
     assert [t.count("<li") for t in told] == [1, 1, 2]
     true, said = (Mark(kind="grid", at=(1, 1), of=of, labels=(label,)) for of, label in (("true", "1"), ("said", "2")))
-    assert "said otherwise than it is" in overlay.legend(overlay.over([said], [true], (9, 9), 9))
+    assert "completion differs from the gold answer" in overlay.legend(overlay.over([said], [true], (9, 9), 9))
 
 
 def test_a_report_with_marks_stands_alone_and_has_one_legend(run):
@@ -324,9 +324,9 @@ def test_only_names_that_a_run_writes_are_followed(tmp_path, kind):
     found = {name: made.still(name) for name in ("a.png", "media/b.png")}
     assert all(isinstance(one, Still) and (one.width, one.height) == (4, 3) for one in found.values())
     for name in ("media/.c.png", "secret.txt", "../e.png", str(tmp_path / "a.png"), "media/../a.png", "media/x.png", "media", ""):
-        assert made.still(name) == "picture is missing", name
+        assert made.still(name) == "image is missing", name
     assert made.still("media/f.png") == made.still("media/g.png") == "not a PNG"
-    assert made.still("media/d.webp") == "picture is missing" and made.film("a.png") == "video is missing"
+    assert made.still("media/d.webp") == "image is missing" and made.film("a.png") == "video is missing"
     assert made.film("media/d.webp") == "not a video: media/d.webp" and made.film("media/none.webp") == "video is missing"
 
 
@@ -334,7 +334,7 @@ def test_a_picture_that_is_cut_off_is_named(tmp_path):
     noise = np.random.default_rng(0).integers(0, 255, (300, 300, 3), np.uint8)
     Image.fromarray(noise).save(out := io.BytesIO(), "PNG")
     (tmp_path / "a.png").write_bytes(out.getvalue()[:100_000])
-    assert Embedded(tmp_path, 10**6).still("a.png") == "not a picture: a.png"
+    assert Embedded(tmp_path, 10**6).still("a.png") == "not an image: a.png"
 
 
 def test_pictures_get_smaller_as_the_room_does_and_are_left_out_last(tmp_path):

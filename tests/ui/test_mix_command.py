@@ -150,7 +150,7 @@ def test_finished_pilots_are_used_again_and_more_are_added(mix, stub):
 def test_an_interrupted_search_goes_on_with_the_pilot_it_stopped_in(mix, stub):
     stub.stop_at = 3
     code, out, err = mix("--pilots", "4")
-    assert code == 130 and not out and "stopped in pilot 3 of 4; the same command goes on from here" in err
+    assert code == 130 and not out and "stopped in pilot 3 of 4; the same command resumes here" in err
     code, out, _ = mix("--pilots", "4")
     assert code == 0 and "recommended" in out
     assert stub.trained == [

@@ -303,7 +303,7 @@ def test_preview_writes_a_sheet_of_the_task(tmp_path, monkeypatch):
     first, *facts = done.stdout.splitlines()
     names = "preview-classification-digits.png, preview-classification-digits.html"
     assert first == f"{names}: 5 of 397 prompts of classification/digits, split test"
-    assert facts[0] == "200 prompts looked at:" and facts[-1] == "  classification/answer: gold 1, empty 0, wrong 0"
+    assert facts[0] == "Sample of 200 prompts:" and facts[-1] == "  classification/answer: gold 1, empty 0, wrong 0"
     with Image.open(tmp_path / "preview-classification-digits.png") as sheet:
         assert sheet.format == "PNG" and sheet.width == 2 * MARGIN + 3 * CARD + 2 * GAP
     page = (tmp_path / "preview-classification-digits.html").read_text("utf-8")
@@ -347,7 +347,7 @@ def test_it_says_which_prompts_it_shows(tmp_path, monkeypatch):
             main, ["--plugin", str(tmp_path / "spread.py"), "preview", task, "-n", "5", "--out", "a.png", "--sample", "9"]
         )
         lines = done.stdout.splitlines()
-        assert lines[:2] == [f"a.png: {shown} of {task}, split train", "9 prompts looked at:"], done.stderr
+        assert lines[:2] == [f"a.png: {shown} of {task}, split train", "Sample of 9 prompts:"], done.stderr
         assert seen == [*(f"row {i}" for i in ids), f"{shown} of split train, seed 0"]
 
 

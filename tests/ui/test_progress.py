@@ -251,7 +251,7 @@ def test_the_panel_has_all_that_is_known(clock):
 
 
 def test_before_the_first_stage_there_is_a_clock(clock):
-    assert drawn(Show("run", [rl(2)], FOLDER, screen()), clock.seconds + 62) == ["run  getting ready, 1 min 02 s"]
+    assert drawn(Show("run", [rl(2)], FOLDER, screen()), clock.seconds + 62) == ["run  starting, 1 min 02 s"]
 
 
 WIDE = "今日は天気がいい " * 400
@@ -320,7 +320,7 @@ def test_a_terminal_gets_the_panel_and_no_lines_for_steps(tmp_path, monkeypatch)
     (tmp_path / "rollouts" / "step-000001.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in kept))
     (tmp_path / "rollouts" / "step-000002.jsonl").write_text("torn\n{}\n")
     with Show("run", [rl(3)], tmp_path, screen()) as show:
-        eventually(lambda: "getting ready" in written(show))
+        eventually(lambda: "starting" in written(show))
         show.stage_started(0, 1, rl(3), 0)
         for step in (1, 2):
             show.step_finished(step, RL)

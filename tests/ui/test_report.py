@@ -327,7 +327,7 @@ def test_a_run_that_is_still_going_takes_its_figures_from_the_rows(run: RunFolde
 
 def test_reports_of_runs_with_little_in_them(run: RunFolder) -> None:
     page = page_of(run)
-    assert "No step was recorded yet." in page.texts("p")
+    assert "No step is recorded yet." in page.texts("p")
     assert page.count("svg") == 0
     run.metrics(1, "sft", {"loss": 2.0, "learning_rate": 0.0})
     page = page_of(run)
@@ -401,7 +401,7 @@ def test_every_metric_of_the_run_folder_has_a_chart_with_words_of_its_own(run: R
     named = [k.replace("<verifier id>", v).replace("<task>", t) for k in keys for v in ("t/x", "t/y") for t in ("t/a", "t/b")]
     run.metrics(1, "rl", dict.fromkeys(named, 0.5))
     page = page_of(run)
-    assert "Also reported" not in page.texts("h2") and len(page.texts("h3")) > 25
+    assert "Other metrics" not in page.texts("h2") and len(page.texts("h3")) > 25
     assert page.texts("h2")[:6] == [
         "Learning", "Behaviour", "Optimisation", "Critic", "Teacher and gold completions", "Health and speed",
     ]  # fmt: skip
@@ -410,17 +410,17 @@ def test_every_metric_of_the_run_folder_has_a_chart_with_words_of_its_own(run: R
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({}, "Held-out items, greedy."),
-        ({"temperature": 0.0, "samples": 1}, "Held-out items, greedy."),
-        ({"temperature": 0.5}, "Held-out items, 1 answer each at temperature 0.5."),
-        ({"temperature": 1.0, "samples": 8}, "Held-out items, 8 answers each at temperature 1."),
+        ({}, "Held-out prompts, greedy."),
+        ({"temperature": 0.0, "samples": 1}, "Held-out prompts, greedy."),
+        ({"temperature": 0.5}, "Held-out prompts, 1 answer each at temperature 0.5."),
+        ({"temperature": 1.0, "samples": 8}, "Held-out prompts, 8 answers each at temperature 1."),
     ],
 )
 def test_the_evaluation_says_how_it_was_answered(tmp_path: Path, settings: dict[str, Any], said: str) -> None:
     run = RunFolder.create(tmp_path / "run", {**CONFIG, "evaluate": settings}, 1)
     run.evaluation(0, "rl", figure("t/a", 0.5))
     (text,) = [p for p in page_of(run).texts("p") if p.startswith("Held-out")]
-    assert text == f"{said} The band is the 95% interval: overlapping bands are no progress yet."
+    assert text == f"{said} Bands are 95% intervals; overlapping ones do not show progress."
 
 
 def test_values_that_are_not_numbers_are_gaps_with_a_note(run: RunFolder) -> None:
@@ -574,7 +574,7 @@ def test_a_group_shows_its_best_and_worst_and_counts_equals(run: RunFolder) -> N
     assert "3 others between these" in page.texts("li")
     assert "\u00d73" in page.texts("span")
     assert "failed" in page.texts("b")
-    assert page.texts("p").count("All scored alike: nothing to learn here.") == 1
+    assert page.texts("p").count("Equal scores, zero advantages: this group adds nothing to the update.") == 1
     assert [b for b in page.texts("b") if b[0] in "+-"][:7] == ["+4.50", "+3.50", "+2.50", "+1.50", "-2.50", "-3.50", "-4.50"]
 
 
@@ -652,15 +652,15 @@ def test_what_verifiers_say_alike_is_told_once(detail: str, names: list[str], sa
 @pytest.mark.parametrize(
     ("values", "advantages", "said"),
     [
-        ([1.0, 1.0], [0.0, 0.0], "All scored alike: nothing to learn here."),
-        ([1.0, 1.0], [0.3, -0.3], "All scored alike, but there are advantages: they compare with more than this group."),
+        ([1.0, 1.0], [0.0, 0.0], "Equal scores, zero advantages: this group adds nothing to the update."),
+        ([1.0, 1.0], [0.3, -0.3], "Equal scores, but nonzero advantages: the baseline includes other groups."),
         ([1.0, 0.0], [1.0, -1.0], None),
         ([1.0], [0.5], None),
-        ([1.0, 0.0], [0.0, 0.0], "Every advantage is zero, though the scores differ: nothing to learn here."),
-        ([1.0, None], [0.0, None], "Every advantage is zero: nothing to learn here."),
-        ([1.0, 0.0], [None, None], "Left out of the update: nothing was learned here."),
-        ([1.0, 1.0], [None, None], "All scored alike and left out of the update."),
-        ([None, None], [None, None], "No score: nothing to learn here."),
+        ([1.0, 0.0], [0.0, 0.0], "Zero advantages in spite of different scores: this group adds nothing to the update."),
+        ([1.0, None], [0.0, None], "Zero advantages: this group adds nothing to the update."),
+        ([1.0, 0.0], [None, None], "This group was left out of the update."),
+        ([1.0, 1.0], [None, None], "Equal scores: this group was left out of the update."),
+        ([None, None], [None, None], "No scores: this group adds nothing to the update."),
     ],
 )
 def test_what_a_group_taught_is_told_by_its_advantages(
@@ -682,7 +682,7 @@ def test_completions_that_the_policy_did_not_write_alone_say_so(run: RunFolder) 
     run.rollouts(2, [rollout(str(i), source=source) for i, source in enumerate(sources[3:])] + [rollout("old")])
     page = page_of(run)
     assert page.texts("pre")[:3] == ["7"] * 3 and page.texts("b").count("gold completion") == 1
-    assert page.texts("b").count("answered with a hint") == 1
+    assert page.texts("b").count("sampled with a hint") == 1
 
 
 def test_pictures_outside_of_the_run_are_not_read(run: RunFolder, tmp_path: Path) -> None:
@@ -693,7 +693,7 @@ def test_pictures_outside_of_the_run_are_not_read(run: RunFolder, tmp_path: Path
         run.rollouts(step, [rollout(messages=[{"role": "user", "content": [{"type": "image", "path": path}]}])])
     page = page_of(run)
     assert page.count("img") == 0
-    assert page.texts("span").count("picture is missing") == 4
+    assert page.texts("span").count("image is missing") == 4
     assert page.texts("span").count("not a PNG") == 1
 
 

@@ -44,7 +44,8 @@ function tell() {
     el("dd", {}, word),
   ]);
   const close = el("button", { type: "button", onclick: () => dialog.close() }, "Close");
-  const dialog = el("dialog", { class: "card keys", "aria-label": "Keyboard shortcuts" }, el("h2", {}, "Keyboard shortcuts"), el("dl", {}, ...list), close);
+  const title = "Keyboard shortcuts";
+  const dialog = el("dialog", { class: "card keys", "aria-label": title }, el("h2", {}, title), el("dl", {}, ...list), close);
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);
   dialog.showModal();

@@ -2,7 +2,7 @@
 // the image plays by itself:
 //   <figure class="player" data-src="/media/frame?run=A&path=..." data-frames="40" data-ms="100">
 //     <img src="..." loading="lazy" alt="..."></figure>
-// data-ms: duration of each frame in milliseconds, separated by commas, or one for all. Frame K, from 0, is at data-src with &n=K.
+// data-ms: durations of the frames in milliseconds with commas between, or one for all. Frame K, from 0, is at data-src + &n=K.
 import { el, isWriting } from "./dom.js";
 
 const SPEEDS = [0.25, 0.5, 1, 2, 4];
