@@ -245,7 +245,7 @@ def test_the_table_has_every_task_the_best_first_with_intervals(run):
     assert body[0][3].split() == ["50.0%", low, "to", high] and body[0][4:] == ["7.25", "0.5", "64"]
     drawn = shown_table(run)
     assert re.findall(r'<u class="(\w+)" style="left:([\d.]+)%', drawn)[:2] == [("before", "50.0"), ("last", "75.0")]
-    assert "Greedy. Held out" in drawn
+    assert "Greedy. Held-out prompts" in drawn
 
 
 def test_success_at_any_time_has_a_column_where_it_is_not_the_metric(run):
@@ -258,7 +258,7 @@ def test_tasks_that_were_asked_otherwise_or_scored_otherwise_say_so(run):
     run.evaluation(0, "rl", figure("a", 0.5))
     run.evaluation(0, "rl", figure("b", 0.25, temperature=0.7, samples=4, metric="robotics/quick"))
     head, first, second = table(run)
-    assert head[:3] == ["Task", "Metric", "Played"] and first[:3] == ["a", "accuracy", "greedy"]
+    assert head[:3] == ["Task", "Metric", "Sampling"] and first[:3] == ["a", "accuracy", "greedy"]
     assert second[:3] == ["b", "robotics/quick", "sampled at temperature 0.7, 4 times each"]
 
 

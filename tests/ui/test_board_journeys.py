@@ -293,9 +293,9 @@ def test_18_alarms_and_the_rollouts_that_show_why(visitor: Visitor) -> None:
 
 def test_19_settings_and_what_differs(visitor: Visitor) -> None:
     page = visitor.open("/settings?run=first")
-    page.get_by_label("Beside").select_option("sweep/second")
+    page.get_by_label("Compare with").select_option("sweep/second")
     page.get_by_role("button", name="Show").click()
-    visitor.sees("What differs")
+    visitor.sees("Differences")
     cells = page.locator("main table tbody tr").all_inner_texts()
     assert any(re.match(r"seed\s+0\s+7", cell) for cell in cells) and any("stages.0.steps" in cell for cell in cells)
 

@@ -122,13 +122,13 @@ def test_two_runs_are_compared_prompt_by_prompt(mmrl, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("values", "verdict"), [("1" * 8, "B is better: 8 prompts better, 0 worse, 0 alike"), ("0" * 8, "no difference")]
+    ("values", "verdict"), [("1" * 8, "B is better: 8 prompts better, 0 worse, 0 equal"), ("0" * 8, "no significant difference")]
 )
 def test_the_verdict(mmrl, tmp_path, values, verdict):
     make(tmp_path / "a", "0" * 8)
     make(tmp_path / "b", values)
     assert f"\n  {verdict}" in mmrl("a", "b")
-    assert ("B is worse: 0 prompts better, 8 worse, 0 alike" in mmrl("b", "a")) == (values == "1" * 8)
+    assert ("B is worse: 0 prompts better, 8 worse, 0 equal" in mmrl("b", "a")) == (values == "1" * 8)
 
 
 def test_json_of_two(mmrl, tmp_path):

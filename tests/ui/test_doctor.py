@@ -114,9 +114,9 @@ def test_extras():
     half = doctor.check_extra("train", TRAIN, have)
     assert (half.state, half.detail, half.cure) == ("broken", "not installed: qwen-vl-utils", 'pip install "mmrl[train]"')
     none = doctor.check_extra("train", TRAIN, {})
-    assert (none.state, none.detail) == ("missing", "would add: torch, transformers, qwen-vl-utils, numpy")
+    assert (none.state, none.detail) == ("missing", "it adds: torch, transformers, qwen-vl-utils, numpy")
     other = doctor.check_extra("vllm", [Requirement("vllm>=0.30")], have)
-    assert (other.state, other.detail, other.cure) == ("missing", "would add: vllm", 'pip install "mmrl[vllm]"')
+    assert (other.state, other.detail, other.cure) == ("missing", "it adds: vllm", 'pip install "mmrl[vllm]"')
 
 
 def test_requirements_of_an_extra_are_its_own(monkeypatch):
@@ -177,7 +177,7 @@ def test_plugins():
         ({"build": "cpu", "gpus": []}, [], "missing", "CPU"),
         ({"build": "cpu", "gpus": []}, ["RTX 4090"], "broken", "torch is a CPU build"),
         ({"build": "13.0", "gpus": []}, ["RTX 4090"], "broken", "torch does not see it"),
-        ({"build": "13.0", "gpus": []}, [], "note", "torch is a build for GPUs (13.0)"),
+        ({"build": "13.0", "gpus": []}, [], "note", "torch is a GPU build (13.0)"),
         ({"error": "crashed"}, [], "missing", "CPU"),
     ],
 )

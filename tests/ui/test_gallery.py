@@ -82,7 +82,7 @@ def test_true_marks_are_on_the_prompts_picture_and_said_ones_on_a_copy_beside_th
     ids = [a["id"] for tag, a in page.elements if tag == "image"]
     assert [a["href"] for tag, a in page.elements if tag == "use"] == [f"#{ids[0]}"] and len(ids) == 1
     told = [a["aria-label"] for tag, a in page.elements if a.get("role") == "img"]
-    assert told == ["picture shown, 200 by 100 pixels; true box, a cat", "picture with what is said; said box, IoU 0.25"]
+    assert told == ["image: prompt, 200 by 100 pixels; gold box, a cat", "image: with the completion's marks; completion box, IoU 0.25"]
 
 
 def test_a_picture_that_nobody_marks_is_an_img(run):
@@ -148,13 +148,14 @@ def test_labels_are_readable_and_stay_on_the_picture():
 def test_what_is_off_the_picture_is_said(run):
     away = [Mark(kind="box", at=(2, 2, 3, 3), of="said"), Mark(kind="point", at=(0.5, -0.1), of="said"), SAID]
     html = card(run, row("a", away))
-    assert "2 marks off the picture" in html and "said box, off the picture" in html and "said point, off the picture" in html
+    outside = ("2 marks outside the image", "completion box, outside the image", "completion point, outside the image")
+    assert all(text in html for text in outside)
     assert not overlay.off_picture(Mark(kind="box", at=(-1, -1, 2, 2), of="said"))
 
 
 def test_many_marks_are_counted_in_words():
     few = [Mark(kind="point", at=(0, 0), of="said")] * overlay.TOLD
-    assert overlay.told(few) == "; said point" * overlay.TOLD
+    assert overlay.told(few) == "; completion point" * overlay.TOLD
     assert overlay.told([*few, few[0], TRUE]) == "; gold box, a cat; 5 marks of the completion"
     assert overlay.told([Mark(kind="grid", at=(1, 2), of="true", labels=("2", ""))]) == "; true grid 2 -"
 
@@ -184,10 +185,10 @@ def test_a_small_film_has_its_times_below_it(run):
     messages = [user("When?", clip)]
     html = card(run, row("2 to 90", [true, said], messages=messages), row("hm", [true], messages=messages))
     asked, answers = html.split('<div class="answers">')
-    assert asked.index('class="moving') < asked.index("true 1.0 to 3.0 s") and "said" not in re.sub('class="said"', "", asked)
+    assert asked.index('class="moving') < asked.index("gold 1.0 to 3.0 s") and "said" not in re.sub('class="said"', "", asked)
     bars = re.findall(r'<div class="mark (\w+) time">.*?<rect class="line" x="([\d.]+)" y="1" width="([\d.]+)"', answers)
     assert bars == [("true", "25.0", "50.0"), ("said", "50.0", "50.0")], "it ends where the clip does"
-    assert "said 2.0 to 90.0 s, IoU 0.01" in answers
+    assert "completion 2.0 to 90.0 s, IoU 0.01" in answers
     late = overlay.bars([Mark(kind="interval", at=(50, 60, 4), of="said")])
     assert re.findall(r'x="([\d.]+)" y="1" width="([\d.]+)"', late) == [("98.5", "1.5")]
 
@@ -195,7 +196,7 @@ def test_a_small_film_has_its_times_below_it(run):
 def test_the_legend_names_the_lines_that_there_are():
     assert overlay.legend("nothing") == ""
     told = [overlay.legend(overlay.over(marks, (), (9, 9), 9)) for marks in ([TRUE], [SAID], [TRUE, SAID])]
-    assert ["true" in t and "said in" not in t for t in told] == [True, False, False]
+    assert ["gold answer" in t and "completion" not in t for t in told] == [True, False, False]
     assert [t.count("<li") for t in told] == [1, 1, 2]
     true, said = (Mark(kind="grid", at=(1, 1), of=of, labels=(label,)) for of, label in (("true", "1"), ("said", "2")))
     assert "completion differs from the gold answer" in overlay.legend(overlay.over([said], [true], (9, 9), 9))
@@ -248,7 +249,7 @@ def test_thinking_is_folded(run):
     html = card(run, row("<think>First the sky.</think>It is 7."), row("<think>First the sea"), row("It is <b>."))
     page = Page(html)
     assert page.texts("pre") == ["First the sky.", "It is 7.", "First the sea", "It is <b>."]
-    assert page.texts("summary") == ["thinking, 3 words", "thinking, 3 words"] and page.texts("em") == ["nothing"]
+    assert page.texts("summary") == ["thinking, 3 words", "thinking, 3 words"] and page.texts("em") == ["empty"]
     assert not [a for tag, a in page.elements if tag == "details" and "open" in a]
 
 

@@ -613,7 +613,7 @@ def test_each_episode_has_its_own_turns_under_its_answer(run: RunFolder) -> None
         "end",
     ]
     assert [s for s in page.texts("summary") if "turn" in s] == ["2 turns before this one", "1 turn before this one"]
-    assert page.texts("small").count("shown") == 1, "the prompt's picture stands beside all"
+    assert page.texts("small").count("prompt") == 1, "the prompt's picture stands beside all"
     assert [s for s in page.texts("small") if "turn" in s] == ["after turn 1", "after turn 2", "after turn 1"]
     asked = html.split('<div class="prompt">')[1].split('<div class="answers">')[0]
     assert "Draw it." in asked and "That was turn" not in asked and "a1" not in asked

@@ -123,14 +123,14 @@ def test_a_sound_task_has_nothing_odd(odd, tmp_path):
         "  Difficulty: 0 to 4, median 2",  # of all 50, that needn't be made, and not of their meta
         lines[3],
         "  Length of prompts, in characters: 5 for all",
-        "  Pictures: 1 for each prompt, 40 x 20 for all",
+        "  Images: 1 per prompt, 40 x 20 for all",
         "  odd/exact: gold 1, empty 0, wrong 0",
         "  odd/form: gold 1, empty 0, wrong 1",
     ]
-    assert re.fullmatch(r"  Answers: 5 different ones among 20, most often word [0-4] \([4-9]\)", lines[3])
+    assert re.fullmatch(r"  Answers: 5 different values among 20, most often word [0-4] \([4-9]\)", lines[3])
     page = page_of(tmp_path, "odd/sound")
     assert page.count('<article class="card group') == 3 and page.count("gold completion") == 3
-    assert page.count("<b>empty completion</b>") == page.count("wrong completion (gold for another prompt)") == 3
+    assert page.count("<b>empty completion</b>") == page.count("wrong completion (of another prompt)") == 3
     assert "Weight 0.5 in the reward; values from 0 to 1." in page and 'class="odd"' not in page
     assert 'aria-label="Histogram of Difficulty. 0: 10; 1: 10; 2: 10; 3: 10; 4: 10"' in page
 
@@ -144,7 +144,7 @@ def test_what_is_odd_is_told(odd, tmp_path):
         "odd/any scores empty completions as high as gold ones, 50 of 50 times",
         "odd/any scores wrong answers as high as right ones, 50 of 50 times",
     ]
-    assert page_of(tmp_path, "odd/low").count("<b>Odd:</b>") == 3
+    assert page_of(tmp_path, "odd/low").count("<b>Warning:</b>") == 3
     plain, marked = (Image.open(tmp_path / f"preview-odd-{name}.png") for name in ("sound", "low") if odd(f"odd/{name}"))
     brown = (0x8A, 0x3C, 0x00)
     assert [brown in {colour for _, colour in sheet.getcolors(2**24)} for sheet in (plain, marked)] == [False, True]
@@ -153,7 +153,7 @@ def test_what_is_odd_is_told(odd, tmp_path):
 def test_a_reward_that_wrong_answers_earn_is_told(odd):
     """Though no verifier but that of the form pays them, which alone is no fault."""
     _, lines = odd("odd/paid")
-    assert [line for line in lines if "odd:" in line] == [
+    assert [line for line in lines if "warning:" in line] == [
         "  warning: the reward scores wrong answers as high as right ones, 50 of 50 times"
     ]
 
@@ -180,7 +180,7 @@ def test_one_answer_for_all_leaves_nothing_wrong_to_try(odd):
         "  Area of gold boxes, share of the image: 25.0% for all",
         "  Length of prompts, in characters: 5 for all",
         "  Answers: yes for all",
-        "  Pictures: 1 for each prompt, 40 x 20 for all",
+        "  Images: 1 per prompt, 40 x 20 for all",
         "  odd/exact: gold 1, empty 0",
         "  odd/form: gold 1, empty 0",
     ]
@@ -221,8 +221,8 @@ def test_time_bounds_the_sample_and_not_what_is_shown(odd, monkeypatch):
 def test_one_prompt_is_shown_with_a_wrong_answer_of_another(odd, tmp_path):
     odd("odd/sound", "-n", 1, "--sample", 9)
     page = page_of(tmp_path, "odd/sound")
-    wrote = re.findall(r"<pre>(word \d|<em>nothing</em>)</pre>", page)
-    assert wrote[0] == "word 0" and wrote[1] != "word 0" and wrote[2] == "<em>nothing</em>", "by what they earn"
+    wrote = re.findall(r"<pre>(word \d|<em>empty</em>)</pre>", page)
+    assert wrote[0] == "word 0" and wrote[1] != "word 0" and wrote[2] == "<em>empty</em>", "by what they earn"
 
 
 def test_marks_that_can_not_be_drawn_are_left_out(odd, tmp_path):
@@ -243,7 +243,7 @@ def test_tokens_are_counted_where_a_model_is_named(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     found = dict(line.strip().split(": ", 1) for line in done.stdout.splitlines()[2:])
     page = page_of(tmp_path, "classification/digits")
-    assert found["Pictures"] == "1 for each prompt, 50 x 50 for all" and "56 by 56 pixels" in page and "50 by 50" not in page
+    assert found["Images"] == "1 per prompt, 50 x 50 for all" and "56 by 56 pixels" in page and "50 by 50" not in page
     # 56 x 56 pixels in patches of 14, four of which are one token, between a beginning and an end
     assert found["Tokens of images"] == "6 for all" and int(found["Length of prompts, in tokens"].split()[0]) > 12
     assert "in characters" not in done.stdout

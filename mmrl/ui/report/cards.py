@@ -38,7 +38,7 @@ _SOURCE = {
     "gold": "gold completion",
     "hint": "sampled with a hint",
     "empty": "empty completion",
-    "wrong": "wrong completion (gold for another prompt)",
+    "wrong": "wrong completion (of another prompt)",
 }
 """Source of a completion -> its label, for sources other than the plain policy; the last two occur in previews."""
 

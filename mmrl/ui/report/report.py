@@ -147,7 +147,7 @@ def _intervals(task: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     change = last["value"] - first["value"]
     points = f"{change * 100:+.1f} points" if unit else f"{change:+.3g}"
     moved = f'<span class="{_apart(first, last)}">{points}</span>' if len(rows) > 1 else ""
-    n = f", {count(last['n'], 'item')}" if isinstance(last.get("n"), int) else ""
+    n = f", {count(last['n'], 'prompt')}" if isinstance(last.get("n"), int) else ""
     extra = "".join(
         f"<span>{esc(name.removeprefix('episode/').replace('_', ' '))} <b>{number(value)}</b></span>"
         for name, value in (last.get("extra") or {}).items()
