@@ -129,6 +129,10 @@ def test_nothing_is_overwritten_or_taken(mmrl, tmp_path: Path) -> None:
     assert again.stderr == "mmrl: sub/dir/mmrl-flags already exists: choose another name, or another parent folder with --dir\n"
     (tmp_path / "file").write_text("")
     blocked = mmrl("new", "plugin", "flags", "--dir", "file")
-    assert blocked.returncode == 2 and "choose another parent folder with --dir" in blocked.stderr and blocked.stderr.count("\n") == 1
+    assert (
+        blocked.returncode == 2
+        and "choose another parent folder with --dir" in blocked.stderr
+        and blocked.stderr.count("\n") == 1
+    )
     taken = mmrl("new", "plugin", "classification")
     assert taken.returncode == 2 and "is already installed: choose another name" in taken.stderr

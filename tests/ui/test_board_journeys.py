@@ -1,4 +1,4 @@
-"""What a person does with the board, in Chromium: twenty journeys. MMRL_SHOTS=DIR keeps a picture of the end of each."""
+"""Twenty user journeys on the board in Chromium. MMRL_SHOTS=DIR keeps a screenshot of the end of each."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def chromium() -> Iterator[Any]:
 
 
 class Visitor:
-    """A page in the browser, that fails a test which leaves errors in its console."""
+    """A page in the browser; errors in its console fail the test."""
 
     def __init__(self, chromium: Any, address: str, **context: Any) -> None:
         self.context = chromium.new_context(viewport={"width": 1280, "height": 900}, **context)
@@ -244,7 +244,7 @@ def test_14_one_rollout_and_its_neighbours(visitor: Visitor) -> None:
     page.keyboard.press("ArrowRight")
     page.wait_for_function(f"() => location.href !== {json.dumps(first)}")
     assert "id=100." in page.url
-    page.wait_for_load_state("load")  # a key that is pressed before is nobody's
+    page.wait_for_load_state("load")  # keys pressed before are lost
     page.keyboard.press("ArrowLeft")
     page.wait_for_function(f"() => location.href === {json.dumps(first)}")
 

@@ -1,4 +1,4 @@
-"""What the board serves, to whom, and what it never does."""
+"""The board's responses, its access control, and that it never writes to a run folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mmrl check` of code that ends the process that runs it."""
+"""`mmrl check` of plugin code that exits or kills its process."""
 
 import subprocess
 import sys

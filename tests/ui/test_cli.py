@@ -61,7 +61,7 @@ BAD_COMMANDS = """
 
 
 def answer(done: subprocess.CompletedProcess[str]) -> str:
-    """The one line on stderr with which bad input is answered."""
+    """The single line on stderr that bad input gives."""
     assert done.returncode == 2, (done.returncode, done.stderr)
     assert done.stdout == "" and done.stderr.startswith("mmrl: ") and done.stderr.count("\n") == 1, done.stderr
     return done.stderr.removeprefix("mmrl: ").rstrip("\n")
@@ -92,7 +92,7 @@ def answer(done: subprocess.CompletedProcess[str]) -> str:
 def test_bad_input_is_answered_with_one_line(mmrl, site, args: list[str], line: str | None) -> None:
     said = answer(mmrl(*args))
     assert said == line if line else said.endswith(f"(see mmrl {args[0]} --help)"), said
-    if line is None:  # the words are click's
+    if line is None:  # click's own message
         assert any(word in said for word in ("sims", "more", "--jsn", "ID", "-n"))
 
 
@@ -300,7 +300,7 @@ GYM = """
 
 
 def test_list_says_all_about_an_algorithm(mmrl, site) -> None:
-    """Its signals, settings of its advantage and of its loss, and what its stage has by default."""
+    """`mmrl list algorithms ID` prints signals, settings of advantage and loss, and defaults of the stage."""
     site("mmrl-gym", {"mmrl_gym.py": GYM}, {"gym": "mmrl_gym"})
     (short,) = json.loads(mmrl("list", "algorithms", "gym/short", "--json").stdout)
     accepts, needs = short.pop("accepts"), short.pop("needs")
@@ -499,7 +499,7 @@ def test_completion_knows_ids(mmrl, site, tmp_path, words: str, completed: list[
 
 
 def run_folder(path: Path, best: int | None = None, evaluated: int = 4) -> None:
-    """A run folder with checkpoints after steps 2 and 4, without weights; the newest evaluation was after step `evaluated`."""
+    """A run folder with checkpoints without weights after steps 2 and 4; its last evaluation was after step `evaluated`."""
     from mmrl.run_folder.writer import RunFolder
 
     config = {
@@ -553,11 +553,7 @@ def test_eval_says_when_the_newest_checkpoint_was_never_evaluated(tmp_path, monk
         (2, "best", "runs/x, best checkpoint: step 2"),
         (2, "last", "runs/x, last checkpoint: step 4"),
         (2, "4", "runs/x, checkpoint: step 4"),
-        (
-            0,
-            "best",
-            "runs/x, best checkpoint: none was better than the initial weights, tiny:qwen2_5_vl",
-        ),
+        (0, "best", "runs/x, best checkpoint: none was better than the initial weights, tiny:qwen2_5_vl"),
     ],
 )
 def test_eval_names_the_weights(tmp_path, monkeypatch, best: int, which: str, weights: str) -> None:

@@ -1,4 +1,4 @@
-"""Every check of `mmrl doctor` against a planted fault, and against a healthy machine."""
+"""Every check of `mmrl doctor` on a planted fault and on a healthy machine."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def test_a_core_without_training_is_not_broken():
 
 
 def test_torch_is_installed_for_the_machine_that_is_there():
-    """The CPU build has to be asked for; the CUDA build is what pip takes by itself."""
+    """The cure names the CPU index, since pip's default is the CUDA build."""
     _, without = doctor.check_base({"mmrl": "0.1.0"}, {}, pth=False)
     _, beside_gpu = doctor.check_base({"mmrl": "0.1.0"}, {}, pth=False, gpus=["H200"])
     cpu = "pip install torch torchvision --index-url https://download.pytorch.org/whl/cpu"
@@ -71,7 +71,7 @@ def test_torchvision_of_another_torch(torch, torchvision, wants):
 
 
 def test_torchvision_that_fits_by_version_only():
-    """Operators that don't load are harmless beside CPU torch, where mmrl declares them, and a fault beside CUDA torch."""
+    """Operators that fail to load are harmless with CPU torch, where mmrl declares them, and an error with CUDA torch."""
     assert base()["torchvision"].state == "ok"
     note = base(pth=False)["torchvision"]
     assert (note.state, note.cure) == ("note", "python -m mmrl.compute.torchvision --install-pth")
@@ -227,7 +227,7 @@ def test_vulkan_drivers(tmp_path):
 
 
 def test_asking_vulkan_answers_on_any_machine():
-    """With or without the library and a driver: the structure that is passed is sound, so that nothing crashes."""
+    """The call returns a result on any machine, with or without the library and a driver: its structure is valid."""
     answer = machine.try_python(machine.TRY_VULKAN, 60.0)
     assert answer == {"loader": False, "devices": 0} or (answer["loader"] is True and answer["devices"] >= 0)
 
@@ -264,7 +264,7 @@ def test_a_simulator_that_says_something_else_is_broken(answer):
 
 
 def test_a_check_is_run_in_a_process_of_its_own(tmp_path, monkeypatch):
-    """Of a plugin that is a file, too; one that crashes takes no doctor with it."""
+    """Also for a plugin that is a local file; a check that crashes does not end the doctor."""
     (tmp_path / "arm.py").write_text(
         "import os, signal\n"
         "def findings():\n    print('noise')\n    return {'arm': {'state': 'ok', 'detail': str(os.getpid())}}\n"
@@ -302,7 +302,7 @@ def test_run_folder(tmp_path):
     assert doctor.check_run_folder(tmp_path / "runs" / "deeper").state == "ok"
     assert not (tmp_path / "runs").exists()
     (tmp_path / "file").touch()
-    finding = doctor.check_run_folder(tmp_path / "file" / "runs")  # a folder without permission stops no root
+    finding = doctor.check_run_folder(tmp_path / "file" / "runs")  # permissions would not stop root
     assert (finding.state, finding.needed) == ("broken", True)
     assert finding.detail == f"{tmp_path / 'file'}: Not a directory"
 
@@ -311,7 +311,7 @@ def test_space(tmp_path):
     assert doctor.check_space(tmp_path / "runs", 2 * 2**30).state == "ok"
     finding = doctor.check_space(tmp_path / "runs", 2**30)
     assert (finding.state, finding.needed, finding.detail) == ("broken", True, f"1.0 GiB free at {tmp_path}")
-    assert "GiB free" in doctor.check_space(tmp_path / "runs").detail  # the real disk is asked
+    assert "GiB free" in doctor.check_space(tmp_path / "runs").detail  # of the real disk
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ PLANTED = {
 
 
 def run_doctor(tmp_path, *arguments, **planted):
-    """`mmrl doctor` where libraries of one line, which import at once, stand before the real ones."""
+    """`mmrl doctor` with one-line stand-ins for the libraries, which import fast."""
     for name, source in {**PLANTED, **{f"{name}/__init__.py": source for name, source in planted.items()}}.items():
         path = tmp_path / "planted" / name
         path.parent.mkdir(parents=True, exist_ok=True)

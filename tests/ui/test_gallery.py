@@ -1,4 +1,4 @@
-"""Cards of rollouts: marks over pictures, thinking that is folded, and where pictures come from."""
+"""Cards of rollouts: marks on images, collapsed thinking, and sources of images."""
 
 import base64
 import io
@@ -49,7 +49,7 @@ def row(completion="1", marks=(), picture=None, group=0, advantage=0.5, **more):
 
 
 def kept(run, *rows, step=1):
-    """The rows as a reader gets them, and the folder of their pictures."""
+    """The rows as read from the run folder, and the folder of their images."""
     run.rollouts(step, rows)
     return read_rows(run.path / "rollouts" / f"step-{step:06d}.jsonl"), run.path / "rollouts"
 
@@ -60,11 +60,11 @@ def card(run, *rows, pictures=None):
 
 
 def groups(html):
-    """(what is true or said, its lines and labels) of each mark on a page."""
+    """(true or said, its lines and labels) of each mark on a page."""
     return re.findall(r'<g class="mark (true|said)">(.*?)</g>', html)
 
 
-# -- marks over pictures ------------------------------------------------------------------------------------------------
+# -- marks on images ----------------------------------------------------------------------------------------------------
 
 
 def test_true_marks_are_on_the_prompts_picture_and_said_ones_on_a_copy_beside_their_completion(run):
@@ -82,7 +82,10 @@ def test_true_marks_are_on_the_prompts_picture_and_said_ones_on_a_copy_beside_th
     ids = [a["id"] for tag, a in page.elements if tag == "image"]
     assert [a["href"] for tag, a in page.elements if tag == "use"] == [f"#{ids[0]}"] and len(ids) == 1
     told = [a["aria-label"] for tag, a in page.elements if a.get("role") == "img"]
-    assert told == ["image: prompt, 200 by 100 pixels; gold box, a cat", "image: with the completion's marks; completion box, IoU 0.25"]
+    assert told == [
+        "image: prompt, 200 by 100 pixels; gold box, a cat",
+        "image: with the completion's marks; completion box, IoU 0.25",
+    ]
 
 
 def test_a_picture_that_nobody_marks_is_an_img(run):
@@ -296,7 +299,7 @@ def test_each_rollout_has_a_link_where_there_are_such(run):
     assert "javascript" not in cards.group_card(hostile, Embedded(folder, 10**6))
 
 
-# -- where pictures come from -------------------------------------------------------------------------------------------
+# -- sources of images --------------------------------------------------------------------------------------------------
 
 
 def test_linked_pictures_are_the_same_cards_without_the_data(run):
@@ -356,7 +359,7 @@ def test_pictures_get_smaller_as_the_room_does_and_are_left_out_last(tmp_path):
 
 
 def test_rows_are_json_like_those_that_a_run_keeps(run):
-    """A card is made of what is read, and of nothing else."""
+    """A card depends on the rows alone."""
     found, folder = kept(run, row("a", [TRUE, SAID]))
     again = [json.loads(files.line(one)) for one in found]
     assert cards.group_card(again, Embedded(folder, 10**6)) == cards.group_card(found, Embedded(folder, 10**6))

@@ -1,4 +1,4 @@
-"""`mmrl plan`, and the refusal of `mmrl train`."""
+"""`mmrl plan`, and `mmrl train` refusing a run that does not fit."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The contact sheet: the right pictures, marks and texts at their places; bad input in one line."""
+"""The contact sheet: images, marks and texts at their places; bad input gives one line."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def prompt(colour, size=(10, 10), text="What is it?", answer="it", **meta):
 
 
 def middle(column: int, top: int = HEADER) -> tuple[int, int]:
-    """The centre of the picture of a card."""
+    """The centre of a card's image."""
     return MARGIN + column * (CARD + GAP) + CARD // 2, top + PICTURE // 2
 
 
@@ -100,7 +100,7 @@ def test_a_box_at_the_edges_is_still_seen():
 
 
 def marked(*marks, count=1):
-    """The mat of a prompt of black pictures, 340 x 170 where it is one."""
+    """The image area of a prompt of black images; a single one is 340 x 170."""
     pictures = [Image.new("RGB", (340, 170), BLACK) for _ in range(count)]
     return sheets._mount(Prompt(messages=[user("?", *pictures)]), pictures, (), marks)
 
@@ -149,7 +149,7 @@ def test_pictures_stand_so_that_they_are_large(sizes, columns):
 
 
 def test_names_stand_above_pictures_and_sizes_are_those_that_are_shown():
-    """Nothing of two tall screens, nor of the one that the answer draws, is covered."""
+    """Names do not cover the two tall screens, nor the image that the answer draws."""
     screens = [Image.new("RGB", (360, 640), c) for c in (RED, GREEN, BLUE)]
     drawn = {"role": "assistant", "content": [{"type": "image", "image": screens[2]}]}
     both = Prompt(messages=[user("?", *screens[:2]), drawn])
@@ -181,7 +181,7 @@ def test_text_and_answer_are_written():
 
 
 def test_facts_stand_below_the_prompts():
-    """A column of a histogram has its height, a bar of a mean its width and, paler, the reach of single values."""
+    """A histogram's column has its height, a mean's bar its width and a paler range of single values."""
     columns = Figure(
         title="t", said="s", bars=tuple(Bar(label="", length=v, told="") for v in (1.0, 0.5, 0.0, 0.0)), ends=("0", "1")
     )
@@ -228,7 +228,7 @@ def test_what_does_not_fit_ends_in_an_ellipsis():
 
 
 def test_choices_are_never_cut():
-    """Twenty choices of two lines each are all there; other long texts end after eight lines."""
+    """Twenty choices of two lines each are shown in full; other long texts end after eight lines."""
     letters = "ABCDEFGHIJKLMNOPQRST"
     text = "How do they lie?\n" + "\n".join(f"{c}. the first is above and to the left of the second, number {c}" for c in letters)
     lines = sheets._card(prompt(RED, text=text), None).prompt

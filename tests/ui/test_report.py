@@ -43,7 +43,7 @@ def wilson(right: int, n: int) -> tuple[float, float]:
 
 
 def fake_run(path: Path, sft: int = 60, rl: int = 250, seed: int = 1) -> RunFolder:
-    """A run that looks like digits trained by GRPO, written through RunFolder: pictures, spikes, failures and all."""
+    """A run that looks like digits trained by GRPO, with images, spikes and failures, written by RunFolder."""
     from PIL import Image
     from sklearn.datasets import load_digits
 
@@ -220,7 +220,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert "76.6%" in page.texts("b")  # 304 of 397 before
     assert page.count("svg") - page.count("svg", "gauge") == 1 + 1 + len(expected)
     assert page.count("button", "picture") == 7 * 8
-    assert page.texts("td") == ["1", "63", "classification/answer"]  # of 33, 90, 91 after the warm start, only one was reached
+    assert page.texts("td") == ["1", "63", "classification/answer"]  # 30 + 33; the failures at 90 and 91 lie after the end
     assert "finished" in page.texts("span")
 
 
@@ -259,7 +259,7 @@ def test_before_best_and_last_are_drawn_where_they_belong(run: RunFolder) -> Non
     assert '<span class="up">+30.0 points</span>' in html
     assert "stopped" in page.texts("span")
     assert "80.0% " in page.texts("p")
-    # an accuracy's axis goes from 0 to 1 on every card, and says so
+    # the axis of an accuracy goes from 0 to 1 on every card
     left = [style for tag, a in page.elements if tag == "u" and (style := a.get("style"))]
     assert left[:3] == [f"left:{100 * v:.1f}%" for v in (0.5, 0.9, 0.8)]
     bars = [style for tag, a in page.elements if tag == "i" and (style := a.get("style")) and "left" in style]
@@ -547,7 +547,7 @@ def test_huge_completions_are_cut_and_the_page_stays_within_its_budget(run: RunF
 
 
 def test_a_report_of_the_longest_texts_can_be_mailed(run: RunFolder) -> None:
-    """Texts that are six times as long in HTML, in every place that keeps one, and noise as pictures."""
+    """Texts that become six times as long in HTML, in every field, and noise as images."""
     from PIL import Image
 
     draw, noise = random.Random(0), Image.frombytes("RGB", (256, 256), random.Random(0).randbytes(256 * 256 * 3))
@@ -579,7 +579,7 @@ def test_a_group_shows_its_best_and_worst_and_counts_equals(run: RunFolder) -> N
 
 
 def episode(turns: list[str], picture: Any = None, **more: Any) -> dict[str, Any]:
-    """A row of an episode with these turns, each but the last answered by the world."""
+    """A row of an episode with these turns; the world replies to all but the last."""
     messages = [user("Draw it. " * 9, picture) if picture else user("Draw it. " * 9)]
     for i, turn in enumerate(turns[:-1], 1):
         reply = user(f"That was turn {i}.", picture) if picture else user(f"That was turn {i}.")
@@ -678,7 +678,7 @@ def test_rows_without_advantages_teach_what_nobody_knows() -> None:
 
 def test_completions_that_the_policy_did_not_write_alone_say_so(run: RunFolder) -> None:
     sources: list[Any] = ["policy", "gold", "hint", "<b>", ["gold"]]
-    run.rollouts(1, [rollout("7", source=source) for source in sources[:3]])  # one text, and yet three kinds
+    run.rollouts(1, [rollout("7", source=source) for source in sources[:3]])  # one text, but three sources
     run.rollouts(2, [rollout(str(i), source=source) for i, source in enumerate(sources[3:])] + [rollout("old")])
     page = page_of(run)
     assert page.texts("pre")[:3] == ["7"] * 3 and page.texts("b").count("gold completion") == 1
@@ -715,13 +715,13 @@ def test_clips_of_a_prompt_stand_beside_it_and_those_of_episodes_beside_what_cam
     asked = user("in which order?", clip(0), clip(100))
     seen = page(*(rollout(say, messages=[asked], shows=Image.new("RGB", (9, 9), say)) for say in ("red", "blue")))
     assert seen.count("button", "film") == 2  # both clips, once for the group
-    assert sum((text or "").startswith("drawn") for text in seen.texts("small")) == 2  # and what each completion draws
+    assert sum((text or "").startswith("drawn") for text in seen.texts("small")) == 2  # and the image that each completion draws
     played = page(*(rollout(f"return {k}", messages=[user("pick", clip(k))]) for k in (10, 20, 30)))
     assert played.count("button", "film") == 3
 
 
 def test_a_drawn_picture_is_as_large_as_there_is_room_for(tmp_path: Path) -> None:
-    """All screens of an episode, which nobody could read in 448 pixels; what would be too much is made smaller, not left out."""
+    """All screens of an episode, unreadable at 448 pixels, are large; beyond the budget they shrink instead of vanishing."""
     from PIL import Image, ImageFilter
 
     noise = Image.effect_noise((1600, 1200), 90).filter(ImageFilter.GaussianBlur(2)).convert("RGB")
@@ -833,7 +833,7 @@ def test_thinning_keeps_the_extremes() -> None:
 
 def test_smoothing_keeps_means_and_gaps() -> None:
     assert svg.smooth([3.0] * 30) == pytest.approx([3.0] * 30)
-    smoothed = svg.smooth([0.0, 0.0, 9.0, 0.0, 0.0, None, 4.0])  # thrice a third of a third
+    smoothed = svg.smooth([0.0, 0.0, 9.0, 0.0, 0.0, None, 4.0])  # three times a third of a third
     assert smoothed[5] is None
     assert smoothed[2] == pytest.approx(3.0)
     assert smoothed[1] == pytest.approx((0 + 3 + 3) / 3)

@@ -1,4 +1,4 @@
-"""What previews find out of a task: figures computed by hand, what is odd, and that nothing hostile breaks a page."""
+"""Statistics of a preview: figures computed by hand, warnings, and hostile texts that must not break a page."""
 
 import json
 import re
@@ -100,7 +100,7 @@ def plugin(tmp_path_factory):
 
 @pytest.fixture
 def odd(plugin, tmp_path, monkeypatch):
-    """Previews a task of the plugin above: (exit code, lines of stdout, or else of stderr)."""
+    """Preview a task of the plugin above: (exit code, lines of stdout, or of stderr after an error)."""
     monkeypatch.chdir(tmp_path)
 
     def preview(task, *args):
@@ -120,7 +120,7 @@ def test_a_sound_task_has_nothing_odd(odd, tmp_path):
     assert lines == [
         "preview-odd-sound.png, preview-odd-sound.html: 3 of 50 prompts of odd/sound, split train",
         "Sample of 20 prompts:",
-        "  Difficulty: 0 to 4, median 2",  # of all 50, that needn't be made, and not of their meta
+        "  Difficulty: 0 to 4, median 2",  # of all 50 items, not from the prompts' meta
         lines[3],
         "  Length of prompts, in characters: 5 for all",
         "  Images: 1 per prompt, 40 x 20 for all",
@@ -151,7 +151,7 @@ def test_what_is_odd_is_told(odd, tmp_path):
 
 
 def test_a_reward_that_wrong_answers_earn_is_told(odd):
-    """Though no verifier but that of the form pays them, which alone is no fault."""
+    """Only the format verifier scores them alike, which alone gives no warning."""
     _, lines = odd("odd/paid")
     assert [line for line in lines if "warning:" in line] == [
         "  warning: the reward scores wrong answers as high as right ones, 50 of 50 times"
