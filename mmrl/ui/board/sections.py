@@ -48,12 +48,12 @@ def curves(state: State, runs: Sequence[str], others: Sequence[str]) -> str:
 
 
 def alarms(name: str, run: Path) -> str:
-    """What fired, when, and the rollouts that show why."""
-    found = alarming.alarms(tail(run / "errors.jsonl", ERRORS))
-    if not found:
+    """The alarms of a run, each with the rollouts that show its cause."""
+    listed = alarming.alarms(tail(run / "errors.jsonl", ERRORS))
+    if not listed:
         return '<p class="hint" id="none">Nothing went wrong or looked wrong so far.</p>'
     with facts.reading(run) as db:
-        return "".join(_alarm(name, run, alarm, n, db) for n, alarm in enumerate(found))
+        return "".join(_alarm(name, run, alarm, n, db) for n, alarm in enumerate(listed))
 
 
 def _alarm(name: str, run: Path, alarm: alarming.Alarm, number: int, db: sqlite3.Connection | None) -> str:
