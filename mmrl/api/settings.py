@@ -1,4 +1,4 @@
-"""Settings from a command line: `--set KEY=VALUE`."""
+"""`--set KEY=VALUE` of commands that build one task, verifier or simulator."""
 
 from __future__ import annotations
 

@@ -635,7 +635,7 @@ def test_eval_asks_as_it_is_told(evaluated):
         "tiny:qwen2_5_vl, as the run file names it",
         "answers to each prompt: 2, sampled at temperature 0.7",
         "t  test  accuracy 0.500 (0.100 to 0.900), n=2",
-        "  4 prompts were asked for, and the split has 3",
+        "  4 prompts were requested, and the split has 3",
         "  pass@1 0.500  pass@2 0.625  majority@2 0.750",
         "  base 0.250",
         "  truncated_share 0.000",
@@ -650,7 +650,7 @@ def test_eval_asks_as_it_is_told(evaluated):
     [
         (
             ("--checkpoint", "best"),
-            "--checkpoint best is of a run folder, and x.toml is a run file: leave it out, or give runs/NAME",
+            "--checkpoint best needs a run folder, and x.toml is a run file: leave it out, or give runs/NAME",
         ),
         (("--samples", "4"), "samples = 4 greedy answers would be the same: set temperature, such as 1.0"),
         (("--samples", "0"), "0 is not in the range x>=1"),

@@ -155,7 +155,7 @@ def test_a_stopped_run_says_where_it_stands_and_how_to_go_on(tmp_path):
     assert 40 <= step < 80
     assert f"stopped after step {step} of the run; the newest checkpoint is step-{step:06d}" in lines
     assert "report    runs/told/report.html" in lines and (tmp_path / "runs" / "told" / "report.html").exists()
-    again = shlex.split(next(line for line in lines if line.startswith("go on     "))[10:])
+    again = shlex.split(next(line for line in lines if line.startswith("resume    "))[10:])
     assert again == ["mmrl", "--plugin", runs.TOY, "train", "run.toml", "--set", "seed=3", "--resume"]
     code, lines = mmrl(tmp_path, *again[3:-1])
     assert code == 2 and len(lines) == 1, "nothing stopped that had not begun"
@@ -166,7 +166,7 @@ def test_a_finished_run_says_how_to_evaluate_it_again(tmp_path):
     code, lines = mmrl(tmp_path, "train", "run.toml", "--smoke")
     assert code == 0
     assert any(line.strip().startswith("note: a smoke run: a tiny model and a few steps") for line in lines)
-    assert f"again     mmrl --plugin {shlex.quote(runs.TOY)} eval runs/told-smoke" in lines
+    assert f"evaluate  mmrl --plugin {shlex.quote(runs.TOY)} eval runs/told-smoke" in lines
     assert not any("mmrl new plugin" in line for line in lines), "who wrote the task knows"
 
 

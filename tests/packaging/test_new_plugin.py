@@ -117,7 +117,7 @@ def test_names_that_can_not_be(mmrl, tmp_path: Path, name: str) -> None:
     done = mmrl("new", "plugin", "--", name)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr == (
-        f"mmrl: {name!r} can't name a plugin: use lower-case letters, digits and single hyphens, such as traffic-signs\n"
+        f"mmrl: {name!r} is not a plugin name: use lower-case letters, digits and single hyphens, such as traffic-signs\n"
     )
     assert list(tmp_path.iterdir()) == []
 
@@ -130,6 +130,10 @@ def test_nothing_is_overwritten_or_taken(mmrl, tmp_path: Path) -> None:
     assert again.stderr == "mmrl: sub/dir/multimodal-rl-flags exists already: choose another name, or --dir another place\n"
     (tmp_path / "file").write_text("")
     blocked = mmrl("new", "plugin", "flags", "--dir", "file")
-    assert blocked.returncode == 2 and "choose another place with --dir" in blocked.stderr and blocked.stderr.count("\n") == 1
+    assert (
+        blocked.returncode == 2
+        and "choose another parent folder with --dir" in blocked.stderr
+        and blocked.stderr.count("\n") == 1
+    )
     taken = mmrl("new", "plugin", "classification")
-    assert taken.returncode == 2 and "is installed already: choose another name" in taken.stderr
+    assert taken.returncode == 2 and "is already installed: choose another name" in taken.stderr

@@ -1,4 +1,4 @@
-"""The index of a run folder: what it takes in, in whatever condition the folder is, and that it forgets what was taken back."""
+"""The index of a run folder: it reads folders in any condition and drops rows that a resumed run took back."""
 
 from __future__ import annotations
 

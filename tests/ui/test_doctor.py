@@ -1,4 +1,4 @@
-"""Every check of `mmrl doctor` against a planted fault, and against a healthy machine."""
+"""Every check of `mmrl doctor` on a planted fault and on a healthy machine."""
 
 import json
 import os
@@ -86,7 +86,7 @@ def test_torchvision_of_another_torch(torch, torchvision, wants):
 
 
 def test_torchvision_that_fits_by_version_only():
-    """Operators that don't load are harmless beside CPU torch, where mmrl declares them, and a fault beside CUDA torch."""
+    """Operators that fail to load are harmless with CPU torch, where mmrl declares them, and an error with CUDA torch."""
     assert base()["torchvision"].state == "ok"
     note = base(pth=False)["torchvision"]
     assert (note.state, note.cure) == ("note", "python -m mmrl.compute.torchvision --install-pth")
@@ -133,7 +133,7 @@ def test_extras():
         'pip install "multimodal-rl[train]"',
     )
     none = doctor.check_extra("train", TRAIN, {})
-    assert (none.state, none.detail) == ("missing", "would add: torch, transformers, qwen-vl-utils, numpy")
+    assert (none.state, none.detail) == ("missing", "it adds: torch, transformers, qwen-vl-utils, numpy")
     other = doctor.check_extra("vllm", [Requirement("vllm>=0.30")], have)
     assert (other.state, other.detail, other.cure) == ("missing", "would add: vllm", 'pip install "multimodal-rl[vllm]"')
 
@@ -208,7 +208,7 @@ def test_a_plugin_asks_for_what_the_core_s_extras_bring(site):
         ({"build": "cpu", "gpus": []}, [], "missing", "CPU"),
         ({"build": "cpu", "gpus": []}, ["RTX 4090"], "broken", "torch is a CPU build"),
         ({"build": "13.0", "gpus": []}, ["RTX 4090"], "broken", "torch does not see it"),
-        ({"build": "13.0", "gpus": []}, [], "note", "torch is a build for GPUs (13.0)"),
+        ({"build": "13.0", "gpus": []}, [], "note", "torch is a GPU build (13.0)"),
         ({"error": "crashed"}, [], "missing", "CPU"),
     ],
 )
@@ -258,11 +258,11 @@ def test_a_simulator_says_what_it_misses():
 def test_a_simulator_that_says_something_else_is_broken(answer):
     (finding,) = doctor.check_simulator("mmrl_arm.check:findings", answer)
     assert (finding.name, finding.state, finding.needed) == ("mmrl_arm", "broken", False)
-    assert "its check mmrl_arm.check:findings gave no findings, but" in finding.detail
+    assert "its check mmrl_arm.check:findings returned no findings, but" in finding.detail
 
 
 def test_a_check_is_run_in_a_process_of_its_own(tmp_path, monkeypatch):
-    """Of a plugin that is a file, too; one that crashes takes no doctor with it."""
+    """Also for a plugin that is a local file; a check that crashes does not end the doctor."""
     (tmp_path / "arm.py").write_text(
         "import os, signal\n"
         "def findings():\n    print('noise')\n    return {'arm': {'state': 'ok', 'detail': str(os.getpid())}}\n"
@@ -281,7 +281,7 @@ def test_run_folder(tmp_path):
     assert doctor.check_run_folder(tmp_path / "runs" / "deeper").state == "ok"
     assert not (tmp_path / "runs").exists()
     (tmp_path / "file").touch()
-    finding = doctor.check_run_folder(tmp_path / "file" / "runs")  # a folder without permission stops no root
+    finding = doctor.check_run_folder(tmp_path / "file" / "runs")  # permissions would not stop root
     assert (finding.state, finding.needed) == ("broken", True)
     assert finding.detail == f"{tmp_path / 'file'}: Not a directory"
 
@@ -290,7 +290,7 @@ def test_space(tmp_path):
     assert doctor.check_space(tmp_path / "runs", 2 * 2**30).state == "ok"
     finding = doctor.check_space(tmp_path / "runs", 2**30)
     assert (finding.state, finding.needed, finding.detail) == ("broken", True, f"1.0 GiB free at {tmp_path}")
-    assert "GiB free" in doctor.check_space(tmp_path / "runs").detail  # the real disk is asked
+    assert "GiB free" in doctor.check_space(tmp_path / "runs").detail  # of the real disk
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ PLANTED = {
 
 
 def run_doctor(tmp_path, *arguments, **planted):
-    """`mmrl doctor` where libraries of one line, which import at once, stand before the real ones."""
+    """`mmrl doctor` with one-line stand-ins for the libraries, which import fast."""
     for name, source in {**PLANTED, **{f"{name}/__init__.py": source for name, source in planted.items()}}.items():
         path = tmp_path / "planted" / name
         path.parent.mkdir(parents=True, exist_ok=True)

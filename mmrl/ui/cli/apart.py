@@ -1,4 +1,4 @@
-"""Run something in a child process, because code of a plugin may end the process that runs it."""
+"""Run a function in a forked child, because plugin code may exit or crash its process."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from mmrl.compute.crossing import attempt
 
 
 def apart(work: Callable[[], Any], what: str) -> Any:
-    """What `work` returns, from a fork of this process.
+    """Return the (picklable) result of `work()`, called in a fork of this process. what: the work's name in error messages.
 
-    Raises UserError as `work` does, and when the fork dies without a result.
+    Raises the UserError that `work` raises, and a UserError when the fork dies without a result.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -41,7 +41,7 @@ def _work(work: Callable[[], Any], reading: int, writing: int) -> None:
             with os.fdopen(writing, "wb") as pipe:
                 pipe.write(pickle.dumps(answer))
             code = 0
-    except Exception:  # noqa: BLE001  told here, since nothing above may run in the child
+    except Exception:  # noqa: BLE001  printed here: no caller's code may run in the child
         traceback.print_exc()
     finally:
         os._exit(code)
