@@ -272,7 +272,7 @@ class Surveyor:
         outcome: Mapping[str, float] = {}
         try:
             with calling(f"task {self.spec.id!r}: its world"):
-                text, outcome = finished(self.task, looked.prompt, tried.completion, TURNS if tried.source == "gold" else 1)
+                said, outcome = finished(self.task, looked.prompt, tried.completion, TURNS if tried.source == "gold" else 1)
         except WorldLost:
             status = Status.WORLD_ERROR
         turn = Turn(observed_ids=(), token_ids=(0,), logprobs=(0.0,), text=said)
