@@ -20,10 +20,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from mmrl.api.errors import UserError
-<<<<<<< HEAD
 from mmrl.api.processes.attempt import try_python
-=======
->>>>>>> 85174c5 (Help and pages name the distribution of a new plugin)
 from mmrl.registry.distributions import DISTRIBUTION, canonical, foreign_owners
 from mmrl.registry.plugins import PluginInfo, registry
 from mmrl.run_folder import machine as facts

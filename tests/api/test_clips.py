@@ -83,7 +83,7 @@ def test_frames_are_shuffled_by_a_seed_and_blanked_as_they_are_seen(good):
     clip, seen = Clip(path=str(good)), Limits(fps=4.0, max_frames=6)
     straight, mixed, other = (frames_of(c, seen) for c in (clip, clips.shuffled(clip, 1), clips.shuffled(clip, 2)))
     assert sorted(numbers(mixed)) == numbers(straight) != numbers(mixed) != numbers(other) and mixed.times_s == straight.times_s
-    assert numbers(frames_of(clips.shuffled(clip, 1), seen)) == numbers(mixed)
+    assert numbers(mixed) == [numbers(straight)[i] for i in (1, 4, 0, 5, 3, 2)], "the same on every machine"
     grey = frames_of(clips.blanked(clip), seen)
     assert (grey.times_s, grey.frames_THWC.shape) == (straight.times_s, straight.frames_THWC.shape) and len(grey.times_s) == 6
     assert set(grey.frames_THWC.ravel().tolist()) == {128}

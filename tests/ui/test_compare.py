@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from mmrl import UserError
+from mmrl import UserError, user
 from mmrl.api.statistics import mean_interval, wilson
 from mmrl.run_folder import files
 from mmrl.run_folder.reader import read_items, read_run
@@ -73,6 +73,9 @@ def test_items_are_written_whole_and_replaced(tmp_path):
         {"step": 12, **item("b", None)},
     ]
     assert sorted(p.name for p in (run.path / "evaluations").iterdir()) == ["step-000000.jsonl", "step-000012.jsonl"]
+    run.items(20, [{**item("a", 1.0), "task": task, "messages": [user(f"of {task}")]} for task in ("t", "u")])
+    texts = [row["messages"][0]["content"][0]["text"] for row in read_items(run.path / "evaluations" / "step-000020.jsonl")]
+    assert texts == ["of t", "of u"], "two tasks may have prompts of the same id"
 
 
 def test_rewind_forgets_later_evaluations(tmp_path):
