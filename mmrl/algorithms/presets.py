@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +15,7 @@ from pydantic import ValidationError
 from mmrl.algorithms.loss import LossFunction
 from mmrl.algorithms.signals import SIGNALS, Signals
 from mmrl.api.errors import PluginError, UserError, calling, is_finite, one_line, suggest
-from mmrl.api.specs import AlgorithmSpec
+from mmrl.api.specs import AlgorithmSpec, Bounds
 from mmrl.config.sections import CriticConfig, RlStage
 from mmrl.config.values import LARGEST
 from mmrl.policies.batches import Credit
@@ -138,6 +139,24 @@ def load_algorithm(id: str, settings: Mapping[str, Any], max_tokens: int = 1) ->
         normalise=own["normalise"],
         constant=float(constant),
     )
+
+
+def check_bounds(where: str, settings: Mapping[str, Any], bounds: Mapping[str, Bounds]) -> None:
+    """UserError for a setting outside the bounds of its algorithm's spec. settings: those of a run file that `load_algorithm` took,
+    so that those with bounds are numbers. where: their key."""
+    for name in [name for name in settings if name in bounds]:
+        value, bound, key = settings[name], bounds[name], f"{where}.{name}"
+        if LARGEST < value < math.inf:
+            raise UserError(f"{key} = {value!r:.40} must be at most {LARGEST:g}, or inf")
+        if value == bound.off:
+            continue
+        if bound.above is not None and value <= bound.above:
+            off = "" if bound.off is None else f", or {bound.off:g} to switch it off"
+            raise UserError(f"{key} = {value!r} must be above {bound.above:g}{off}")
+        low, high = -math.inf if bound.low is None else bound.low, math.inf if bound.high is None else bound.high
+        if not low <= value <= high:
+            limits = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+            raise UserError(f"{key} = {value!r} must be {limits}")
 
 
 def _check_kind(what: str, name: str, value: Any, default: Any) -> None:

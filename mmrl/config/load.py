@@ -7,11 +7,10 @@ on a laptop.
 from __future__ import annotations
 
 import difflib
-import math
 import re
 import tomllib
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from pydantic import BaseModel, ValidationError
 
 from mmrl.api.errors import UserError
 from mmrl.config.sections import STAGES, RunConfig
-from mmrl.config.values import LARGEST
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
@@ -132,28 +130,6 @@ def _section(annotation: Any) -> Any:
         return annotation
     found = {_section(part) for part in typing.get_args(annotation)} - {None}
     return found.pop() if len(found) == 1 else None
-
-
-RANGES: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("clip_low", "gamma", "lam"), (0.0, 1.0)),
-    **dict.fromkeys(("clip_high", "dual_clip", "epsilon", "positive", "negative"), (0.0, math.inf)),
-    **dict.fromkeys(("beta", "limit", "max_weight"), (1e-6, math.inf)),
-    "bound": (1.0, math.inf),
-}
-"""Between what a setting of the core's own algorithms may be, where its type alone doesn't say."""
-
-
-def check_ranges(where: str, settings: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Refuse settings of these names outside their `RANGES`. They are numbers already."""
-    for name in [n for n in names if n in settings and n in RANGES]:
-        low, high = RANGES[name]
-        if LARGEST < settings[name] < math.inf:
-            raise UserError(f"{where}.{name} = {settings[name]!r:.40} must be at most {LARGEST:g}, or inf")
-        if not low <= settings[name] <= high:
-            limits = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
-            raise UserError(f"{where}.{name} = {settings[name]!r} must be {limits}")
-    if 0 < settings.get("dual_clip", 0.0) <= 1 and "dual_clip" in names:
-        raise UserError(f"{where}.dual_clip = {settings['dual_clip']!r} must be above 1, or 0 to switch it off")
 
 
 def as_data(config: RunConfig) -> dict[str, Any]:

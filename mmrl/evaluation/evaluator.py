@@ -7,7 +7,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from mmrl.api.errors import PluginError, UserError, calling
+from mmrl.api.errors import LimitReached, PluginError, calling
 from mmrl.api.interfaces import Task
 from mmrl.api.seeds import derive
 from mmrl.api.specs import VerifierSpec
@@ -19,7 +19,7 @@ from mmrl.evaluation.figures import HELD, Evaluation, Item, _figure, _values, in
 from mmrl.evaluation.heldout import Asked, Heldout
 from mmrl.evaluation.paired import compare
 from mmrl.evaluation.probes import sparse_to_dense
-from mmrl.judge import Judge, cases_of, lost
+from mmrl.judge import Judge, cases_of
 from mmrl.judge.rewards import entry_of, metric_of
 from mmrl.registry import plugins
 from mmrl.rollout.collector import Collector
@@ -50,7 +50,7 @@ class Evaluator:
         self.heldout = Heldout(config, tasks, collector.encode)
 
     def __call__(self, label: str) -> tuple[Evaluation, list[Score]]:
-        """One task's figure and the scores of all answers. Raises UserError when more of them failed than `judge.failure_limit`
+        """One task's figure and the scores of all answers. Raises LimitReached when more of them failed than `judge.failure_limit`
         allows."""
         self.collector.wake()
         metric = metric_of(self.config, label)
@@ -170,11 +170,12 @@ class Evaluator:
 
     def _check_failures(self, scores: Sequence[Score], where: str) -> None:
         failed = [s for s in scores if s.failed]
-        gone = sum(map(lost, failed))  # which says nothing of verifiers
+        gone = sum(s.lost for s in failed)  # which says nothing of verifiers
         if len(failed) - gone > self.config.judge.failure_limit * (len(scores) - gone) or len(failed) == len(scores):
-            raise UserError(
+            raise LimitReached(
                 f"{where}: {len(failed)} of {len(scores)} scores failed, more than judge.failure_limit = "
-                f"{self.config.judge.failure_limit} allows; the first: {failed[0].detail}"
+                f"{self.config.judge.failure_limit} allows; the first: {failed[0].detail}",
+                alarm="failure_limit",
             )
 
     def _sparse_to_dense(self, label: str, metric: str, spec: VerifierSpec) -> dict[str, float]:

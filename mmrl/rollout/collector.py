@@ -59,7 +59,8 @@ class Collector(Protocol):
         ...
 
     def figures(self) -> dict[str, float]:
-        """Metrics of its own since they were last asked for."""
+        """Metrics of its own since they were last asked for. `mmrl.run_folder.metrics.REDUCTIONS` says what several learners
+        make of each: the mean, for one that isn't in it."""
         ...
 
     def wake(self) -> None:

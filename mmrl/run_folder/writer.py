@@ -13,7 +13,7 @@ import time
 import tomllib
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from mmrl.api.errors import UserError
 from mmrl.run_folder import episodes, files
@@ -101,9 +101,15 @@ class RunFolder:
         """One task's `mmrl.evaluation.figures.Evaluation` as plain data. Before any training, `step` is 0."""
         self._append("metrics.jsonl", {"step": step, "stage": stage, "time": self._seconds(), "eval": figure})
 
-    def error(self, step: int | None, where: str, what: str) -> None:
-        """Something that went wrong and did not end the run, such as a failed verifier."""
-        self._append("errors.jsonl", {"step": step, "where": where, "what": what})
+    def error(
+        self, step: int | None, where: str, what: str, *, alarm: str = "", level: Literal["warn", "stop"] = "warn", task: str = ""
+    ) -> None:
+        """Something that went wrong or looked wrong, such as a failed verifier. alarm: the limit that a figure has reached; level:
+        what the limit does; task: the one that the figure is about."""
+        row: dict[str, Any] = {"step": step, "where": where, "what": what}
+        if alarm:
+            row |= {"alarm": alarm, "level": level}
+        self._append("errors.jsonl", row | {"task": task} if task else row)
 
     def rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
         """All rollouts of a step that are kept, in one call. Images in `messages` (PIL images, arrays or paths) are stored once

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from mmrl.api.errors import UserError
+from mmrl.api.errors import LimitReached, UserError
 from mmrl.api.interfaces import Task
 from mmrl.compute import ranks
 from mmrl.compute.progress import Progress
 from mmrl.config.sections import DistillStage, RunConfig, SftStage, Training
 from mmrl.evaluation.evaluator import Evaluator
 from mmrl.evaluation.figures import Evaluation
-from mmrl.judge import Judge, lost
+from mmrl.judge import Judge
 from mmrl.judge.rewards import metric_of, task_weights
 from mmrl.policies.acting.acting import ActingPolicy
 from mmrl.policies.policy import Policy
@@ -27,7 +27,7 @@ from mmrl.rollout.collector import Collector, collector_of
 from mmrl.rollout.generate.sampling import Sampling
 from mmrl.run_folder.writer import RunFolder
 from mmrl.train import checkpoint
-from mmrl.train.alarms import Watch
+from mmrl.train.alarms import Finding, Watch
 from mmrl.train.checks.gold import doubts
 from mmrl.train.metrics import Clock, memory, peak_memory
 from mmrl.train.position import Position
@@ -105,7 +105,7 @@ class Run:
         failed = [(s, p) for s, p in scored if s.failed]
         for score, prompt in failed[:8]:
             self.folder.error(self.at.step + 1, f"{prompt.task} {prompt.id}", score.detail)
-        gone = sum(lost(s) for s, _ in failed)
+        gone = sum(s.lost for s, _ in failed)
         self._lost_steps = self._lost_steps + 1 if gone and gone == len(scored) else 0
         if self._lost_steps >= LOST_STEPS:
             raise UserError(
@@ -113,15 +113,21 @@ class Run:
                 "errors.jsonl for what the worlds said"
             )
         if len(failed) - gone > self.config.judge.failure_limit * (len(scored) - gone):
-            raise UserError(
+            raise LimitReached(
                 f"{len(failed)} of {len(scored)} scores of step {self.at.step + 1} failed, more than judge.failure_limit = "
-                f"{self.config.judge.failure_limit} allows; the first: {next(s.detail for s, _ in failed if not lost(s))}"
+                f"{self.config.judge.failure_limit} allows; the first: {next(s.detail for s, _ in failed if not s.lost)}",
+                alarm="failure_limit",
             )
 
     def warn(self, where: str, what: str, step: int | None = None) -> None:
         """Something that a person should know and that doesn't end the run. step: the one under way when it isn't given."""
         self.folder.error(self.at.step + 1 if step is None else step, where, what)
         self.progress.note(what)
+
+    def alarm(self, where: str, found: Finding) -> None:
+        """Write an alarm down and tell it."""
+        self.folder.error(self.at.step, where, found.text, alarm=found.alarm, task=found.task)
+        self.progress.note(found.text)
 
     # -- stages ---------------------------------------------------------------------------------------------------------
 
@@ -203,8 +209,8 @@ class Run:
         self.progress.step_finished(self.at.step, metrics)
         self.trackers.log(self.at.step, metrics)
         self.observe("mmrl_step_finished", run=self.folder, step=self.at.step, metrics=metrics)
-        for what in self.watch.step(self.at.stage, self.at.step, metrics):
-            self.warn(stage.kind, what, self.at.step)
+        for found in self.watch.step(self.at.stage, self.at.step, metrics):
+            self.alarm(stage.kind, found)
         self.look(stage)
         every = self.config.checkpoint.every
         if every and self.at.step % every == 0:
@@ -247,8 +253,8 @@ class Run:
             if self.at.step:
                 self.save()
         self.folder.keep_episodes((self.at.best_step, self.at.step))
-        for what in self.watch.evaluated(self.at.step, figures):
-            self.warn("evaluation", what, self.at.step)
+        for alarm in self.watch.evaluated(self.at.step, figures):
+            self.alarm("evaluation", alarm)
 
     @contextlib.contextmanager
     def _averaged(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from mmrl.api.errors import UserError, one_line
+from mmrl.api.errors import LimitReached, UserError, one_line
 from mmrl.api.seeds import derive
 from mmrl.compute import ranks
 from mmrl.compute.devices import device_of
@@ -209,7 +209,8 @@ def finish(run: Run) -> None:
         raise
     except UserError as error:
         with contextlib.suppress(UserError):  # a full disk, most likely, which is what the person is told
-            run.folder.error(run.at.step, ENDED, str(error))
+            limit = {"alarm": error.alarm, "task": error.task} if isinstance(error, LimitReached) else {}
+            run.folder.error(run.at.step, ENDED, str(error), level="stop", **limit)
         raise
     finally:
         if hasattr(run, "steps"):
@@ -231,7 +232,7 @@ def load_policy(config: RunConfig, source: Path | None, cure: str = "remove that
     try:
         return made_policy(config.policy, device=device, seed=seed, source=source)
     except UserError as error:
-        if source is None or str(error).startswith(f"policy.model {config.policy.model!r}"):  # what adapters belong to is missing
+        if source is None or (config.policy.lora and error.key == "policy.model"):  # what adapters belong to is missing
             raise
         raise UserError(f"checkpoint {source.parent} can't be read: {error}: {cure}") from error
 

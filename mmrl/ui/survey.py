@@ -19,7 +19,7 @@ from mmrl.api.tasks.marks import Mark, wrong
 from mmrl.api.tasks.options import Prompts
 from mmrl.api.types import Case, Prompt, Rollout, Score, Status, Turn
 from mmrl.data.prompts import gold_of
-from mmrl.judge import Judge, cases_of, lost
+from mmrl.judge import Judge, cases_of
 from mmrl.registry import plugins
 from mmrl.testing.acting import OutcomeSubject
 from mmrl.testing.gold import TURNS, finished
@@ -274,7 +274,7 @@ class Surveyor:
 
     def _compare(self, one: Looked) -> None:
         """Take down what was given to the completions of a prompt."""
-        scores = {tried.source: tried.score for tried in one.tried if tried.score is not None and not lost(tried.score)}
+        scores = {tried.source: tried.score for tried in one.tried if tried.score is not None and not tried.score.lost}
         for name, spec in self.verifiers.items():
             given = {source: score.parts[name] for source, score in scores.items() if name in score.parts}
             for source, value in given.items():

@@ -239,7 +239,8 @@ def test_what_ended_a_run_is_written_down(tmp_path):
     with pytest.raises(UserError, match=r"limits\.zero_spread") as told:
         runs.run(config)
     written = [json.loads(line) for line in (tmp_path / "toy" / "errors.jsonl").read_text().splitlines()]
-    assert written[-1] == {"step": 10, "where": "the end of the run", "what": str(told.value)}
+    ended = {"step": 10, "where": "the end of the run", "what": str(told.value), "alarm": "zero_spread", "level": "stop"}
+    assert written[-1] == ended
 
 
 @pytest.mark.parametrize(

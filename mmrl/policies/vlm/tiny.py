@@ -165,10 +165,11 @@ def full_name(name: str, seed: int) -> str:
 
 def _refuse(family: str, hidden: int, layers: int) -> None:
     if family not in FAMILIES:
-        raise UserError(f"policy.model: no tiny {family!r}: choose one of {', '.join(FAMILIES)}")
+        raise UserError(f"no tiny {family!r}: choose one of {', '.join(FAMILIES)}", key="policy.model")
     if hidden % 32 or not 32 <= hidden <= 4096 or not 1 <= layers <= 64:
         raise UserError(
-            f"policy.model: tiny hidden={hidden}, layers={layers}: hidden must be a multiple of 32 up to 4096, layers 1 to 64"
+            f"tiny hidden={hidden}, layers={layers}: hidden must be a multiple of 32 up to 4096, layers 1 to 64",
+            key="policy.model",
         )
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mmrl.algorithms.loss import negative_log_likelihood, policy_gradient
-from mmrl.algorithms.presets import load_algorithm, settings_of
+from mmrl.algorithms.presets import check_bounds, load_algorithm
 from mmrl.api.errors import UserError, suggest
 from mmrl.api.interfaces import Task
 from mmrl.compute.devices import device_of, present
-from mmrl.config.load import check_ranges
 from mmrl.config.sections import EXPERT, DistillStage, RlStage, RunConfig
 from mmrl.data.prompts import Indexable, easy_first, prompt_at, prompts_of
 from mmrl.data.selection import prompts_for, taken
@@ -157,10 +156,7 @@ def check_stage(config: RunConfig, number: int, stage: RlStage) -> None:
     """Refuse an rl stage whose algorithm can't do what its keys ask."""
     algorithm = load_algorithm(stage.algorithm, stage.settings, config.generate.max_tokens)
     where, extra = f"stages.{number}", 1 if stage.ground_truth == "always" else 0
-    for function in (algorithm.advantage, algorithm.loss):
-        own = getattr(function, "func", function)
-        if own.__module__.startswith("mmrl."):  # a plugin's settings mean what it says
-            check_ranges(f"{where}.settings", stage.settings, settings_of(own))
+    check_bounds(f"{where}.settings", stage.settings, plugins.registry().get("algorithms", stage.algorithm).bounds)
     if algorithm.compares:
         for entry in config.tasks:
             size = entry.group_size or stage.group_size
@@ -294,4 +290,4 @@ def check_model(config: RunConfig) -> None:
 
 def of_teacher(error: UserError, number: int) -> UserError:
     """What a policy says of its model, said of a stage's teacher."""
-    return UserError(f"stages.{number}.teacher: {str(error).removeprefix('policy.model').lstrip(': ')}")
+    return UserError(error.what, key=f"stages.{number}.teacher")

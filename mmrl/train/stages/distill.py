@@ -16,6 +16,7 @@ from mmrl.policies.batches import ones
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.turns import TurnCollector
+from mmrl.run_folder.metrics import REDUCTIONS
 from mmrl.train.sampling.gather import Taken, collected, own_of
 from mmrl.train.sampling.groups import light
 from mmrl.train.stages.base import Steps
@@ -57,7 +58,7 @@ class DistillSteps(Steps):
             found = ranks.gathered(lambda: self._collect(own_of(taken)), lambda group: [light(r) for r in group])
         rollouts = [r for group in found for r in group]
         lengths = [r.length for r in rollouts]
-        metrics = ranks.figures(run.collector.figures()) | {"length/mean": sum(lengths) / len(rollouts)}
+        metrics = ranks.figures(run.collector.figures(), REDUCTIONS) | {"length/mean": sum(lengths) / len(rollouts)}
         credit = ones(rollouts)
         if self.algorithm:
             rl = RlStage(kind="rl", steps=1)  # what of an rl stage a signal looks at: no penalty in the reward

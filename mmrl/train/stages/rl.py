@@ -21,6 +21,7 @@ from mmrl.data.prompts import Outcome
 from mmrl.policies.batches import Credit, ones
 from mmrl.policies.critic import Critic
 from mmrl.policies.reference import Reference
+from mmrl.run_folder.metrics import REDUCTIONS
 from mmrl.run_folder.rollouts import as_seen, drawn, kept_of, marked, rollout_row
 from mmrl.train.metrics import rl_metrics
 from mmrl.train.sampling.condition import relabelled, shown_as
@@ -126,7 +127,7 @@ class RlSteps(Steps):
         """Sample and score for a step."""
         self.asked, self.clock = moment if self.ahead else None, clock
         gathered = self.gatherer(clock)
-        gathered.counts |= self.source.figures() | ranks.figures(self.run.collector.figures())
+        gathered.counts |= self.source.figures() | ranks.figures(self.run.collector.figures(), REDUCTIONS)
         return gathered
 
     @property
