@@ -142,8 +142,8 @@ def load_algorithm(id: str, settings: Mapping[str, Any], max_tokens: int = 1) ->
 
 
 def check_bounds(where: str, settings: Mapping[str, Any], bounds: Mapping[str, Bounds]) -> None:
-    """UserError for a setting outside the bounds of its algorithm's spec. settings: those of a run file that `load_algorithm` took,
-    so that those with bounds are numbers. where: their key."""
+    """UserError for a setting outside the bounds of its algorithm's spec. settings: those of a run file that `load_algorithm`
+    took, so that those with bounds are numbers. where: their key."""
     for name in [name for name in settings if name in bounds]:
         value, bound, key = settings[name], bounds[name], f"{where}.{name}"
         if LARGEST < value < math.inf:

@@ -161,3 +161,5 @@ class TrackerSpec(Spec):
 
     needs: tuple[str, ...] = ()
     """Modules that it imports when a run starts; a run file that names it is refused where one is missing."""
+    local: bool = False
+    """Its curves stay in the run folder, so that a smoke run may have it too."""

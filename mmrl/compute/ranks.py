@@ -159,7 +159,7 @@ Reduction = Literal["sum", "mean", "max"]
 
 
 def figures(own: Mapping[str, float], reductions: Mapping[str, Reduction]) -> dict[str, float]:
-    """Metrics of all ranks from those of each; one without a reduction is averaged. Ranks that lack a metric don't count in it."""
+    """Metrics of all ranks from those of each; one without a reduction is averaged. Ranks without a metric don't count in it."""
     found: dict[str, list[float]] = {}
     for one in told(dict(own)):
         for name, value in one.items():

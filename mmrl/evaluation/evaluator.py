@@ -50,8 +50,8 @@ class Evaluator:
         self.heldout = Heldout(config, tasks, collector.encode)
 
     def __call__(self, label: str) -> tuple[Evaluation, list[Score]]:
-        """One task's figure and the scores of all answers. Raises LimitReached when more of them failed than `judge.failure_limit`
-        allows."""
+        """One task's figure and the scores of all answers. Raises LimitReached when more of them failed than
+        `judge.failure_limit` allows."""
         self.collector.wake()
         metric = metric_of(self.config, label)
         spec = plugins.registry().get("verifiers", metric)

@@ -289,6 +289,7 @@ def mmrl_trackers() -> list[TrackerSpec]:
             id="tensorboard",
             target="mmrl.train.trackers.tensorboard:TensorBoard",
             needs=("tensorboard",),
+            local=True,
             summary="Event files in the run folder's tensorboard/",
         ),
         TrackerSpec(id="wandb", target="mmrl.train.trackers.wandb:Wandb", needs=("wandb",), summary="Weights & Biases"),

@@ -1,4 +1,4 @@
-"""The catalogue of metrics: which curves a report shows, in which order and with which words, and what several learners make of one."""
+"""The catalogue of metrics: which curves a report shows, in which order and with which words, and how they add up over ranks."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from mmrl.run_folder.webp import of_clip
 
 ENDED = "the end of the run"
 """Where a fault that ended a run says in `errors.jsonl` that it is from."""
-MAY_CHANGE = ("runs", "judge", "train", "compute", "checkpoint", "record", "limits")
+MAY_CHANGE = ("runs", "smoke", "judge", "train", "compute", "checkpoint", "record", "limits")
 """Sections of the run file that a resumed run may have otherwise: they don't change what is learned."""
 FIXED = ("compute.sampler", "compute.staleness")
 """Keys of them that do: samplers draw otherwise, and what is stale is other prompts' answers."""
@@ -104,8 +104,8 @@ class RunFolder:
     def error(
         self, step: int | None, where: str, what: str, *, alarm: str = "", level: Literal["warn", "stop"] = "warn", task: str = ""
     ) -> None:
-        """Something that went wrong or looked wrong, such as a failed verifier. alarm: the limit that a figure has reached; level:
-        what the limit does; task: the one that the figure is about."""
+        """Something that went wrong or looked wrong, such as a failed verifier. alarm: the limit that a figure has reached;
+        level: what the limit does; task: the one that the figure is about."""
         row: dict[str, Any] = {"step": step, "where": where, "what": what}
         if alarm:
             row |= {"alarm": alarm, "level": level}

@@ -68,8 +68,8 @@ class Watch:
     """Compares each step and each evaluation with `[limits]`.
 
     Both methods return what a person should know, each alarm once per stage (and per task, where it is about one), and raise
-    LimitReached when a `stop` is passed. What they say depends on nothing but what they were given since the stage began, and on the
-    evaluation before it.
+    LimitReached when a `stop` is passed. What they say depends on nothing but what they were given since the stage began, and
+    on the evaluation before it.
     """
 
     def __init__(

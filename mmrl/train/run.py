@@ -33,7 +33,6 @@ from mmrl.train.metrics import Clock, memory, peak_memory
 from mmrl.train.position import Position
 from mmrl.train.sampling.groups import Group
 from mmrl.train.setup import lend_eyes, opening, shown_in
-from mmrl.train.smoke import SMOKE
 from mmrl.train.stages import Steps, steps_of
 from mmrl.train.trackers import Trackers
 from mmrl.train.update.pack_tracks import TrackPacker
@@ -155,11 +154,10 @@ class Run:
 
     def rehearse(self) -> None:
         """Say what stands against learning anything, before time is spent on it."""
-        smoke = self.config.name.endswith(SMOKE)  # which shortens answers itself
         verifiers = {t: list(dict.fromkeys([*self.weights[t], metric_of(self.config, t)])) for t in self.tasks}
         limits = {t: self.sampling(t, 0).max_tokens for t in self.tasks}
         for what in doubts(
-            self.tasks, self.steps.source.prompts, verifiers, self.collector, self.judge, limits, self.entries, smoke
+            self.tasks, self.steps.source.prompts, verifiers, self.collector, self.judge, limits, self.entries, self.config.smoke
         ):
             self.warn("gold completions", what)
 

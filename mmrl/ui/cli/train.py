@@ -117,12 +117,8 @@ def _train(config: Any, show: Any, cluster: str | None, resume: bool, overwrite:
 def _is_smoke(path: Path) -> bool:
     """Whether the run there is no more than a smoke run, which another may replace without being asked to."""
     from mmrl.config.load import load_config
-    from mmrl.train.smoke import is_tiny, smoke
 
-    if not (path / "config.toml").is_file():
-        return False
-    config = load_config(path / "config.toml")
-    return [s.steps for s in config.stages] == [s.steps for s in smoke(config).stages] and is_tiny(config.policy.model)
+    return (path / "config.toml").is_file() and load_config(path / "config.toml").smoke
 
 
 def _dry_run(config: Any) -> None:
