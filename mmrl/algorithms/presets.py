@@ -37,6 +37,8 @@ class Algorithm:
     """With its settings."""
     normalise: Normalise
     constant: float
+    bounds: Mapping[str, Bounds]
+    """What a run file may set its settings to, see `check_bounds`."""
 
     @property
     def compares(self) -> bool:
@@ -96,7 +98,11 @@ def load_algorithm(id: str, settings: Mapping[str, Any], max_tokens: int = 1) ->
     max_tokens: the constant of `normalise = "constant"` unless one is set.
     Raises UserError for an unknown id or setting, PluginError for an advantage that asks for what there isn't.
     """
-    spec: AlgorithmSpec = plugins.registry().get("algorithms", id)
+    return compose(plugins.registry().get("algorithms", id), settings, max_tokens)
+
+
+def compose(spec: AlgorithmSpec, settings: Mapping[str, Any], max_tokens: int = 1) -> Algorithm:
+    """The same of a spec."""
     what = f"algorithm {spec.id!r}"
     advantage = plugins.registry().target(spec)
     loss = load_target(spec.loss, f"loss of {what}")
@@ -138,6 +144,7 @@ def load_algorithm(id: str, settings: Mapping[str, Any], max_tokens: int = 1) ->
         loss=partial(loss, **parts[1]),
         normalise=own["normalise"],
         constant=float(constant),
+        bounds=spec.bounds,
     )
 
 
@@ -186,9 +193,8 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
         raise PluginError(f"{one_line(error)}: an advantage or a loss must be a Python function with named parameters") from error
 
 
-def with_defaults(stage: RlStage) -> RlStage:
+def with_defaults(stage: RlStage, spec: AlgorithmSpec) -> RlStage:
     """The stage as its algorithm has it: keys that the run file doesn't set are the algorithm's, not the schema's."""
-    spec: AlgorithmSpec = plugins.registry().get("algorithms", stage.algorithm)
     data = stage.model_dump(exclude_unset=True)
     added = {k: v for k, v in spec.stage.items() if k not in data}
     if stage.critic is None and "values_NT" in signals_of(plugins.registry().target(spec)):

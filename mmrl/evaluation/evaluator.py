@@ -6,6 +6,7 @@ import functools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from mmrl.api.errors import LimitReached, PluginError, calling
 from mmrl.api.interfaces import Task
@@ -13,19 +14,40 @@ from mmrl.api.seeds import derive
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.types import Case, Prompt, Rollout, Score, replace
 from mmrl.compute import ranks
-from mmrl.config.sections import RunConfig
+from mmrl.config.sections import RunConfig, TaskConfig
 from mmrl.data.altered import blanked, shuffled, with_frames
+from mmrl.data.prompts import Splits
 from mmrl.evaluation.figures import HELD, Evaluation, Item, _figure, _values, interval_of, parts_of, several
 from mmrl.evaluation.heldout import Asked, Heldout
 from mmrl.evaluation.paired import compare
 from mmrl.evaluation.probes import sparse_to_dense
 from mmrl.judge import Judge, cases_of
-from mmrl.judge.rewards import entry_of, metric_of
-from mmrl.registry import plugins
 from mmrl.rollout.collector import Collector
 from mmrl.rollout.generate.sampling import Sampling
 from mmrl.rollout.generate.steering import Steering
 from mmrl.run_folder.episodes import Watched
+
+
+class Evaluated(Protocol):
+    """What an evaluation reads of a `mmrl.train.setup.Setup`. All by task's label."""
+
+    @property
+    def config(self) -> RunConfig: ...
+    @property
+    def tasks(self) -> Mapping[str, Task]: ...
+    @property
+    def entries(self) -> Mapping[str, TaskConfig]: ...
+    @property
+    def splits(self) -> Splits: ...
+    @property
+    def metrics(self) -> Mapping[str, str]:
+        """Id of the verifier that evaluates the task."""
+        ...
+
+    @property
+    def verifiers(self) -> Mapping[str, VerifierSpec]:
+        """By such an id."""
+        ...
 
 
 class Evaluator:
@@ -34,27 +56,23 @@ class Evaluator:
     Which prompts is the same for every seed and run, see `Heldout`. Sampled answers depend on the run's seed alone and not on the
     step, so that an evaluation can be repeated.
 
-    tasks: label -> task. shown: what is done to a prompt before it is answered; verifiers and `summarise` get the prompt as the
+    shown: what is done to a prompt before it is answered; verifiers and `summarise` get the prompt as the
     task posed it.
     """
 
     def __init__(
-        self,
-        config: RunConfig,
-        tasks: Mapping[str, Task],
-        collector: Collector,
-        judge: Judge,
-        shown: Callable[[Prompt], Prompt] = lambda prompt: prompt,
+        self, setup: Evaluated, collector: Collector, judge: Judge, shown: Callable[[Prompt], Prompt] = lambda prompt: prompt
     ) -> None:
-        self.config, self.tasks, self.collector, self.judge, self.shown = config, tasks, collector, judge, shown
-        self.heldout = Heldout(config, tasks, collector.encode)
+        self.setup, self.config, self.tasks = setup, setup.config, setup.tasks
+        self.collector, self.judge, self.shown = collector, judge, shown
+        self.heldout = Heldout(setup.config.evaluate, setup.splits, collector.encode)
 
     def __call__(self, label: str) -> tuple[Evaluation, list[Score]]:
         """One task's figure and the scores of all answers. Raises LimitReached when more of them failed than
         `judge.failure_limit` allows."""
         self.collector.wake()
-        metric = metric_of(self.config, label)
-        spec = plugins.registry().get("verifiers", metric)
+        metric = self.setup.metrics[label]
+        spec = self.setup.verifiers[metric]
         watched = Watched(self.config.record.episodes)
         watching = self._steering(learning_rate=0.0)
         known = len(self.heldout.left_out.get(label, ()))
@@ -130,8 +148,8 @@ class Evaluator:
     ) -> tuple[list[Prompt], list[Case], list[Score]]:
         """[P] prompts, [P * k] answers to them and their scores, a prompt's next to each other. alter: what is done to a prompt
         before it is answered, `how` in words. watched: is shown the first answer to each. steering: of answers to videos."""
-        entry, settings = entry_of(self.config, label), self.config.evaluate
-        spec = plugins.registry().get("verifiers", metric)
+        entry, settings = self.setup.entries[label], self.config.evaluate
+        spec = self.setup.verifiers[metric]
         limit = self.config.generate.max_tokens
         asked: list[Prompt] = []
         own: dict[int, list[Case]] = {}
@@ -181,7 +199,7 @@ class Evaluator:
     def _sparse_to_dense(self, label: str, metric: str, spec: VerifierSpec) -> dict[str, float]:
         """`sparse_to_dense`, the mean score of the answers that `mmrl.evaluation.probes.sparse_to_dense` decides on, and its
         figures."""
-        settings, entry = self.config.evaluate, entry_of(self.config, label)
+        settings, entry = self.config.evaluate, self.setup.entries[label]
         limit = min(entry.max_tokens or self.config.generate.max_tokens, self.config.generate.max_tokens)
 
         def ask(prompts: Sequence[Prompt], frames: int, number: int) -> list[Case]:

@@ -11,14 +11,12 @@ from typing import Any
 import torch
 
 from mmrl.api.errors import LimitReached, UserError
-from mmrl.api.interfaces import Task
 from mmrl.compute import ranks
 from mmrl.compute.progress import Progress
-from mmrl.config.sections import DistillStage, RunConfig, SftStage, Training
+from mmrl.config.sections import RunConfig, SftStage, Training
 from mmrl.evaluation.evaluator import Evaluator
 from mmrl.evaluation.figures import Evaluation
 from mmrl.judge import Judge
-from mmrl.judge.rewards import metric_of, task_weights
 from mmrl.policies.acting.acting import ActingPolicy
 from mmrl.policies.policy import Policy
 from mmrl.policies.vlm.vlm import VLM
@@ -32,7 +30,7 @@ from mmrl.train.checks.gold import doubts
 from mmrl.train.metrics import Clock, memory, peak_memory
 from mmrl.train.position import Position
 from mmrl.train.sampling.groups import Group
-from mmrl.train.setup import lend_eyes, opening, shown_in
+from mmrl.train.setup import Setup, shown_in
 from mmrl.train.stages import Steps, steps_of
 from mmrl.train.trackers import Trackers
 from mmrl.train.update.pack_tracks import TrackPacker
@@ -48,27 +46,23 @@ class Run:
 
     def __init__(
         self,
-        config: RunConfig,
-        tasks: Mapping[str, Task],
+        setup: Setup,
         folder: RunFolder,
         policy: Policy,
         judge: Judge,
         progress: Progress,
-        teacher: Callable[[DistillStage], Policy | None],
+        teacher: Callable[[int], Policy | None],
         collector: Collector | None = None,
     ) -> None:
-        """tasks: label -> task. teacher: loads the one of a distill stage, None for an expert. collector: made here where none is
-        given."""
-        self.config, self.tasks, self.folder = config, tasks, folder
+        """teacher: loads the one of a distill stage, by the stage's number; None for an expert. collector: made here where none
+        is given."""
+        config = setup.config
+        self.setup, self.config, self.tasks, self.folder = setup, config, setup.tasks, folder
         self.policy, self.judge, self.progress, self.teacher = policy, judge, progress, teacher
-        self.entries = {t.label: t for t in config.tasks}
-        self.collector = collector or collector_of(config, tasks, policy)
+        self.collector = collector or collector_of(config, setup.tasks, policy)
         self.packer = packer_of(config, policy)
-        lend_eyes(tasks.values(), policy)
-        self.evaluator = Evaluator(config, tasks, self.collector, judge)
-        self.weights = task_weights(config)
-        self.before = opening(config)
-        """The stage before which the first evaluation stands."""
+        setup.lend_eyes(policy.eyes)
+        self.evaluator = Evaluator(setup, self.collector, judge)
         self.at = Position()
         self.steps: Steps
         self.watch = Watch(config.limits, config.judge, config.generate)
@@ -88,7 +82,7 @@ class Run:
 
     def sampling(self, task: str, seed: int, temperature: float | None = None) -> Sampling:
         """How a task's completions are sampled; `""` stands for any."""
-        generate, entry = self.config.generate, self.entries.get(task)
+        generate, entry = self.config.generate, self.setup.entries.get(task)
         limit = entry.max_tokens if entry and entry.max_tokens else generate.max_tokens
         return Sampling(
             max_tokens=min(limit, generate.max_tokens),
@@ -138,7 +132,7 @@ class Run:
             self.prepare(stage)
             if self.at.step == 0:
                 self.rehearse()
-            if self.at.stage == self.before and "before" not in self.at.figures:
+            if self.at.stage == self.setup.opening and "before" not in self.at.figures:
                 self.evaluate(("before", "best", "last"))
             self.progress.stage_started(self.at.stage, len(self.config.stages), stage, self.at.stage_step)
             self.look(stage)  # if a stop came before it
@@ -154,10 +148,11 @@ class Run:
 
     def rehearse(self) -> None:
         """Say what stands against learning anything, before time is spent on it."""
-        verifiers = {t: list(dict.fromkeys([*self.weights[t], metric_of(self.config, t)])) for t in self.tasks}
+        setup = self.setup
+        verifiers = {t: {v: setup.verifiers[v] for v in (*setup.weights[t], setup.metrics[t])} for t in self.tasks}
         limits = {t: self.sampling(t, 0).max_tokens for t in self.tasks}
         for what in doubts(
-            self.tasks, self.steps.source.prompts, verifiers, self.collector, self.judge, limits, self.entries, self.config.smoke
+            self.tasks, self.steps.source.prompts, verifiers, self.collector, self.judge, limits, setup.entries, self.config.smoke
         ):
             self.warn("gold completions", what)
 

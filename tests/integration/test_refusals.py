@@ -592,7 +592,7 @@ def test_a_process_of_its_own_ends_with_2_and_no_traceback(tmp_path):
 )
 def test_smaller_numbers_stay_consistent(sections, tmp_path):
     small = smoke(runs.toy_config(tmp_path, **sections))
-    mmrl.train.start.check_config(mmrl.train.start.resolved(small))
+    mmrl.train.start.resolve(small)
     largest = small.policy.max_pixels
     assert largest <= 12544 and small.policy.min_pixels <= largest
     assert all(t.max_tokens is None or t.max_tokens <= small.generate.max_tokens <= 16 for t in small.tasks)

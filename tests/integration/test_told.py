@@ -253,11 +253,12 @@ def test_what_ended_a_run_is_written_down(tmp_path):
     ],
 )
 def test_what_is_most_likely_not_meant_is_said_before_the_run(tmp_path, stage, said):
-    from mmrl.train.start import remarks, resolved
+    from mmrl.train.remarks import remarks
+    from mmrl.train.setup import resolve
 
-    (told,) = remarks(resolved(runs.toy_config(tmp_path, stages=[{**RL, **stage}])))
+    (told,) = remarks(resolve(runs.toy_config(tmp_path, stages=[{**RL, **stage}])))
     assert said in told
-    assert remarks(resolved(runs.toy_config(tmp_path, stages=[RL, {**RL, "kl": 0.1, "epochs": 2, "hints": "guide"}]))) == []
+    assert remarks(resolve(runs.toy_config(tmp_path, stages=[RL, {**RL, "kl": 0.1, "epochs": 2, "hints": "guide"}]))) == []
 
 
 def test_a_run_does_not_replace_the_model_it_begins_with(tmp_path):

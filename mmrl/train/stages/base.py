@@ -15,7 +15,6 @@ from mmrl.api.types import Prompt, Rollout
 from mmrl.compute import ranks
 from mmrl.config.sections import RlStage, Training
 from mmrl.data.prompts import Place, Source, gold_of, tolerated
-from mmrl.data.selection import prompts_for
 from mmrl.policies.batches import Batch, Credit, ones
 from mmrl.rollout.generate.sampling import Sampling
 from mmrl.train.sampling.gather import Taken, own_of
@@ -44,7 +43,7 @@ class Steps:
         rl = stage if isinstance(stage, RlStage) else None
         weights = self.config.weights(stage)
         self.source = Source(
-            {t: prompts_for(stage, t, run.tasks[t], self.config.seed) for t in weights},
+            {t: run.setup.prompts(run.at.stage, t) for t in weights},
             weights,
             derive(self.config.seed, "source", run.at.stage),
             order=stage.order,

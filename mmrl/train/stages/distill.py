@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mmrl.algorithms.presets import load_algorithm
 from mmrl.algorithms.signals import Signals
 from mmrl.api.types import Rollout, Score
 from mmrl.compute import ranks
@@ -33,8 +32,8 @@ class DistillSteps(Steps):
 
     def __init__(self, run: Context, stage: DistillStage) -> None:
         super().__init__(run, stage)
-        self.stage, self.teacher = stage, run.teacher(stage)
-        self.algorithm = load_algorithm("opd", {}) if stage.divergence == "sampled" else None
+        self.stage, self.teacher = stage, run.teacher(run.at.stage)
+        self.algorithm = run.setup.algorithms[run.at.stage]
         self.collector = run.collector
         if stage.divergence == "hard" and isinstance(self.teacher, VLM):
             self.collector = TurnCollector(self.teacher, LocalGenerator(self.teacher, run.config.generate.batch_size))
@@ -68,7 +67,7 @@ class DistillSteps(Steps):
         return metrics | self.update(self.pack(rollouts, credit))
 
     def _collect(self, taken: Mapping[int, Taken]) -> dict[int, list[Rollout]]:
-        size = lambda task: self.run.entries[task].group_size or self.stage.group_size  # noqa: E731
+        size = lambda task: self.run.setup.entries[task].group_size or self.stage.group_size  # noqa: E731
         found = collected(self.collector, taken, size, lambda task: self.sampling(task, 0), self.run.at.step)
         if self.collector.advised:
             policy = self.run.policy

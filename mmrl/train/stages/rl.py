@@ -11,7 +11,6 @@ import torch
 
 from mmrl.algorithms.kl import adapted
 from mmrl.algorithms.loss import negative_log_likelihood
-from mmrl.algorithms.presets import load_algorithm
 from mmrl.algorithms.signals import Signals
 from mmrl.api.seeds import derive
 from mmrl.api.types import Prompt, Rollout, Score
@@ -44,7 +43,9 @@ class RlSteps(Steps):
     def __init__(self, run: Context, stage: RlStage) -> None:
         config = run.config
         self.stage = stage
-        self.algorithm = load_algorithm(stage.algorithm, stage.settings, config.generate.max_tokens)
+        algorithm = run.setup.algorithms[run.at.stage]
+        assert algorithm is not None
+        self.algorithm = algorithm
         super().__init__(run, stage, history="past_N4" in self.algorithm.needs)
         self.gatherer = Gatherer(
             stage,
@@ -55,7 +56,7 @@ class RlSteps(Steps):
             encode=lambda prompt: run.collector.encode([prompt])[0],
             sampling=self.sampling,
             weights=self.weights,
-            group_size=lambda task: run.entries[task].group_size or stage.group_size,
+            group_size=lambda task: run.setup.entries[task].group_size or stage.group_size,
             version=lambda: self.moment.version,
             wake=lambda: None if self.ahead else run.collector.wake(),
         )
@@ -201,7 +202,7 @@ class RlSteps(Steps):
     def weights(self, task: str, stage_step: int | None = None) -> dict[str, float]:
         """Verifier -> weight, at a step of the stage, by default that which is being sampled for."""
         share = (self.moment.stage_step if stage_step is None else stage_step) / max(1, self.stage.steps - 1)
-        return {v: w[0] + (w[1] - w[0]) * share for v, w in self.run.weights[task].items()}
+        return {v: w[0] + (w[1] - w[0]) * share for v, w in self.run.setup.weights[task].items()}
 
     def parts(self, task: str) -> dict[str, float]:
         """Part of the reward -> weight: those of the verifiers, or the group's agreement, and what long completions pay."""

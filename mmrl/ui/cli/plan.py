@@ -44,13 +44,13 @@ def command(
     from mmrl.config.load import load_config
     from mmrl.train.plan import machines, predict, sizes_of
     from mmrl.train.plan.sources import found
-    from mmrl.train.setup import resolved
+    from mmrl.train.setup import with_algorithm_defaults
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of each attempt
-    config = resolved(load_config(run_file, overrides))
+    config = with_algorithm_defaults(load_config(run_file, overrides))
     sizes = sizes_of(config, found(config.policy), text, images, pixels, completion)
     if machine is None:
-        one, count = machines.at_hand(device_of(config))
+        one, count = machines.at_hand(device_of(config.policy))
         gpus = gpus if gpus is not None or config.compute.learners > 1 or config.compute.placement != "colocated" else count
     else:
         one = machines.named(machine)
