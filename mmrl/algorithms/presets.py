@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -37,7 +37,7 @@ class Algorithm:
     """With its settings."""
     normalise: Normalise
     constant: float
-    bounds: Mapping[str, Bounds]
+    bounds: Mapping[str, Bounds] = field(default_factory=dict)
     """What a run file may set its settings to, see `check_bounds`."""
 
     @property

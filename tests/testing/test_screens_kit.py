@@ -175,7 +175,7 @@ def test_the_doors_of_the_guide_keep_all_rules_and_are_played(site: Callable[...
     with pytest.raises(UserError, match=r"has no option 'dor'\. Did you mean 'door'"):
         check_id("doors/hall", options={"dor": 20})
     (text,) = re.findall(r"^```toml\n(name = \"doors\".*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
-    config = resolve(parse_config(tomllib.loads(text))).config
+    resolve(parse_config(tomllib.loads(text)))
     task = plugins.registry().make_task("gui/episodes", {"simulator": "doors/hall", "style": "brief"})
     prompts = task.prompts("train", 0)
     for prompt, turns in (prompts[0], 1), (prompts[1], 2):
