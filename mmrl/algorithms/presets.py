@@ -16,6 +16,7 @@ from mmrl.algorithms.loss import LossFunction
 from mmrl.algorithms.signals import SIGNALS, Signals
 from mmrl.api.errors import PluginError, UserError, calling, is_finite, one_line, suggest
 from mmrl.api.specs import AlgorithmSpec, Bounds
+from mmrl.config.load import said
 from mmrl.config.sections import CriticConfig, RlStage
 from mmrl.config.values import LARGEST
 from mmrl.policies.batches import Credit
@@ -207,4 +208,4 @@ def with_defaults(stage: RlStage, spec: AlgorithmSpec) -> RlStage:
     except ValidationError as error:
         fault, given = error.errors()[0], ", ".join(f"{k} = {v!r}" for k, v in added.items())
         where = "".join(f"{part}: " for part in fault["loc"])
-        raise UserError(f"{what} brings {given}: {where}{fault['msg'].removeprefix('Value error, ')}") from error
+        raise UserError(f"{what} brings {given}: {where}{said(fault)}") from error

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from mmrl.api.errors import UserError
 from mmrl.config.sections import STAGES, RunConfig
@@ -107,11 +108,16 @@ def explain(err: ValidationError) -> str:
     if fault["type"] in ("union_tag_not_found", "union_tag_invalid"):
         return f"{where!r} needs " + " or ".join(f'kind = "{kind}"' for kind in STAGES)
     found = fault.get("input")
-    message = fault["msg"].removeprefix("Value error, ").rstrip(".")
+    message = said(fault).rstrip(".")
     if not path:
         return message
     shown = "" if fault["type"] == "value_error" and isinstance(found, dict) else f"; found {found!r}"  # such a rule says it
     return f"{where!r}: {message[0].lower()}{message[1:]}{shown}"
+
+
+def said(fault: ErrorDetails) -> str:
+    """What a rule of the schema says of a fault, or pydantic itself."""
+    return str(fault["ctx"]["error"]) if fault["type"] == "value_error" else fault["msg"]
 
 
 def _known_keys(loc: Sequence[int | str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,19 +40,20 @@ class Setup:
     tasks: Mapping[str, Task]
     """By label, as is all that follows of tasks."""
     weights: Mapping[str, Weights]
+    """Verifier id -> its weight in the reward at the beginning and at the end of a stage."""
     metrics: Mapping[str, str]
     """Id of the verifier that evaluates the task."""
     verifiers: Mapping[str, VerifierSpec]
-    """By the ids that the run file and its tasks use; of rewards and of metrics."""
-    options: Mapping[str, Mapping[str, Any]]
-    """Verifier id -> what the run file gives it."""
+    """Those of rewards and metrics, by the id that asks for them."""
+    verifier_options: Mapping[str, Mapping[str, Any]]
+    """By the same ids what the run file gives them."""
     algorithms: Sequence[Algorithm | None]
     """Of each stage; None for one that only imitates."""
     splits: Splits
     chosen: Mapping[tuple[int, str], Sequence[int]] = field(default_factory=dict)
     """(stage, task) -> the numbers of the prompts that the stage's `select` takes; of stages that have one."""
 
-    @property
+    @functools.cached_property
     def entries(self) -> Mapping[str, TaskConfig]:
         """The `[[tasks]]` entry of each task."""
         return {entry.label: entry for entry in self.config.tasks}
@@ -110,7 +112,7 @@ def resolve(config: RunConfig) -> Setup:
         weights=weights,
         metrics=metrics,
         verifiers=verifiers,
-        options=options,
+        verifier_options=options,
         algorithms=algorithms,
         splits=splits,
         chosen=chosen,

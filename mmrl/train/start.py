@@ -300,5 +300,5 @@ def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Ev
 def _judge(setup: Setup) -> Judge:
     config, settings = setup.config, setup.config.judge
     if config.compute.judges:
-        return JudgeActors(config, setup.options, on_gpu=setup.device.startswith("cuda"))
-    return Judge(setup.options, settings.processes, settings.deadline_s, settings.memory_mb)
+        return JudgeActors(config, setup.verifier_options, on_gpu=setup.device.startswith("cuda"))
+    return Judge(setup.verifier_options, settings.processes, settings.deadline_s, settings.memory_mb)

@@ -129,7 +129,7 @@ def setup_of(config):
         weights={t.label: weights_of(t, TaskSpec(id=t.id, target="")) for t in config.tasks},
         metrics={},
         verifiers={},
-        options={},
+        verifier_options={},
         algorithms=[
             algorithm_of(*both, config.generate.max_tokens) for both in zip(config.stages, algorithm_specs(config), strict=True)
         ],
