@@ -330,7 +330,7 @@ REFUSED = {
         {"limits": {"logprob_gap": {"warn": 0.2, "stop": 0.1}}},
         r"limits\.logprob_gap.*warn = 0\.2 is above stop = 0\.1, so nobody would be warned: lower it",
     ),
-    "a missing model": ({"policy": {"model": "./nowhere"}}, r"policy\.model '\./nowhere' is not a folder"),
+    "a missing model": ({"policy": {"model": "./nowhere"}}, r"policy\.model: '\./nowhere' is not a folder"),
     "an unknown kind of policy": ({"policy": {"model": LORA["model"], "kind": "vml"}}, r"vml.*vlm"),
     "pixels that cross": (
         {"policy": {"model": "tiny:qwen2_vl", "min_pixels": 9000, "max_pixels": 4000}},
