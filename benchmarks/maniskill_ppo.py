@@ -81,7 +81,7 @@ def run_file(args: argparse.Namespace, folder: Path, name: str, seed: int) -> st
         "name": name,
         "runs": str(folder),
         "seed": seed,
-        "policy": {"kind": "small", "model": "mlp", "options": policy},
+        "policy": {"kind": "robotics/small", "model": "mlp", "options": policy},
         "tasks": [{"id": "robotics/episodes", "name": args.task, "options": simulator | paid}],
         "stages": [stage],
         "simulate": {"environments": args.environments},

@@ -18,6 +18,7 @@ import torch
 
 from machine import machine
 from mmrl.algorithms.loss import LossInputs, average, clipped_surrogate
+from mmrl.api.episodes import Conversation
 from mmrl.api.types import Prompt, Rollout, Status, Turn, user
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.batches import Batch, Credit
@@ -41,7 +42,7 @@ def group_of(policy: VLM, pixels: int, group: int, tokens: int, images: int) -> 
     for n in range(group):
         ids = tuple(int(i) for i in rng.choice(allowed, tokens - n % 4))
         turn = Turn(observed_ids=tuple(inputs.ids.tolist()), token_ids=ids, logprobs=(0.0,) * len(ids), text="")
-        made.append(Rollout(prompt=prompt, group=0, turns=(turn,), status=Status.FINISHED, inputs=inputs))
+        made.append(Conversation(prompt=prompt, group=0, turns=(turn,), status=Status.FINISHED, inputs=inputs))
     return made
 
 

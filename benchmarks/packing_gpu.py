@@ -22,6 +22,7 @@ from step_gpu import clock, loaded, prompts_of
 
 from machine import machine
 from mmrl.algorithms.loss import LossInputs, average, clipped_surrogate
+from mmrl.api.episodes import Conversation
 from mmrl.api.types import Rollout, Status, Turn
 from mmrl.policies.batches import Batch, Credit
 from mmrl.policies.recompute import checkpointing
@@ -44,7 +45,7 @@ def rollouts_of(policy: VLM, groups: int, pixels: int, prompt_tokens: int, token
         for _ in range(group):
             ids = tuple(allowed[torch.randint(len(allowed), (tokens,), generator=noise)].tolist())
             turn = Turn(observed_ids=tuple(inputs.ids.tolist()), token_ids=ids, logprobs=(0.0,) * tokens, text="")
-            made.append(Rollout(prompt=prompt, group=number, turns=(turn,), status=Status.FINISHED, inputs=inputs))
+            made.append(Conversation(prompt=prompt, group=number, turns=(turn,), status=Status.FINISHED, inputs=inputs))
     return made
 
 

@@ -24,7 +24,8 @@ import torch
 from PIL import Image
 
 from machine import machine
-from mmrl.api.types import Prompt, Rollout, Status, Turn, user
+from mmrl.api.episodes import Conversation
+from mmrl.api.types import Prompt, Status, Turn, user
 from mmrl.config.sections import ComputeConfig, LoraConfig, PolicyConfig
 from mmrl.policies.batches import Credit
 from mmrl.policies.vlm.reading import PromptInputs
@@ -69,7 +70,7 @@ def gap(policy: VLM, generator: Generator, prompts: list[Prompt], inputs: list[P
     found = []
     for n, (prompt, encoded, (sample,)) in enumerate(zip(prompts, inputs, groups, strict=True)):
         turn = Turn(observed_ids=tuple(encoded.ids.tolist()), token_ids=sample.token_ids, logprobs=sample.logprobs, text="")
-        rollout = Rollout(prompt=prompt, group=n, turns=(turn,), status=Status.FINISHED, inputs=encoded)
+        rollout = Conversation(prompt=prompt, group=n, turns=(turn,), status=Status.FINISHED, inputs=encoded)
         credit = Credit(advantages=torch.ones(1))
         (micro,) = pack([rollout], credit, policy, shared_prefix=False, budget=1).micro
         with torch.no_grad():

@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 
 from machine import machine
-from mmrl.api.types import Prompt, Rollout, Score, Status, Turn, user
+from mmrl.api.episodes import Conversation
+from mmrl.api.types import Prompt, Score, Status, Turn, user
 from mmrl.train.sampling.groups import Group
 
 QUESTION = "Where is the blue cup that stands behind the plate? Think about it first, then answer with a box of four numbers."
@@ -40,7 +41,7 @@ def share(prompts: int, group: int, tokens: int, characters: float, seed: int = 
         for _ in range(group):
             text = "".join(rng.choices(string.ascii_letters + " ", k=round(tokens * characters)))
             turn = Turn(observed_ids=tuple(range(1000)), token_ids=tuple(range(tokens)), logprobs=(-0.5,) * tokens, text=text)
-            rollouts.append(Rollout(prompt=prompt, group=number, turns=(turn,), status=Status.FINISHED))
+            rollouts.append(Conversation(prompt=prompt, group=number, turns=(turn,), status=Status.FINISHED))
             value = rng.random()
             scores.append(Score(value, {"grounding/iou": value}, f"an overlap of {value:.2f} with the box"))
         made[number] = Group(place=("boxes", number), prompt=prompt, inputs=None, rollouts=rollouts, scores=scores)

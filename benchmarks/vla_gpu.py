@@ -29,8 +29,10 @@ from mmrl.policies.acting.vla import VLA
 from mmrl.policies.critic import Critic
 from mmrl.rollout.generate.sampling import Sampling
 from mmrl.rollout.simulators.lockstep import StepCollector
+from mmrl.train.stages.base import collected_values
 from mmrl.train.update.learner import Learner
-from mmrl.train.update.pack_tracks import TrackPacker, pack_tracks
+from mmrl.train.update.pack_tracks import pack_tracks
+from mmrl.train.update.packer import PackOptions
 
 
 class Episodes:
@@ -66,7 +68,6 @@ def main() -> None:
         policy, {"table": task}, SimulateConfig(environments=args.environments, lanes=args.lanes), args.device
     )
     collector.critic = critic
-    packer = TrackPacker.__new__(TrackPacker)  # its settings are those of a run file
     rows: list[dict[str, float]] = []
     for step in range(args.steps + 1):
         prompts = [Prompt(messages=[], id=str(i), task="table", seed=1000 * step + i) for i in range(args.environments)]
@@ -76,15 +77,11 @@ def main() -> None:
         collected = time.perf_counter()
         figures = collector.figures()
         signals = Signals(
-            rollouts,
-            [Score(0.0)] * len(rollouts),
-            stage,
-            measure=lambda names, r=rollouts: packer.measured(r, stage, names, lambda _: {}),
+            rollouts, [Score(0.0)] * len(rollouts), stage, measure=lambda names, r=rollouts: collected_values(r, "action")
         )
         credit = algorithm.credit(signals)
-        batches = pack_tracks(
-            rollouts, credit, ratio="action", budget=args.calls, keep_zero=True, parts=args.minibatches, seed=step
-        )
+        options = PackOptions(keep_zero=True, minibatches=args.minibatches, seed=step, ratio="action")
+        batches = pack_tracks(rollouts, credit, options, budget=args.calls)
         metrics = learner.update(batches, step)
         _wait(policy)
         done = time.perf_counter()

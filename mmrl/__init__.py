@@ -3,11 +3,13 @@
 These names are what a plugin imports; nothing heavy is imported with them.
 """
 
+from mmrl.api.episodes import Conversation, Trajectory
 from mmrl.api.errors import NoGold, UserError, WorldLost
 from mmrl.api.frames import Eyes, Frame
 from mmrl.api.hooks import hookimpl
 from mmrl.api.interfaces import Simulator, Task, Tracker, Verifier, World
-from mmrl.api.specs import AlgorithmSpec, PolicySpec, SimulatorSpec, TaskSpec, TrackerSpec, VerifierSpec
+from mmrl.api.sampling import SamplingRule
+from mmrl.api.specs import AlgorithmSpec, PolicySpec, SamplingRuleSpec, SimulatorSpec, TaskSpec, TrackerSpec, VerifierSpec
 from mmrl.api.tasks.marks import Mark
 from mmrl.api.types import Case, Message, Prompt, Reply, Rollout, Score, Status, Turn, user
 
@@ -16,6 +18,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AlgorithmSpec",
     "Case",
+    "Conversation",
     "Eyes",
     "Frame",
     "Mark",
@@ -25,6 +28,8 @@ __all__ = [
     "Prompt",
     "Reply",
     "Rollout",
+    "SamplingRule",
+    "SamplingRuleSpec",
     "Score",
     "Simulator",
     "SimulatorSpec",
@@ -33,6 +38,7 @@ __all__ = [
     "TaskSpec",
     "Tracker",
     "TrackerSpec",
+    "Trajectory",
     "Turn",
     "UserError",
     "Verifier",

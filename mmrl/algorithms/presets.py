@@ -194,8 +194,10 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
         raise PluginError(f"{one_line(error)}: an advantage or a loss must be a Python function with named parameters") from error
 
 
-def with_defaults(stage: RlStage, spec: AlgorithmSpec) -> RlStage:
-    """The stage as its algorithm has it: keys that the run file doesn't set are the algorithm's, not the schema's."""
+def with_defaults(stage: RlStage, spec: AlgorithmSpec | None = None) -> RlStage:
+    """The stage as its algorithm has it: keys that the run file doesn't set are the algorithm's, not the schema's. spec: of the
+    algorithm, where it was looked up."""
+    spec = spec or plugins.registry().get("algorithms", stage.algorithm)
     data = stage.model_dump(exclude_unset=True)
     added = {k: v for k, v in spec.stage.items() if k not in data}
     if stage.critic is None and "values_NT" in signals_of(plugins.registry().target(spec)):

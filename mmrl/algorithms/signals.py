@@ -13,7 +13,6 @@ from mmrl.algorithms.kl import ESTIMATES
 from mmrl.api.errors import PluginError, is_finite
 from mmrl.api.types import Prompt, Rollout, Score, Status
 from mmrl.config.sections import RlStage
-from mmrl.policies import batches
 
 Measure = Callable[[frozenset[str]], Mapping[str, torch.Tensor]]
 """Names of `logprobs`, `reference`, `teacher`, `values` -> a float tensor [N, T] each, 0 behind a rollout's end, and `bootstrap`
@@ -60,8 +59,7 @@ class Signals:
     @functools.cached_property
     def lengths_N(self) -> torch.Tensor:
         """int64; trained tokens of each rollout; of an episode in a simulator its targets, see the stage key `ratio`."""
-        ratio = self._stage.ratio
-        return torch.tensor([batches.size(r.track, ratio) if r.track else r.length for r in self._rollouts])
+        return torch.tensor([r.num_targets(self._stage.ratio) for r in self._rollouts])
 
     @functools.cached_property
     def parts_NR(self) -> torch.Tensor:
@@ -115,20 +113,12 @@ class Signals:
         rollouts whose score failed, 0 behind the end."""
         rewards_NT = torch.zeros(self.mask_NT.shape, dtype=torch.float64)
         for n, (rollout, score) in enumerate(zip(self._rollouts, self._scores, strict=True)):
-            end, ends = 0, []
-            if rollout.track:
-                paid_L = batches.rewards_of(rollout.track, self._stage.ratio)
-                end, ends = len(paid_L), batches.ends_of(rollout.track, self._stage.ratio).tolist()
-                rewards_NT[n, :end] = paid_L.double().cpu()
-            for turn in rollout.turns:
-                size, steps = len(turn.token_ids), turn.action_rewards or (turn.reward,)
-                for k, reward in enumerate(steps, 1):
-                    if rollout.length:  # what is paid where nothing was sampled goes to the token before it
-                        rewards_NT[n, max(end - (-size * k // len(steps)) - 1, 0)] += reward
-                end += size
-                ends.append(max(end - 1, 0))
+            paid_L = rollout.rewards(self._stage.ratio)
+            end = len(paid_L)
+            rewards_NT[n, :end] = paid_L
             if end and score.value is not None:
-                for place, paid in zip(ends, score.steps, strict=True) if score.steps else ():
+                ends = rollout.ends(self._stage.ratio) if score.steps else ()
+                for place, paid in zip(ends, score.steps, strict=True):
                     rewards_NT[n, place] += paid
                 rewards_NT[n, end - 1] += score.value - math.fsum(score.steps)
             if score.failed:
@@ -138,20 +128,10 @@ class Signals:
     @functools.cached_property
     def units_NT(self) -> torch.Tensor:
         """int64; the number of the unit of credit that a token belongs to (stage key `credit`), from 0; -1 behind the end."""
-        if self._stage.credit == "token":
-            return torch.arange(self.mask_NT.shape[1]).expand(self.mask_NT.shape).where(self.mask_NT, -1)
         units_NT = torch.full(self.mask_NT.shape, -1)
         for n, rollout in enumerate(self._rollouts):
-            if rollout.track:
-                units_L = batches.units_of(rollout.track, self._stage.ratio, self._stage.credit)
-                units_NT[n, : len(units_L)] = units_L
-                continue
-            units: list[int] = []
-            for turn in rollout.turns:
-                size, first = len(turn.token_ids), units[-1] + 1 if units else 0
-                pieces = max(len(turn.action_rewards), 1) if self._stage.credit == "action" else 1
-                units += [first + t * pieces // size for t in range(size)]
-            units_NT[n, : len(units)] = torch.tensor(units)
+            units_L = rollout.units(self._stage.ratio, self._stage.credit)
+            units_NT[n, : len(units_L)] = units_L
         return units_NT
 
     @functools.cached_property

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from mmrl.api.specs import AlgorithmSpec, PolicySpec, SimulatorSpec, TaskSpec, TrackerSpec, VerifierSpec
+from mmrl.api.specs import AlgorithmSpec, PolicySpec, SamplingRuleSpec, SimulatorSpec, TaskSpec, TrackerSpec, VerifierSpec
 
 if TYPE_CHECKING:
     import click
@@ -44,6 +44,11 @@ def mmrl_policies() -> Sequence[PolicySpec]:  # type: ignore[empty-body]
 @hookspec
 def mmrl_algorithms() -> Sequence[AlgorithmSpec]:  # type: ignore[empty-body]
     """The algorithms that this plugin brings."""
+
+
+@hookspec
+def mmrl_sampling_rules() -> Sequence[SamplingRuleSpec]:  # type: ignore[empty-body]
+    """The rules of sampling that this plugin brings: what happens to a step's groups before they are trained on."""
 
 
 @hookspec

@@ -99,14 +99,13 @@ states; run thousands at once on a GPU; do its tasks itself; render on a GPU, on
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySpec(Spec):
-    """A kind of policy: the target is called as `target(config, device=..., seed=..., source=..., **options)`, see
-    `mmrl.policies.vlm.vlm.VLM`. It may have static methods that are asked before anything is loaded, but not where a
-    checkpoint takes
-    the model's place: `check(config)` and `check_teacher(config, teacher)` refuse a model and what a distill stage follows;
-    `skeleton(config)` gives the model without weights, whose names `stages.parts` and `policy.lora.match` are compared with."""
+    """A kind of policy: the target is a class that keeps the protocol `mmrl.api.policies.Policy`, which says how it is called and
+    what it is asked before anything is loaded."""
 
     acts: bool = False
-    """It acts in simulators (`mmrl.policies.acting.acting.ActingPolicy`); otherwise it writes."""
+    """It acts in simulators (`mmrl.api.policies.ActingPolicy`); otherwise it writes."""
+    tiny: str | None = None
+    """The `policy.model` that a smoke run takes in place of a large one; None for policies that are always small enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +152,12 @@ class AlgorithmSpec(Spec):
     def __post_init__(self) -> None:
         if self.loss == SURROGATE:
             object.__setattr__(self, "bounds", {**SURROGATE_BOUNDS, **self.bounds})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingRuleSpec(Spec):
+    """A rule of sampling: the target is a `mmrl.SamplingRule` class, called with the options. A run file names it in
+    `[[stages.rules]]`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,18 +6,20 @@ S tokens in a row, L trained tokens, K action chunk, A action dims, V vocabulary
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import enum
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from mmrl.api.frames import Frame
 
 if TYPE_CHECKING:  # torch and pillow would make `import mmrl` slow
+    import torch
     from PIL.Image import Image
 
+    from mmrl.api.simulators.layout import Credited, Ratio
     from mmrl.api.simulators.types import Track
 
 Message = Mapping[str, Any]
@@ -76,6 +78,14 @@ class Prompt:
     def videos(self) -> tuple[Any, ...]:
         """The videos of all messages in order, as the task gave them (`mmrl.api.media.clips.Clip` or `Footage`)."""
         return self._shown("video")
+
+    def without_media(self) -> Prompt:
+        """The prompt without its pictures and videos."""
+        kept = [
+            m if isinstance(m["content"], str) else {**m, "content": [p for p in m["content"] if p["type"] == "text"]}
+            for m in self.messages
+        ]
+        return replace(self, messages=kept)
 
     def _shown(self, kind: str) -> tuple[Any, ...]:
         return tuple(
@@ -136,52 +146,131 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rollout:
-    """One episode: a prompt and the turns that followed."""
+class Rollout(abc.ABC):
+    """One episode, and all that the engine asks of any kind of it: the episode protocol. `mmrl.api.episodes` has the two kinds,
+    `Conversation` and `Trajectory`.
+
+    A target is what credit is given to and what has a log-probability: a token or, in a simulator, a token, an action or a chunk,
+    as the stage key `ratio` says. L targets of an episode, T calls of the policy (of a conversation its turns).
+    """
 
     prompt: Prompt
     group: int
     """Rollouts with equal numbers answer the same prompt and are compared with each other."""
-    turns: tuple[Turn, ...]
     status: Status
-    inputs: Any = None
-    """The prompt as the model reads it (`mmrl.policies`), shared by the whole group: media are processed once."""
-    later: Any = None
-    """The same of all that came before its last turn, in an episode whose later turns were observed; it has their pictures."""
-    frames: tuple[Any, ...] = ()
-    """Pictures of the episode for people, uint8 [H, W, 3]."""
     elsewhere: bool = False
-    """Another of the processes that learn together has its pictures, and trains on it; here it counts."""
+    """A stub of an episode that another rank holds and trains on: it is counted here, see `light`."""
     off_policy: bool = False
     """It was sampled from another prompt than it is trained on (one with a hint): the loss compares with the sampler's
     probabilities, and the gap between sampler and learner leaves it out."""
-    track: Track | None = None
-    """What happened in a simulator; such an episode has no turns."""
     outcome: Mapping[str, float] = field(default_factory=dict)
     """What came of an episode in a simulator: `success` (at any time), `success_at_end`, `return`, `steps`, and each of the
     simulator's parts at its best. In a conversation what its world says."""
 
+    # -- what happened ----------------------------------------------------------------------------------------------------
+
     @property
+    @abc.abstractmethod
     def length(self) -> int:
         """Trained tokens: what the policy sampled, over all turns; in a simulator the choices that were carried out."""
-        return self.track.length if self.track else sum(len(t.token_ids) for t in self.turns)
 
     @property
+    @abc.abstractmethod
+    def num_calls(self) -> int:
+        """T, 0 for an episode that was lost before anything happened in it. A verifier gives so many `Score.steps`."""
+
+    @property
+    @abc.abstractmethod
     def world_reward(self) -> float:
-        """What the world or the simulator paid, over the whole episode."""
-        return self.track.reward if self.track else sum(t.reward for t in self.turns)
+        """The sum of what the world or the simulator paid."""
 
     @property
+    @abc.abstractmethod
     def demonstrated(self) -> bool:
-        """Nobody sampled it: it is a gold completion or an expert's episode."""
-        if self.track:
-            return bool(self.track.logprobs_TKC.isnan().any())
-        return any(math.isnan(p) for t in self.turns for p in t.logprobs)
+        """It is a gold completion or an expert's episode and was not sampled."""
 
     @property
+    @abc.abstractmethod
     def completion(self) -> str:
-        """The text of the last turn in which something was sampled."""
-        return next((t.text for t in reversed(self.turns) if t.token_ids), "")
+        """The text of the last turn in which something was sampled; empty in a simulator."""
+
+    @property
+    @abc.abstractmethod
+    def turn_versions(self) -> Sequence[tuple[int, int]]:
+        """(version of the sampling weights, number of sampled tokens) of each turn; empty in a simulator."""
+
+    @property
+    @abc.abstractmethod
+    def bootstrap(self) -> float:
+        """The value that the collector's critic gave to the state in which the episode was left; 0 where it gave none."""
+
+    # -- credit -----------------------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def num_targets(self, ratio: Ratio) -> int:
+        """L."""
+
+    @abc.abstractmethod
+    def rewards(self, ratio: Ratio) -> torch.Tensor:
+        """float64 [L], on the CPU: what the world or the simulator paid, each reward at the last target that it is for."""
+
+    @abc.abstractmethod
+    def ends(self, ratio: Ratio) -> Sequence[int]:
+        """The last target of each call, T numbers."""
+
+    @abc.abstractmethod
+    def units(self, ratio: Ratio, credit: Credited) -> torch.Tensor:
+        """int64 [L]: the number, from 0, of the unit of credit that each target belongs to."""
+
+    @abc.abstractmethod
+    def values(self, ratio: Ratio) -> torch.Tensor | None:
+        """float32 [L], on the CPU: the values that the collector's critic gave while the episode went on; None without one."""
+
+    # -- other forms of it ------------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def light(self, prompt: Prompt | None = None) -> Self:
+        """A stub for other ranks, without pictures and without what only the model reads. prompt: its own without media, where
+        that is at hand."""
+
+    @abc.abstractmethod
+    def portable(self) -> Self:
+        """For verifiers in other processes: without what only the model reads, and with tensors of its own in main memory."""
+
+    @abc.abstractmethod
+    def answering(self, prompt: Prompt, inputs: Any) -> Self:
+        """The same episode as one of another prompt than it was sampled from, to be trained on so. inputs: that prompt as the
+        policy reads it."""
+
+    def as_case(self) -> Case:
+        """What verifiers see of it."""
+        prompt = self.prompt
+        return Case(
+            completion=self.completion,
+            answer=prompt.answer,
+            meta=prompt.meta,
+            status=self.status,
+            media=prompt.images,
+            outcome=self.outcome,
+            rollout=self,
+        )
+
+    # -- for people -------------------------------------------------------------------------------------------------------
+
+    @property
+    @abc.abstractmethod
+    def messages(self) -> Sequence[Message]:
+        """All messages before the last thing that the policy said, and what followed it; in a simulator the instruction."""
+
+    @property
+    @abc.abstractmethod
+    def summary(self) -> str:
+        """The completion or, in a simulator, what came of the episode, in words."""
+
+    @property
+    @abc.abstractmethod
+    def filmed(self) -> Track | None:
+        """What was seen in a simulator, for videos; None where there is nothing to see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,6 +101,8 @@ def explain(err: ValidationError) -> str:
     where = ".".join(str(p) for p in path)
     if fault["type"] == "extra_forbidden":
         known = _known_keys(fault["loc"][:-1])
+        if len(fault["loc"]) == 4 and (now := MOVED.get((fault["loc"][2], path[-1]))):
+            return f"key {where!r} is no more: {now}"
         near = difflib.get_close_matches(str(path[-1]), known, n=1)
         return f"unknown key {where!r}: " + (f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(known)}")
     if fault["type"] == "missing":
@@ -118,6 +120,12 @@ def explain(err: ValidationError) -> str:
 def said(fault: ErrorDetails) -> str:
     """What a rule of the schema says of a fault, or pydantic itself."""
     return str(fault["ctx"]["error"]) if fault["type"] == "value_error" else fault["msg"]
+
+
+MOVED: Mapping[tuple[int | str, int | str], str] = {
+    ("rl", "temporal"): 'give [[stages.rules]] id = "video/temporal-contrast", and what stood in it as its options'
+}
+"""Kind of stage and key that older run files have -> what to write now."""
 
 
 def _known_keys(loc: Sequence[int | str]) -> list[str]:

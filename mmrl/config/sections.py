@@ -23,10 +23,10 @@ from mmrl.config.stages import (
     LengthConfig,
     PartConfig,
     RlStage,
+    RuleConfig,
     SelectConfig,
     SftStage,
     Stage,
-    TemporalConfig,
     Training,
 )
 from mmrl.config.values import Count, Free, Positive, Rate, Real, Section, Share, Threshold, Weight
@@ -45,12 +45,12 @@ __all__ = [
     "PartConfig",
     "PolicyConfig",
     "RlStage",
+    "RuleConfig",
     "Section",
     "SelectConfig",
     "SftStage",
     "SimulateConfig",
     "SteeringConfig",
-    "TemporalConfig",
     "Training",
     "VideoConfig",
 ]

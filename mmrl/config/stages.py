@@ -192,19 +192,13 @@ class ConditionConfig(Section):
         return self
 
 
-class TemporalConfig(Section):
-    """`[stages.temporal]`: pay for answers that need the order of a video's frames (Feng et al., Video-R1, T-GRPO)."""
+class RuleConfig(Section):
+    """`[[stages.rules]]`: a rule of sampling that a plugin brings."""
 
-    bonus: Weight = 0.3
-    """Added to the reward of each right answer to a video, where the prompt is answered better than with its frames shuffled."""
-    ratio: Rate = 0.8
-    """Better: the mean is at least so many times that with shuffled frames."""
-    share: Annotated[float, Field(gt=0, le=1)] = 0.5
-    """Completions that are sampled with shuffled frames, and not trained on, as a share of the group's."""
-    above: Real = 0.1
-    """An answer is right whose verifier gives more."""
-    verifier: str = ""
-    """Which tells right from wrong; the whole reward when empty."""
+    id: str
+    """See `mmrl list sampling_rules`."""
+    options: Free = {}
+    """Its options; see `mmrl list sampling_rules ID`."""
 
 
 class LengthConfig(Section):
@@ -318,8 +312,8 @@ class RlStage(Training):
     """Mix supervised learning in."""
     condition: ConditionConfig | None = None
     """Train with the prompt telling whether the completion was good."""
-    temporal: TemporalConfig | None = None
-    """Pay for answers that need the order of a video's frames."""
+    rules: list[RuleConfig] = []
+    """Rules of sampling that plugins bring, in the order in which they are applied."""
     length: LengthConfig | None = None
     """Pay right answers of some length."""
 
@@ -346,8 +340,6 @@ class RlStage(Training):
                     raise ValueError(
                         f'{key} = "{found}" shows the gold completion and labels = "{self.labels}" does without it: drop one'
                     )
-            if self.temporal:
-                raise ValueError(f'temporal asks verifiers what is right, labels = "{self.labels}" does without: drop one')
             if self.length and self.length.verifier:
                 raise ValueError(f'length.verifier names one that labels = "{self.labels}" never asks: drop one of them')
         for key, changed in (("hints", self.hints == "ghpo"), ("labels", self.labels == "co-reward")):

@@ -133,11 +133,16 @@ def _majority_score(votes: Sequence[tuple[str, float]]) -> float:
     return next((value for answer, value in votes if answer == winner), votes[0][1])
 
 
+def mean_of(items: Sequence[Item]) -> float:
+    """Mean of the items that could be scored."""
+    return statistics.fmean(_values(items))
+
+
 def _values(items: Sequence[Item]) -> list[float]:
     return [i.value for i in items if i.value is not None]
 
 
-def _figure(
+def figure_of(
     label: str, split: str, spec: VerifierSpec, metric: str, items: Sequence[Item], extra: dict[str, float]
 ) -> Evaluation:
     """The mean of the items' values with its interval."""

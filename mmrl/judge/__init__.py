@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, Protocol
 
 from mmrl.api.errors import UserError
-from mmrl.api.frames import Frame
 from mmrl.api.types import Case, Rollout, Score, Status
 from mmrl.judge.messages import Request
 from mmrl.judge.pool import Crew, Pool
@@ -175,18 +174,4 @@ def weigh(weights: Mapping[str, float], scores: Mapping[str, Score]) -> Score:
 
 def cases_of(rollouts: Sequence[Rollout]) -> list[Case]:
     """[N] rollouts -> [N] cases, with everything attached; the judge sends on what a verifier's spec asks for."""
-    return [
-        Case(
-            completion=r.completion,
-            answer=r.prompt.answer,
-            meta=r.prompt.meta,
-            status=r.status,
-            media=r.prompt.images,
-            outcome=r.outcome,
-            rollout=r,
-            image_sizes=getattr(r.later or r.inputs, "image_sizes", ()),
-            model_sizes=getattr(r.later or r.inputs, "model_sizes", ()),
-            frame=getattr(r.inputs, "frame", Frame.PIXELS),
-        )
-        for r in rollouts
-    ]
+    return [r.as_case() for r in rollouts]

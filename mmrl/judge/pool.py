@@ -7,7 +7,6 @@ When it is missed, or the worker dies, one case is blamed and the worker's whole
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import os
 import pickle
@@ -22,7 +21,6 @@ from functools import partial
 from typing import Any
 
 from mmrl.api.errors import PluginError, UserError
-from mmrl.api.simulators.types import Track
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.types import Case, Score, replace
 from mmrl.judge.messages import Chunk, Request
@@ -296,17 +294,8 @@ def lighten(case: Case, spec: VerifierSpec) -> Case:
     if case.media and not spec.images:
         changes["media"] = ()
     if case.rollout is not None:
-        track = case.rollout.track
-        light = replace(case.rollout, inputs=None, later=None, track=None if track is None else _travelling(track))
-        changes["rollout"] = light if spec.rollout else None
+        changes["rollout"] = case.rollout.portable() if spec.rollout else None
     return replace(case, **changes) if changes else case
-
-
-def _travelling(track: Track) -> Track:
-    """With tensors of their own, in main memory: a part of a tensor would take the whole along."""
-    tensors = {f.name: getattr(track, f.name) for f in dataclasses.fields(track) if hasattr(getattr(track, f.name), "clone")}
-    images = {camera: shown.cpu().clone() for camera, shown in track.images.items()}
-    return replace(track, images=images, **{name: tensor.cpu().clone() for name, tensor in tensors.items()})
 
 
 class WorkerTraceback(Exception):

@@ -145,9 +145,7 @@ class Model:
 
 def _moments(case: Case) -> int:
     """How many `Score.steps` a verifier may give: the calls of the policy, or the turns."""
-    if case.rollout is None:
-        return 0
-    return len(case.rollout.track.valid_TK) if case.rollout.track else len(case.rollout.turns)
+    return case.rollout.num_calls if case.rollout else 0
 
 
 def _checked(result: Any, spec: VerifierSpec, moments: int) -> Row:

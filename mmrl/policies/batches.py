@@ -1,78 +1,39 @@
-"""How an episode in a simulator is laid out as targets of learning: a token, an action or a chunk each, as `ratio` says.
+"""What an update is made of: an algorithm's credit, micro-batches of targets, and what a forward pass gives back.
 
-T calls, K actions in a chunk, C choices in an action, L targets.
+S calls or tokens in a row, K actions in a chunk, C choices in an action, L targets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Any
 
 import torch
 
-from mmrl.api.simulators.types import Observation, Track
+from mmrl.api.simulators.layout import Ratio, per_target, values_per_target
+from mmrl.api.simulators.types import Observation
 from mmrl.api.types import Rollout
 
-if TYPE_CHECKING:
-    import torch
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """The L targets of a micro-batch: what losses, metrics and critics look at, whatever kind of policy made them."""
 
-Ratio = Literal["token", "action", "chunk"]
-
-
-def targets(x_SKC: torch.Tensor, valid_SK: torch.Tensor, ratio: Ratio) -> torch.Tensor:
-    """Figures of choices [S, K, C] -> [L]: summed over each target, of what was carried out, in the order of calls, actions and
-    choices."""
-    if ratio == "token":
-        return x_SKC[valid_SK].flatten()
-    x_SK = x_SKC.sum(-1)
-    return x_SK[valid_SK] if ratio == "action" else x_SK.where(valid_SK, 0.0).sum(-1)
-
-
-def size(track: Track, ratio: Ratio) -> int:
-    """L of an episode."""
-    if ratio == "chunk":
-        return len(track.valid_TK)
-    return int(track.valid_TK.sum()) * (track.logprobs_TKC.shape[-1] if ratio == "token" else 1)
-
-
-def rewards_of(track: Track, ratio: Ratio) -> torch.Tensor:
-    """float32 [L]: each action's reward at its last target; of a chunk the sum."""
-    if ratio != "token":
-        return targets(track.rewards_TK[..., None], track.valid_TK, ratio)
-    paid_TKC = torch.zeros_like(track.logprobs_TKC)
-    paid_TKC[..., -1] = track.rewards_TK
-    return targets(paid_TKC, track.valid_TK, ratio)
-
-
-def ends_of(track: Track, ratio: Ratio) -> torch.Tensor:
-    """int64 [T]: the last target of each call that was carried out."""
-    if ratio == "chunk":
-        return torch.arange(len(track.valid_TK))
-    each = track.logprobs_TKC.shape[-1] if ratio == "token" else 1
-    return (track.valid_TK.sum(1).cumsum(0) * each - 1).cpu()
-
-
-def units_of(track: Track, ratio: Ratio, credit: str) -> torch.Tensor:
-    """int64 [L]: the number of the unit of credit that each target belongs to: itself, its action, or its call."""
-    if credit == "token":
-        return torch.arange(size(track, ratio))
-    calls, count = track.valid_TK.shape
-    if ratio == "chunk":
-        return torch.arange(calls)
-    action_TK = (track.valid_TK.flatten().cumsum(0) - 1).view(calls, count)
-    unit_TK = action_TK if credit == "action" else torch.arange(calls, device=action_TK.device)[:, None].expand(-1, count)
-    targets_in_action = track.logprobs_TKC.shape[-1] if ratio == "token" else 1
-    return unit_TK[track.valid_TK].repeat_interleave(targets_in_action).cpu()
-
-
-def values_of(values_SU: torch.Tensor, valid_SK: torch.Tensor, choices: int, ratio: Ratio) -> torch.Tensor:
-    """A critic's values, of each action (U = K) or of the whole call (U = 1), -> [L]."""
-    if ratio == "chunk":
-        return values_SU[:, 0]
-    values_SK = values_SU.expand(-1, valid_SK.shape[1])
-    return values_SK[..., None].expand(-1, -1, choices if ratio == "token" else 1)[valid_SK].flatten()
+    sampler_logprobs_L: torch.Tensor
+    """float32, as the sampler reported them; NaN where nothing was sampled, as in a demonstration."""
+    advantages_L: torch.Tensor
+    """float32 credit of each target."""
+    rollout_L: torch.Tensor
+    """int64 index of the rollout, 0..N-1 over the whole batch."""
+    place_L: torch.Tensor
+    """int64 number of the target among its rollout's, from 0."""
+    off_policy_L: torch.Tensor
+    """bool: `Rollout.off_policy`."""
+    values_L: torch.Tensor | None = None
+    """float32: the critic's values before the update."""
+    returns_L: torch.Tensor | None = None
+    """float32: what the critic is to be trained towards; NaN where it isn't trained."""
 
 
 def ones(rollouts: Sequence[Rollout]) -> Credit:
@@ -81,7 +42,7 @@ def ones(rollouts: Sequence[Rollout]) -> Credit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calls:
+class Calls(Targets):
     """One forward pass of a policy that acts: S calls of it, and the L targets in them. The counterpart of `MicroBatch`.
 
     A target is a token, an action or a whole chunk, as the stage's `ratio` says: its log-probability is the sum of its choices'.
@@ -96,21 +57,14 @@ class Calls:
     valid_SK: torch.Tensor
     """bool: actions that were carried out."""
     ratio: Ratio
-    sampler_logprobs_L: torch.Tensor
-    advantages_L: torch.Tensor
-    rollout_L: torch.Tensor
-    place_L: torch.Tensor
-    off_policy_L: torch.Tensor
-    values_L: torch.Tensor | None = None
-    returns_L: torch.Tensor | None = None
 
     def targets(self, x_SKC: torch.Tensor) -> torch.Tensor:
         """Figures of all choices -> [L]: summed over each target, and only of what was carried out."""
-        return targets(x_SKC, self.valid_SK, self.ratio)
+        return per_target(x_SKC, self.valid_SK, self.ratio)
 
     def critic_values(self, values_SU: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """A critic's values, of each action (U = K) or of the whole (U = 1) -> ([L], none: the collector knows the ends)."""
-        return values_of(values_SU, self.valid_SK, self.slots, self.ratio), values_SU.new_zeros(0)
+        return values_per_target(values_SU, self.valid_SK, self.slots, self.ratio), values_SU.new_zeros(0)
 
     @property
     def final_rollout_R(self) -> torch.Tensor:
@@ -130,7 +84,7 @@ class Outputs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MicroBatch:
+class MicroBatch(Targets):
     """One forward pass: B rows of at most S tokens, and the L tokens in them that are trained.
 
     A row is a group, `[prompt][completion 1]..[completion G]`, or one `[prompt][completion]`. A completion of several turns holds
@@ -149,24 +103,10 @@ class MicroBatch:
     """int64 index into the flattened [B * S] rows of the position that predicts each trained token."""
     target_L: torch.Tensor
     """int64 id that was sampled there."""
-    sampler_logprobs_L: torch.Tensor
-    """float32, as the sampler reported them; NaN where nobody sampled."""
-    advantages_L: torch.Tensor
-    """float32 credit of each token."""
-    rollout_L: torch.Tensor
-    """int64 index of the rollout, 0..N-1 over the whole batch."""
-    place_L: torch.Tensor
-    """int64 number of the token among its rollout's trained tokens, from 0."""
-    off_policy_L: torch.Tensor
-    """bool: `Rollout.off_policy`."""
     final_R: torch.Tensor
     """int64 index into the flattened rows of the last token of each rollout: the state in which it was left."""
     final_rollout_R: torch.Tensor
     """int64 index of the rollout of each of these."""
-    values_L: torch.Tensor | None = None
-    """float32: what the critic said before the update."""
-    returns_L: torch.Tensor | None = None
-    """float32: what it should have said; NaN where it isn't asked."""
 
     def critic_values(self, values_QU: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """A critic's values [L + R, 1] -> before each trained token [L], and after each rollout [R]."""
@@ -197,7 +137,8 @@ class Credit:
 class Batch:
     """Everything one update needs; splitting it otherwise into micro-batches gives the same gradient."""
 
-    micro: tuple[MicroBatch | Calls, ...]
+    micro: tuple[Any, ...]
+    """`Targets` each, with whatever else the policy's forward pass takes: `MicroBatch`, `Calls`, or a plugin's own."""
     num_tokens: int
     """Trained tokens over all micro-batches and ranks: the normaliser of token means."""
     num_rollouts: int

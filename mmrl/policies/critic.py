@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from mmrl.api.errors import UserError
 from mmrl.config.sections import CriticConfig
 from mmrl.policies.batches import Calls, MicroBatch
 from mmrl.policies.policy import Policy
@@ -22,6 +23,8 @@ class Critic:
 
     def __init__(self, policy: Policy, config: CriticConfig, seed: int, outputs: int = 1) -> None:
         """outputs: values of a state; a policy that acts may have one for each action of a chunk."""
+        if not policy.width:
+            raise UserError(f"{type(policy).__name__} has no states that a critic could read: leave critic out")
         self.config = config
         self.backbone: Any = policy.twin() if config.backbone == "separate" else None
         noise = torch.Generator().manual_seed(seed)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mmrl.api.errors import UserError, calling
+import torch
+
+from mmrl.api.errors import PluginError, UserError, calling
+from mmrl.api.specs import PolicySpec
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting.saved import same_kind
-from mmrl.policies.policy import Policy
+from mmrl.policies.acting.saved import same_kind, settings_of
+from mmrl.policies.policy import ON_CLASS, Policy, lacking
 from mmrl.registry import plugins
 from mmrl.registry.targets import check_options
 
@@ -23,4 +27,30 @@ def made_policy(config: PolicyConfig, **given: Any) -> Policy:
     check_options(f"policy {spec.id!r}", kind, {"config": config, **given, **options})
     with calling(f"policy {spec.id!r}"):
         policy: Policy = kind(config, **given, **options)
+    _refuse_incomplete(spec, lacking(policy))
     return policy
+
+
+def saved_policy(folder: Path, config: PolicyConfig, device: str | torch.device) -> Policy:
+    """The policy that acts and was saved in a folder, of any kind, with the dtype, attention and limits of this configuration.
+    UserError where the folder holds none."""
+    kind = settings_of(folder).get("kind", "")
+    own = config.model_copy(update={"kind": kind, "model": str(folder), "lora": None, "options": {}})
+    return made_policy(own, device=device)
+
+
+def policy_class(spec: PolicySpec) -> Any:
+    """The class of this kind of policy, to be asked what it takes before one is made. Of a target that is a function nothing is
+    known then: `Policy`, which refuses nothing."""
+    kind = plugins.registry().target(spec)
+    if not isinstance(kind, type):
+        return Policy
+    _refuse_incomplete(spec, lacking(kind, ON_CLASS))
+    return kind
+
+
+def _refuse_incomplete(spec: PolicySpec, names: Sequence[str]) -> None:
+    if names:
+        raise PluginError(
+            f"policy {spec.id!r} lacks {', '.join(names)}: define them as mmrl.api.policies.Policy says, or inherit from it"
+        )

@@ -1,57 +1,144 @@
-"""What the learner asks of a policy, whether it writes (`VLM`) or acts (`ActingPolicy`)."""
+"""What the engine asks of a policy, whether it writes (`VLM`), acts (`ActingPolicy`) or is a plugin's own."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
+from inspect import getattr_static
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Literal
 
 import torch
 
+from mmrl.api.errors import UserError
 from mmrl.api.frames import Eyes
+from mmrl.api.types import Rollout
+from mmrl.config.sections import PolicyConfig
 from mmrl.policies.batches import Outputs
 from mmrl.policies.shard import Sharded
 
 
-class Policy(Protocol):
-    """A model whose samples have known log-probabilities."""
+class Policy:
+    """A model whose samples have known log-probabilities. Its class is called as `kind(config, device=, seed=, source=,
+    **options)`, where `source` is the `policy` folder of a checkpoint that takes the place of `config.model`, or None.
 
+    A subclass defines `collector`, `packer`, `device`, `model`, `outputs` and `save`; the rest has a default here. A class that
+    doesn't inherit defines all of it.
+    """
+
+    collector: str
+    """`module:Name` of what makes rollouts with it, called as `(config, tasks, policy)` with the whole run file; see
+    `mmrl.rollout.collector.Collector`."""
+    packer: str
+    """`module:Name` of what makes batches of these rollouts, called as `(config, policy)`; see
+    `mmrl.train.update.packer.Packer`."""
     device: torch.device
     model: Any
     """A `torch.nn.Module` with all weights that may be trained."""
-    lora: Any
-    root: Sharded | None
+    lora: Any = None
+    """The adapters' configuration, where adapters are all that is trained."""
+    root: Sharded | None = None
     """Where its weights are spread over ranks; None where each rank holds all of them."""
+    trained_whole: ClassVar[bool] = False
+    """It takes neither `policy.lora` nor `stages.parts`."""
 
     @property
     def width(self) -> int:
-        """Of the hidden states that a critic reads."""
-        ...
+        """Of the hidden states that a critic reads; 0 for a policy that can't have one."""
+        return 0
+
+    @property
+    def chunk(self) -> int:
+        """Actions that are chosen in a call; 1 for a policy that writes."""
+        return 1
 
     @property
     def exact_sampler(self) -> bool:
-        """What samples is the very pass that learns, so that its log-probabilities are the learner's."""
-        ...
-
-    def outputs(self, micro: Any, temperature: float, *, states: bool = False, entropy_gradient: bool = False) -> Outputs:
-        """One forward pass over a micro-batch. states: also what a critic reads. entropy_gradient: the entropy has one."""
-        ...
-
-    def logprobs(self, micro: Any, temperature: float) -> tuple[torch.Tensor, torch.Tensor]: ...
-
-    def states(self, micro: Any) -> torch.Tensor: ...
-
-    def parameters(self) -> Iterable[tuple[str, torch.nn.Parameter]]:
-        """What may be trained, by name, in an order that stays."""
-        ...
-
-    def twin(self, frozen: bool = False) -> Policy:
-        """A second policy with a copy of the weights as they are now."""
-        ...
+        """Whether samples come from the very pass that learns, so that their log-probabilities are the learner's."""
+        return False
 
     @property
     def eyes(self) -> Eyes:
         """How it sees pictures, for tasks."""
-        ...
+        return Eyes()
 
-    def save(self, folder: Path) -> None: ...
+    # -- asked of the class, before anything is loaded ----------------------------------------------------------------------
+
+    @staticmethod
+    def check(config: PolicyConfig) -> None:
+        """UserError for a `config.model` that can't be loaded. Not called where a checkpoint takes the model's place."""
+
+    @classmethod
+    def check_teacher(cls, config: PolicyConfig, teacher: str) -> None:
+        """UserError for the model of a teacher that a policy of this configuration can't learn from in a `distill` stage."""
+
+    @staticmethod
+    def skeleton(config: PolicyConfig) -> Any:
+        """The model without weights (on torch's meta device), whose names `stages.parts` and `policy.lora.match` are compared
+        with; None for a model of transformers, which is built from its config.json."""
+
+    # -- learning -------------------------------------------------------------------------------------------------------------
+
+    def outputs(self, micro: Any, temperature: float, *, states: bool = False, entropy_gradient: bool = False) -> Outputs:
+        """One forward pass over a micro-batch of its packer. states: also what a critic reads. entropy_gradient: the entropy has
+        a gradient."""
+        raise NotImplementedError
+
+    def logprobs(self, micro: Any, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """(logprobs_L with gradient, entropy_L without), float32."""
+        found = self.outputs(micro, temperature)
+        return found.logprobs_L, found.entropy_L
+
+    def states(self, micro: Any) -> torch.Tensor:
+        """What a critic reads, without anything else: float32 [Q, width]. Not asked where `width` is 0."""
+        raise NotImplementedError
+
+    def divergence(
+        self, micro: Any, teacher: Any, temperature: float, kind: Literal["reverse", "forward"]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(divergence_L with gradient, entropy_L without), in nats: KL(self || teacher) over all choices (`reverse`), or
+        KL(teacher || self) (`forward`)."""
+        raise UserError(f'{type(self).__name__} has no divergence over all its choices: set divergence = "sampled"')
+
+    def parameters(self) -> Iterable[tuple[str, torch.nn.Parameter]]:
+        """What may be trained, by name, in an order that stays."""
+        found: Iterable[tuple[str, torch.nn.Parameter]] = self.model.named_parameters()
+        return found
+
+    def twin(self, frozen: bool = False) -> Policy:
+        """A second policy with a copy of the weights as they are now."""
+        other = copy.deepcopy(self)
+        if frozen:
+            other.model.requires_grad_(False)
+        return other
+
+    def spread(self) -> None:
+        """From now on each rank holds a part of the weights; by default each goes on holding all of them."""
+
+    def refuse_teacher(self, teacher: Any, name: str) -> None:
+        """UserError where a teacher of the same kind, which is loaded, can't teach this policy. name: what errors call it."""
+
+    def following(self, rollout: Any) -> Rollout:
+        """An episode of its own as a demonstration of what an expert advised at each call."""
+        raise UserError(f"{type(self).__name__} can't follow a simulator's expert: name a model as teacher")
+
+    def save(self, folder: Path) -> None:
+        """Write all that the class needs to make it again from this folder."""
+        raise NotImplementedError
+
+
+ABSTRACT = ("collector", "packer", "device", "model", "outputs", "save")
+"""What has no default."""
+MEMBERS = tuple(dict.fromkeys((*ABSTRACT, *(name for name in vars(Policy) if not name.startswith("_")))))
+ON_CLASS = ("trained_whole", "check", "check_teacher", "skeleton")
+"""What is asked of a class before a policy is made."""
+
+
+def lacking(kind: Any, names: Iterable[str] = MEMBERS) -> list[str]:
+    """The members of the protocol that a policy, or its class, doesn't define."""
+    nothing = object()
+    return [
+        name
+        for name in names
+        if (found := getattr_static(kind, name, nothing)) is nothing or (name in ABSTRACT and found is vars(Policy).get(name))
+    ]

@@ -18,30 +18,25 @@ SPREAD = {"epsilon": NOT_NEGATIVE}
 @hookimpl
 def mmrl_policies() -> list[PolicySpec]:
     return [
-        PolicySpec(id="vlm", target="mmrl.policies.vlm.vlm:VLM", summary="Any image-text-to-text model of transformers"),
+        PolicySpec(
+            id="vlm",
+            target="mmrl.policies.vlm.vlm:VLM",
+            tiny="tiny:qwen2_5_vl",
+            summary="Any image-text-to-text model of transformers",
+        ),
         PolicySpec(
             id="vla",
             target="mmrl.policies.acting.vla:VLA",
             acts=True,
+            tiny="tiny:qwen2_5_vl",
             summary="A Qwen vision-language model or an OpenVLA that acts: action tokens, or a head on its hidden states",
         ),
         PolicySpec(
             id="pi0",
             target="mmrl.policies.pi0.model:Pi0",
             acts=True,
+            tiny="tiny:pi0",
             summary="pi0: a PaliGemma with an expert that carries noise to a chunk of actions",
-        ),
-        PolicySpec(
-            id="small",
-            target="mmrl.policies.acting.small:Small",
-            acts=True,
-            summary="A convolutional network on a camera (model = cnn), or a perceptron on the state (model = mlp)",
-        ),
-        PolicySpec(
-            id="residual",
-            target="mmrl.policies.residual.model:Residual",
-            acts=True,
-            summary="A small policy that corrects the actions of a frozen one",
         ),
     ]
 
@@ -163,15 +158,6 @@ def _of_spreads() -> list[AlgorithmSpec]:
 def _of_domains() -> list[AlgorithmSpec]:
     """GRPO as systems for clips, screens and episodes change it."""
     return [
-        AlgorithmSpec(
-            id="t-grpo",
-            target=ADVANTAGE + "group_relative",
-            normalise="sequence",
-            stage={"temporal": {}},
-            bounds=SPREAD,
-            summary="GRPO that pays for answers to videos which are worse when the frames are shuffled",
-            paper="Feng et al., Video-R1, section 3.2",
-        ),
         AlgorithmSpec(
             id="gui-g1",
             target=ADVANTAGE + "difficulty_weighted",

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import mmrl
 from mmrl.api.errors import UserError, is_finite, suggest
-from mmrl.api.specs import AlgorithmSpec, PolicySpec, SimulatorSpec, Spec, TaskSpec, TrackerSpec, VerifierSpec
+from mmrl.api.specs import AlgorithmSpec, PolicySpec, SamplingRuleSpec, SimulatorSpec, Spec, TaskSpec, TrackerSpec, VerifierSpec
 
 KINDS: dict[str, type[Spec]] = {
     "tasks": TaskSpec,
@@ -21,6 +21,7 @@ KINDS: dict[str, type[Spec]] = {
     "simulators": SimulatorSpec,
     "policies": PolicySpec,
     "algorithms": AlgorithmSpec,
+    "sampling_rules": SamplingRuleSpec,
     "trackers": TrackerSpec,
 }
 SINGULAR = {
@@ -29,6 +30,7 @@ SINGULAR = {
     "simulators": "simulator",
     "policies": "policy",
     "algorithms": "algorithm",
+    "sampling_rules": "sampling rule",
     "trackers": "tracker",
 }
 CORE = "mmrl"

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.util
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
@@ -24,12 +22,13 @@ import mmrl
 from mmrl.api import hooks as hookspecs
 from mmrl.api.errors import PluginError, UserError, calling, one_line, suggest
 from mmrl.api.interfaces import Simulator, Task
+from mmrl.api.sampling import SamplingRule
 from mmrl.api.simulators.screens import Screens
 from mmrl.api.simulators.types import Simulation, parts_of
 from mmrl.api.specs import Spec, TaskSpec, VerifierSpec
 from mmrl.registry import builtin, contract
 from mmrl.registry.contract import CORE, KINDS, SINGULAR
-from mmrl.registry.targets import building, check_options, explain_import, load_target, misfit
+from mmrl.registry.targets import building, check_options, explain_import, import_file, load_target, misfit
 
 GROUP = "mmrl.plugins"
 
@@ -135,7 +134,7 @@ class Registry:
             yield impl.plugin_name, self._manager.subset_hook_caller(hook, remove_plugins=others)
 
     def specs(self, kind: str) -> dict[str, Any]:
-        """Id -> spec of `tasks`, `verifiers`, `simulators`, `policies` or `algorithms`, sorted by id."""
+        """Id -> spec of one of the `KINDS`, sorted by id."""
         return dict(sorted(self._specs[kind].items()))
 
     def get(self, kind: str, id: str) -> Any:
@@ -164,15 +163,7 @@ class Registry:
 
     def build_task(self, spec: TaskSpec, options: Mapping[str, Any] | None = None) -> Task:
         """The same of a spec."""
-        cls, merged = self.target(spec), {**spec.options, **(options or {})}
-        check_options(f"task {spec.id!r}", cls, merged)
-        try:
-            with building(f"task {spec.id!r}", cls, merged):
-                task = cls(**merged)
-        except PluginError:
-            raise
-        except UserError as error:
-            raise UserError(f"task {spec.id!r}: {error}") from error
+        task = self._built(spec, options or {})
         if not isinstance(task, Task):
             raise PluginError(
                 f"task {spec.id!r}: its target {spec.target!r} is not a mmrl.Task but a {type(task).__name__}; subclass Task"
@@ -182,6 +173,28 @@ class Registry:
         if not isinstance(splits, list | tuple) or not splits or not all(isinstance(name, str) for name in splits):
             raise PluginError(f"task {spec.id!r}: splits must be a tuple of names such as ('train', 'test'), not {splits!r:.60}")
         return task
+
+    def make_sampling_rule(self, id: str, options: Mapping[str, Any]) -> SamplingRule:
+        """The rule of sampling of an id, built with its spec's options and then these. UserError names a wrong one."""
+        spec = self.get("sampling_rules", id)
+        rule = self._built(spec, options)
+        if not isinstance(rule, SamplingRule):
+            raise PluginError(
+                f"sampling rule {spec.id!r}: its target {spec.target!r} gave a {type(rule).__name__}: subclass mmrl.SamplingRule"
+            )
+        return rule
+
+    def _built(self, spec: Spec, options: Mapping[str, Any]) -> Any:
+        """What a spec's target makes of the spec's options and then these; a UserError begins with the id."""
+        target, merged, what = self.target(spec), {**spec.options, **options}, f"{self._kind_of(spec)} {spec.id!r}"
+        check_options(what, target, merged)
+        try:
+            with building(what, target, merged):
+                return target(**merged)
+        except PluginError:
+            raise
+        except UserError as error:
+            raise UserError(f"{what}: {error}") from error
 
     def make_simulator(self, simulation: Simulation, num_envs: int, device: str) -> Simulator:
         """The simulator that a task names, built with its spec's options and then the task's. UserError also where the task pays
@@ -282,7 +295,7 @@ class Registry:
             return
         if not path.is_file():
             raise UserError(f"--plugin {path}: there is no such file")
-        self._add(PluginInfo(name=path.stem, dist=None, version=None, target=str(path)), lambda: _import_file(path))
+        self._add(PluginInfo(name=path.stem, dist=None, version=None, target=str(path)), lambda: import_file(path))
         if self.plugins[-1].error:
             raise PluginError(f"{self.plugins[-1].label} {self.plugins[-1].error}") from self.plugins[-1].cause
 
@@ -358,7 +371,8 @@ class Registry:
             return UserError(f"{what}: {plugin}.py is here and not loaded. Try: mmrl --plugin ./{plugin}.py ...")
         if plugin and contract.is_name(plugin) and not suggest(plugin, names):
             return UserError(f"{what}: is the package for {plugin!r} installed? Try: pip install mmrl-{plugin}")
-        hint = suggest(id, self._specs[kind])
+        of_a_plugin = [known for known in self._specs[kind] if known.endswith(f"/{id}")]
+        hint = suggest(id, self._specs[kind]) if not of_a_plugin else f" Did you mean {of_a_plugin[0]!r}?"
         return UserError(f"{what}.{hint}" if hint else f"{what}; `mmrl list {kind}` shows all")
 
 
@@ -370,25 +384,3 @@ def _installed() -> list[EntryPoint]:
         return ep.name, dist != CORE, dist
 
     return sorted(entry_points(group=GROUP), key=order)
-
-
-def _import_file(path: Path) -> Any:
-    """Import a local file under its stem, so that "stem:Name" finds it in this process from now on."""
-    name, path = path.stem, path.resolve()
-    if not name.isidentifier():
-        raise contract.broken(f"the file's name {path.name!r} must be a Python name, as in my_task.py")
-    spec = importlib.util.find_spec(name)
-    if spec is not None and Path(spec.origin or "").resolve() != path:
-        raise contract.broken(f"a module named {name!r} exists already ({spec.origin}); rename the file")
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise contract.broken(f"{path.name!r} is no Python file: name one that ends in .py")
-    sys.modules[name] = module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module

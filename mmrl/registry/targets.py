@@ -7,15 +7,18 @@ import builtins
 import contextlib
 import functools
 import importlib
+import importlib.util
 import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
+from pathlib import Path
 from types import SimpleNamespace, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from mmrl.api.errors import PluginError, UserError, calling, one_line, suggest
+from mmrl.registry import contract
 
 MODULES = {"opencv-python-headless": "cv2", "pillow": "PIL", "scikit-learn": "sklearn", "scikit-image": "skimage"}
 """Distributions whose module has another name, so that a missing module leads to its extra."""
@@ -181,3 +184,25 @@ def _provider(module: str, dists: Iterable[str]) -> str | None:
                         return f"{dist}[{extra}]"
                 return f"{requirement.name}{requirement.specifier}"
     return None
+
+
+def import_file(path: Path) -> Any:
+    """Import a local file under its stem, so that "stem:Name" finds it in this process from now on."""
+    name, path = path.stem, path.resolve()
+    if not name.isidentifier():
+        raise contract.broken(f"the file's name {path.name!r} must be a Python name, as in my_task.py")
+    spec = importlib.util.find_spec(name)
+    if spec is not None and Path(spec.origin or "").resolve() != path:
+        raise contract.broken(f"a module named {name!r} exists already ({spec.origin}); rename the file")
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise contract.broken(f"{path.name!r} is no Python file: name one that ends in .py")
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

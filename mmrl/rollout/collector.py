@@ -1,4 +1,4 @@
-"""Which collector serves a run: conversations, or simulators. The rest of the engine doesn't ask."""
+"""What makes rollouts: a policy names its collector, of conversations, of episodes in simulators, or a plugin's own."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Any, Protocol
 
 from mmrl.api.interfaces import Task
 from mmrl.api.types import Prompt, Rollout
+from mmrl.compute.ranks import Reduction
+from mmrl.config.compute import ComputeConfig
 from mmrl.config.sections import RunConfig
 from mmrl.policies.acting.acting import ActingPolicy
 from mmrl.policies.critic import Critic
 from mmrl.policies.policy import Policy
 from mmrl.policies.vlm.vlm import VLM
+from mmrl.registry.targets import load_target
 from mmrl.rollout.generate.engines import EngineActors, sampler_of
 from mmrl.rollout.generate.sampling import Generator, Sampling
 from mmrl.rollout.simulators.lockstep import StepCollector
@@ -20,13 +23,17 @@ from mmrl.rollout.turns import TurnCollector
 
 
 class Collector(Protocol):
-    """Prompts -> rollouts."""
+    """Prompts -> rollouts. A subclass defines `batch_size`, `encode`, `collect` and `demonstrate`; the rest has a default."""
 
-    critic: Critic | None
+    critic: Critic | None = None
     """Values what is seen while it is collected, where an algorithm has one and the collector can use it."""
 
-    advised: bool
+    advised: bool = False
     """Ask simulators' experts what they would do."""
+
+    reductions: Mapping[str, Reduction] = {}
+    """How its own figures add up over several learners, of those that `mmrl.run_folder.metrics.REDUCTIONS` doesn't know; a figure
+    in neither is averaged."""
 
     @property
     def batch_size(self) -> int:
@@ -35,7 +42,6 @@ class Collector(Protocol):
 
     def ready(self) -> None:
         """Make what collecting needs, so that what can't be made is refused before a run begins."""
-        ...
 
     def encode(self, prompts: Sequence[Prompt]) -> list[Any]:
         """Prompts as the policy reads them, made once for each."""
@@ -55,33 +61,44 @@ class Collector(Protocol):
         ...
 
     def demonstrate(self, prompts: Sequence[Prompt], inputs: Sequence[Any], completions: Sequence[str]) -> list[Rollout]:
-        """Right episodes that nobody sampled: of these completions, or an expert's."""
+        """Right episodes that were not sampled: of these completions, or an expert's."""
         ...
 
     def figures(self) -> dict[str, float]:
-        """Metrics of its own since they were last asked for. `mmrl.run_folder.metrics.REDUCTIONS` says what several learners
-        make of each: the mean, for one that isn't in it."""
-        ...
+        """Metrics of its own since they were last asked for."""
+        return {}
 
     def wake(self) -> None:
         """The policy is about to sample: called on all ranks alike, which `collect` needn't be."""
-        ...
 
     def rest(self) -> None:
         """The learner learns now: give back what memory can be given until the next `collect`."""
-        ...
 
     def close(self) -> None:
-        """Let go of simulators."""
-        ...
+        """Let go of simulators, processes and whatever else it holds."""
 
 
 def collector_of(config: RunConfig, tasks: Mapping[str, Task], policy: Policy) -> Collector:
-    """tasks: label -> task; all are answered in words or all act, as the policy does (`mmrl.train.checks.run_file`)."""
-    if isinstance(policy, VLM):
-        generate = config.generate
-        return TurnCollector(policy, generator_of(config, policy), tasks, generate.max_turns, generate.max_context)
-    assert isinstance(policy, ActingPolicy)
+    """The collector that the policy names. tasks: label -> task; all are answered in words or all act, as the policy does
+    (`mmrl.train.checks.run_file`)."""
+    make = load_target(policy.collector, f"policy {config.policy.kind!r}: its collector")
+    collector: Collector = make(config, tasks, policy)
+    return collector
+
+
+def teacher_collector(config: RunConfig, teacher: Policy) -> Collector:
+    """What samples a teacher's completions: in this process, and without worlds."""
+    return collector_of(config.model_copy(update={"compute": ComputeConfig()}), {}, teacher)
+
+
+def turn_collector(config: RunConfig, tasks: Mapping[str, Task], policy: VLM) -> TurnCollector:
+    """Conversations."""
+    generate = config.generate
+    return TurnCollector(policy, generator_of(config, policy), tasks, generate.max_turns, generate.max_context)
+
+
+def step_collector(config: RunConfig, tasks: Mapping[str, Task], policy: ActingPolicy) -> StepCollector:
+    """Episodes in simulators."""
     device = str(policy.device) if config.simulate.device == "auto" else config.simulate.device
     elsewhere = SimulatorActors(config) if config.compute.simulators == "actors" else None
     return StepCollector(policy, tasks, config.simulate, device, elsewhere)

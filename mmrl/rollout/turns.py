@@ -10,10 +10,11 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from mmrl.api.episodes import Conversation
 from mmrl.api.errors import PluginError, WorldLost, calling, is_finite
 from mmrl.api.interfaces import Task, World
 from mmrl.api.seeds import derive
-from mmrl.api.types import Message, Prompt, Reply, Rollout, Status, Turn, replace
+from mmrl.api.types import Message, Prompt, Reply, Status, Turn, replace
 from mmrl.policies.critic import Critic
 from mmrl.policies.vlm.reading import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
@@ -28,7 +29,7 @@ SIDE_BY_SIDE = 4
 class Episode:
     """A conversation with a world, while it goes on."""
 
-    def __init__(self, rollout: Rollout, world: World, close: Callable[[], None], number: int = 0) -> None:
+    def __init__(self, rollout: Conversation, world: World, close: Callable[[], None], number: int = 0) -> None:
         """rollout: with its first turn. close: the world, once; it is called as soon as the episode is over, so that what the
         world holds serves the next. number: which fixes what is drawn for its later turns."""
         self.rollout, self.world, self.close, self.number = rollout, world, close, number
@@ -89,7 +90,7 @@ class Episode:
         self.turns.append(turn_of(self.observed, silent, "", version, self.messages))
         self.status = status
 
-    def ended(self) -> Rollout:
+    def ended(self) -> Conversation:
         later = self.inputs if len(self.turns) > 1 else None
         return replace(self.rollout, turns=tuple(self.turns), status=self.status, later=later, outcome=self.outcome)
 
@@ -189,13 +190,13 @@ class TurnCollector:
         sampling: Sampling,
         version: int = 0,
         numbers: Sequence[int] = (),
-    ) -> list[Rollout]:
+    ) -> list[Conversation]:
         """N = len(prompts) * group_size finished episodes, a group's next to each other."""
         numbers = numbers or range(len(prompts))
         at_once = max(1, self.batch_size // group_size)
         if len(prompts) <= at_once or not any(has_world(self.tasks[p.task]) for p in prompts if p.task in self.tasks):
             return self._collected(prompts, inputs, group_size, sampling, version, numbers)
-        rollouts: list[Rollout] = []
+        rollouts: list[Conversation] = []
         for first in range(0, len(prompts), at_once):  # each world may be a browser's page, so that all at once are too many
             some = slice(first, first + at_once)
             found = self._collected(prompts[some], inputs[some], group_size, sampling, version, numbers[some])
@@ -210,7 +211,7 @@ class TurnCollector:
         sampling: Sampling,
         version: int,
         numbers: Sequence[int],
-    ) -> list[Rollout]:
+    ) -> list[Conversation]:
         with contextlib.ExitStack() as opened:
             worlds = [self._world(prompt, opened) for prompt in prompts for _ in range(group_size)]  # they start meanwhile
             groups = self.generator.generate(inputs, group_size, sampling, numbers)
@@ -271,7 +272,9 @@ class TurnCollector:
             for episode, (sample,) in zip(episodes, samples, strict=True):
                 episode.answer(sample, self.policy.decode(sample.token_ids), version)
 
-    def demonstrate(self, prompts: Sequence[Prompt], inputs: Sequence[PromptInputs], completions: Sequence[str]) -> list[Rollout]:
+    def demonstrate(
+        self, prompts: Sequence[Prompt], inputs: Sequence[PromptInputs], completions: Sequence[str]
+    ) -> list[Conversation]:
         """Rollouts that begin with a given completion each, and go on as their worlds' `gold_turn` says where those have one;
         nobody sampled them, so their logprobs are NaN."""
         rollouts = [
@@ -306,6 +309,6 @@ class TurnCollector:
         ids = self.policy.encode_completion(text)
         return Sample(token_ids=tuple(ids), logprobs=(math.nan,) * len(ids), finished=True)
 
-    def _rollout(self, prompt: Prompt, inputs: PromptInputs, sample: Sample, group: int, version: int) -> Rollout:
+    def _rollout(self, prompt: Prompt, inputs: PromptInputs, sample: Sample, group: int, version: int) -> Conversation:
         turn = turn_of(tuple(inputs.ids.tolist()), sample, self.policy.decode(sample.token_ids), version)
-        return Rollout(prompt=prompt, group=group, turns=(turn,), status=status_of(sample), inputs=inputs)
+        return Conversation(prompt=prompt, group=group, turns=(turn,), status=status_of(sample), inputs=inputs)

@@ -39,7 +39,7 @@ class Watched:
 
 def row(rollout: Rollout, temperature: float) -> dict[str, Any] | None:
     """What is kept of an episode, as plain data but for its video; None where it broke or nothing was seen in it."""
-    prompt, track = rollout.prompt, rollout.track
+    prompt, track = rollout.prompt, rollout.filmed
     film = webp.of_track(track) if track else None
     if track is None or film is None:
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -367,7 +366,7 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
         ),
     ),
 )
-REDUCTIONS: Mapping[str, Reduction] = {
+REDUCTIONS: dict[str, Reduction] = {
     "world/lost": "sum",
     "simulator/steps": "sum",
     "simulator/lost": "sum",

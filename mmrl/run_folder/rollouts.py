@@ -9,7 +9,7 @@ from typing import Any
 from mmrl.api.errors import calling
 from mmrl.api.interfaces import Task
 from mmrl.api.tasks import marks
-from mmrl.api.types import Message, Rollout, Score, user
+from mmrl.api.types import Message, Rollout, Score
 from mmrl.run_folder import webp
 
 VIEW_PIXELS = 512
@@ -48,7 +48,7 @@ def drawn(tasks: Mapping[str, Task], rollout: Rollout) -> Any:
 
 def marked(tasks: Mapping[str, Task], rollout: Rollout) -> list[dict[str, Any]]:
     """What its task draws over the pictures of a rollout's prompt, as plain data. tasks: label -> task."""
-    if rollout.track:  # what was seen is in no prompt
+    if not rollout.prompt.messages:  # what was seen in a simulator is in no prompt
         return []
     with calling(f"task {rollout.prompt.task!r}: marks()"):
         return marks.as_json(tasks[rollout.prompt.task].marks(rollout.prompt, rollout.completion))
@@ -63,12 +63,12 @@ def rollout_row(
         "task": prompt.task,
         "prompt_id": prompt.id,
         "group": rollout.group,
-        "messages": _shown(rollout) if rollout.track else _conversation(rollout),
+        "messages": _shown(rollout),
         "answer": prompt.answer,
-        "completion": _told(rollout) if rollout.track else rollout.completion,
+        "completion": rollout.summary,
         "source": "gold" if rollout.demonstrated else "hint" if rollout.off_policy else "policy",
         "tokens": rollout.length,
-        "versions": [turn.version for turn in rollout.turns],
+        "versions": [version for version, _ in rollout.turn_versions],
         "status": rollout.status,
         "score": score.as_json(),
         "reward": None if score.value is None else score.value + rollout.world_reward,
@@ -79,30 +79,12 @@ def rollout_row(
 
 
 def _shown(rollout: Rollout) -> list[Message]:
-    """An episode in a simulator: what was seen in it, and the instruction."""
-    track = rollout.track
-    assert track is not None
-    film = webp.of_track(track)
-    said = user(track.instruction)
-    return [said if film is None else {**said, "content": [{"type": "video", "video": film}, *said["content"]]}]
-
-
-def _told(rollout: Rollout) -> str:
-    """What came of an episode, in words."""
-    found = rollout.outcome
-    end = "succeeded" if found.get("success") else "failed"
-    return f"{end} after {found['steps']:.0f} steps, return {found['return']:.3g}"
-
-
-def _conversation(rollout: Rollout) -> list[Message]:
-    """All messages before the last thing that the policy said; after it, what nothing was said to any more."""
-    found, turns = [*rollout.prompt.messages], rollout.turns
-    said = max((k for k, turn in enumerate(turns) if turn.token_ids), default=0)
-    for k, turn in enumerate(turns):
-        found += turn.messages
-        if k < said:
-            found.append({"role": "assistant", "content": turn.text})
-    return found
+    """Its messages, the first with the video of what was seen in a simulator."""
+    messages = [*rollout.messages]
+    film = webp.of_track(rollout.filmed) if rollout.filmed else None
+    if film is not None:
+        messages[0] = {**messages[0], "content": [{"type": "video", "video": film}, *messages[0]["content"]]}
+    return messages
 
 
 def placed(message: Message, keep: Callable[[Any, bool], str]) -> dict[str, Any]:

@@ -15,10 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mmrl.api.episodes import Conversation
 from mmrl.api.frames import Eyes, Frame
 from mmrl.api.interfaces import Task
 from mmrl.api.specs import VerifierSpec
-from mmrl.api.types import Case, Prompt, Rollout, Score, Status, Turn, replace
+from mmrl.api.types import Case, Prompt, Score, Status, Turn, replace
 from mmrl.testing.checks import Fault
 from mmrl.testing.gold import finished, known
 from mmrl.testing.sample import TimeIsUp, canonical, other_random_states, random_states, take, time_limit
@@ -288,9 +289,9 @@ def case_of(spec: VerifierSpec, prompt: Prompt) -> Case:
     )
 
 
-def _rollout(prompt: Prompt, text: str) -> Rollout:
+def _rollout(prompt: Prompt, text: str) -> Conversation:
     turn = Turn(observed_ids=(), token_ids=(), logprobs=(), text=text)
-    return Rollout(prompt=prompt, group=0, turns=(turn,), status=Status.FINISHED)
+    return Conversation(prompt=prompt, group=0, turns=(turn,), status=Status.FINISHED)
 
 
 def _score(spec: VerifierSpec, verify: Verify, case: Case, completion: str, name: str) -> float:

@@ -14,6 +14,9 @@ from pathlib import Path
 import torch
 
 from mmrl.api.types import Rollout, Score
+from mmrl.compute import ranks
+from mmrl.rollout.collector import Collector
+from mmrl.run_folder.metrics import REDUCTIONS
 
 FEW_GROUPS = 4
 """Fewer groups than this are too few to say that the policy answers all of them alike."""
@@ -29,7 +32,12 @@ class Clock:
     def __call__(self, part: str) -> Iterator[None]:
         started = time.perf_counter()
         yield
-        self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - started
+        self.add({part: time.perf_counter() - started})
+
+    def add(self, seconds: Mapping[str, float]) -> None:
+        """Count what another clock measured."""
+        for part, more in seconds.items():
+            self.seconds[part] = self.seconds.get(part, 0.0) + more
 
 
 def memory(device: torch.device) -> dict[str, float]:
@@ -68,8 +76,8 @@ def rl_metrics(rollouts: Sequence[Rollout], scores: Sequence[Score], advantages:
     }
     for name in sorted({name for r in rollouts for name in r.outcome}):
         metrics[f"episode/{name}"] = _mean([r.outcome[name] for r in rollouts if name in r.outcome])
-    if any(len(r.turns) > 1 for r in rollouts):
-        metrics["turns/mean"] = _mean([sum(bool(t.token_ids) for t in r.turns) for r in rollouts])
+    if any(len(r.turn_versions) > 1 for r in rollouts):
+        metrics["turns/mean"] = _mean([sum(size > 0 for _, size in r.turn_versions) for r in rollouts])
     if any(r.world_reward for r in rollouts):
         metrics["reward/world"] = _mean([r.world_reward for r in rollouts])
     if (share := top_share(rollouts)) is not None:
@@ -84,6 +92,11 @@ def rl_metrics(rollouts: Sequence[Rollout], scores: Sequence[Score], advantages:
         metrics[f"{name}/zero_spread_share"] = zero_spread_share(its_rollouts, advantages[own])
         metrics |= {f"{name}/reward/{part}": mean for part, mean in _parts(its_scores).items()}
     return metrics
+
+
+def collected_figures(collector: Collector) -> dict[str, float]:
+    """What a collector measured of its own, over all learners."""
+    return ranks.figures(collector.figures(), {**REDUCTIONS, **collector.reductions})
 
 
 def zero_spread_share(rollouts: Sequence[Rollout], advantages: torch.Tensor) -> float:

@@ -6,6 +6,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The step that something is done for, and the weights that it is done with."""
+
+    step: int
+    """The number of the step in the run, from 0."""
+    stage_step: int
+    """The same within its stage."""
+    version: int
+    """How many training steps the weights have seen."""
+
+
 @dataclass
 class Position:
     """Where a run is; together with weights and optimiser this is what a resume needs."""
@@ -24,3 +36,8 @@ class Position:
     evaluated_step: int | None = None
     best_step: int | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def moment(self) -> Moment:
+        """The step under way, with the weights of now."""
+        return Moment(self.step, self.stage_step, self.step)

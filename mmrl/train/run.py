@@ -11,15 +11,14 @@ from typing import Any
 import torch
 
 from mmrl.api.errors import LimitReached, UserError
+from mmrl.api.sampling import Group
 from mmrl.compute import ranks
 from mmrl.compute.progress import Progress
-from mmrl.config.sections import RunConfig, SftStage, Training
+from mmrl.config.sections import SftStage, Training
 from mmrl.evaluation.evaluator import Evaluator
 from mmrl.evaluation.figures import Evaluation
 from mmrl.judge import Judge
-from mmrl.policies.acting.acting import ActingPolicy
 from mmrl.policies.policy import Policy
-from mmrl.policies.vlm.vlm import VLM
 from mmrl.registry import plugins
 from mmrl.rollout.collector import Collector, collector_of
 from mmrl.rollout.generate.sampling import Sampling
@@ -29,13 +28,11 @@ from mmrl.train.alarms import Finding, Watch
 from mmrl.train.checks.gold import doubts
 from mmrl.train.metrics import Clock, memory, peak_memory
 from mmrl.train.position import Position
-from mmrl.train.sampling.groups import Group
-from mmrl.train.setup import Setup, shown_in
+from mmrl.train.sampling.condition import shown_in
+from mmrl.train.setup import Setup
 from mmrl.train.stages import Steps, steps_of
 from mmrl.train.trackers import Trackers
-from mmrl.train.update.pack_tracks import TrackPacker
-from mmrl.train.update.pack_words import WordPacker
-from mmrl.train.update.packer import Packer
+from mmrl.train.update.packer import Packer, packer_of
 
 LOST_STEPS = 3
 """In a row without an episode that was left: then something is wrong with the worlds themselves."""
@@ -53,14 +50,15 @@ class Run:
         progress: Progress,
         teacher: Callable[[int], Policy | None],
         collector: Collector | None = None,
+        packer: Packer | None = None,
     ) -> None:
-        """teacher: loads the one of a distill stage, by the stage's number; None for an expert. collector: made here where none
-        is given."""
+        """teacher: loads the one of a distill stage, by the stage's number; None for an expert. collector, packer: made here
+        where none is given."""
         config = setup.config
         self.setup, self.config, self.tasks, self.folder = setup, config, setup.tasks, folder
         self.policy, self.judge, self.progress, self.teacher = policy, judge, progress, teacher
         self.collector = collector or collector_of(config, setup.tasks, policy)
-        self.packer = packer_of(config, policy)
+        self.packer = packer or packer_of(config, policy)
         setup.lend_eyes(policy.eyes)
         self.evaluator = Evaluator(setup, self.collector, judge)
         self.at = Position()
@@ -306,11 +304,3 @@ class Run:
 
 def _mean(figures: Mapping[str, Mapping[str, Any]]) -> float:
     return sum(f["value"] for f in figures.values()) / len(figures) if figures else -torch.inf
-
-
-def packer_of(config: RunConfig, policy: Policy) -> Packer:
-    """The packer that belongs to a policy."""
-    if isinstance(policy, ActingPolicy):
-        return TrackPacker(config, policy)
-    assert isinstance(policy, VLM)
-    return WordPacker(config, policy)

@@ -25,8 +25,8 @@ def smoke(config: RunConfig) -> RunConfig:
     if config.smoke:
         return config
     data = config.smaller().model_dump(mode="json", exclude_unset=True)  # an algorithm's own defaults may still fill in
-    if config.policy.kind not in ("small", "residual") and not is_tiny(config.policy.model):
-        tiny = "tiny:pi0" if config.policy.kind == "pi0" else "tiny:qwen2_5_vl"
+    tiny = plugins.registry().get("policies", config.policy.kind).tiny
+    if tiny and not is_tiny(config.policy.model):
         data["policy"] |= {"model": tiny, "dtype": "float32", "trust_remote_code": False}
         for stage in data["stages"]:  # patterns of names are about layers that the tiny model hasn't
             stage["parts"] = [part for part in stage.get("parts", []) if part["match"] in PARTS]

@@ -24,10 +24,8 @@ from mmrl.evaluation.evaluator import Evaluator
 from mmrl.evaluation.figures import Evaluation
 from mmrl.judge import Judge
 from mmrl.judge.actors import JudgeActors
-from mmrl.policies.acting.acting import ActingPolicy, refuse_teacher
 from mmrl.policies.load import made_policy
 from mmrl.policies.policy import Policy
-from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.collector import collector_of
 from mmrl.run_folder.reader import is_run
 from mmrl.run_folder.writer import ENDED, RunFolder, Unwritten, refuse_used
@@ -36,9 +34,12 @@ from mmrl.train.checks.run_file import check_model, of_teacher
 from mmrl.train.plan import check_fits
 from mmrl.train.plan.machines import at_hand
 from mmrl.train.remarks import remarks
+from mmrl.train.resolve import resolve
 from mmrl.train.resume import find_checkpoint, newest, restore, stage_of
 from mmrl.train.run import Run
-from mmrl.train.setup import Setup, resolve, shown_in
+from mmrl.train.sampling.condition import shown_in
+from mmrl.train.setup import Setup
+from mmrl.train.update.packer import packer_of
 
 
 def train(
@@ -75,9 +76,11 @@ def train(
         judge = held.enter_context(_judge(setup))
         source = found / checkpoint.POLICY if found else None
         policy = ranks.each(lambda: load_policy(setup, source))  # while the judge's workers start
-        if ranks.count() > 1 and config.compute.weights == "sharded" and isinstance(policy, VLM):
+        if ranks.count() > 1 and config.compute.weights == "sharded":
             policy.spread()
-        check_packing(config.train.packing, policy, progress)
+        packer = packer_of(config, policy)
+        if packer.remark:
+            progress.note(packer.remark)
         collector = collector_of(config, setup.tasks, policy)
         held.callback(collector.close)
         ranks.each(collector.ready)  # a simulator that can't be made, or doesn't fit, is refused while nothing is written
@@ -88,7 +91,7 @@ def train(
         ranks.each(lambda: check_shared(path))
         for remark in remarks(setup):
             progress.note(remark)
-        run = Run(setup, folder, policy, judge, progress, lambda number: load_teacher(setup, number, policy), collector)
+        run = Run(setup, folder, policy, judge, progress, lambda number: load_teacher(setup, number, policy), collector, packer)
         if resume:
             restore(run, found)
         begun(run)
@@ -252,29 +255,11 @@ def load_teacher(setup: Setup, number: int, policy: Policy) -> Policy | None:
     other = config.policy.model_copy(update={"model": stage.teacher, "lora": None})
     try:
         teacher = made_policy(other, device=setup.device, seed=derive(config.seed, "weights"))
-        if isinstance(policy, ActingPolicy) and isinstance(teacher, ActingPolicy):
-            refuse_teacher(policy, teacher, stage.teacher)
+        policy.refuse_teacher(teacher, stage.teacher)
     except UserError as error:
         raise of_teacher(error, number) from error
     teacher.model.requires_grad_(False)
     return teacher
-
-
-def check_packing(packing: str, policy: Policy, progress: Progress) -> None:
-    """Refuse to share prompts in a model that can't, and say what it costs. packing: `train.packing`."""
-    if not isinstance(policy, VLM) or policy.family.shares_prefix:
-        return
-    kind = policy.model.config.model_type
-    if packing == "shared-prefix":
-        raise UserError(
-            f'train.packing = "shared-prefix", but mmrl doesn\'t know how a {kind} model could share a prompt: use "auto"'
-        )
-    if packing == "auto":
-        progress.note(
-            f"model family {kind!r} has no adapter: every completion is computed with its own copy of the prompt, "
-            "which is exact but several times slower "
-            '(set train.packing = "per-completion" to accept that in silence)'
-        )
 
 
 def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Evaluation]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mmrl.api.episodes import Conversation
 from mmrl.api.errors import NoGold, PluginError, UserError, WorldLost, calling, is_finite
 from mmrl.api.frames import Frame
 from mmrl.api.interfaces import Task
@@ -17,7 +18,7 @@ from mmrl.api.media.images import load_image
 from mmrl.api.specs import TaskSpec, VerifierSpec
 from mmrl.api.tasks.marks import Mark, wrong
 from mmrl.api.tasks.options import Prompts
-from mmrl.api.types import Case, Prompt, Rollout, Score, Status, Turn
+from mmrl.api.types import Case, Prompt, Score, Status, Turn
 from mmrl.data.prompts import gold_of
 from mmrl.judge import Judge, cases_of
 from mmrl.registry import plugins
@@ -260,7 +261,7 @@ class Surveyor:
         other = [text for text in others[own:] + others[:own] if text != one.gold and self._golds[text][0] != answer]
         return min(other, key=lambda text: self._golds[text][1] != form, default=None)
 
-    def _episode(self, one: Looked, tried: Tried) -> Rollout:
+    def _episode(self, one: Looked, tried: Tried) -> Conversation:
         """It as an episode that is over: gold completions go on as their world says, others are all that is said."""
         said, status = tried.completion, Status.FINISHED
         outcome: Mapping[str, float] = {}
@@ -270,7 +271,7 @@ class Surveyor:
         except WorldLost:
             status = Status.WORLD_ERROR
         turn = Turn(observed_ids=(), token_ids=(0,), logprobs=(0.0,), text=said)
-        return Rollout(prompt=one.prompt, group=0, turns=(turn,), status=status, inputs=one.seen, outcome=outcome)
+        return Conversation(prompt=one.prompt, group=0, turns=(turn,), status=status, inputs=one.seen, outcome=outcome)
 
     def _compare(self, one: Looked) -> None:
         """Take down what was given to the completions of a prompt."""

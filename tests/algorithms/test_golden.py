@@ -9,8 +9,6 @@ import torch
 
 from mmrl.algorithms import advantage, labels, loss, shaping
 from mmrl.api.types import Score
-from mmrl.config.sections import TemporalConfig
-from mmrl.train.sampling.temporal import Timed
 
 ROWS = [
     json.loads(line)
@@ -56,8 +54,8 @@ def step_filter(v, next_v, reward, mc_return):
 
 
 def temporal(acc, format, shuffled_acc, lengths):
-    straight, mixed, rule = [Score(a) for a in acc], [Score(a) for a in shuffled_acc], TemporalConfig()
-    timed = torch.tensor(Timed.of(straight, mixed, rule).bonuses(straight, rule))
+    rule = pytest.importorskip("mmrl_video.temporal_contrast").TemporalContrast()
+    timed = torch.tensor([rule.paid(Score(a), rule.matters(acc, shuffled_acc)) for a in acc])
     acc = torch.tensor(acc, dtype=torch.float64)
     return acc + torch.tensor(format) + timed + shaping.length_bonus(acc, torch.tensor(lengths))
 

@@ -10,8 +10,9 @@ from mmrl.algorithms.advantage import group_relative
 from mmrl.algorithms.loss import LossInputs
 from mmrl.algorithms.presets import load_algorithm, settings_of, signals_of, with_defaults
 from mmrl.algorithms.signals import Signals
+from mmrl.api.episodes import Conversation
 from mmrl.api.errors import PluginError, UserError
-from mmrl.api.types import Prompt, Rollout, Score, Status, Turn, replace
+from mmrl.api.types import Prompt, Score, Status, Turn, replace
 from mmrl.config.sections import PolicyConfig, RlStage
 from mmrl.policies.batches import Credit
 from mmrl.policies.critic import Critic
@@ -23,7 +24,7 @@ from mmrl.train.update.pack_words import pack
 
 BUILT_IN = [
     *("awr", "cispo", "dapo", "dcpo", "digirl", "dr-grpo", "filtered-cloning", "gdpo", "grpo", "gspo", "gui-g1", "lite-ppo"),
-    *("nsr", "opd", "ppo", "psr", "reinforce++", "reinforce++-baseline", "remax", "rloo", "stable-reinforce", "t-grpo"),
+    *("nsr", "opd", "ppo", "psr", "reinforce++", "reinforce++-baseline", "remax", "rloo", "stable-reinforce"),
     *("trajectory-grpo", "w-reinforce"),
 ]
 
@@ -34,7 +35,7 @@ def stage(algorithm="grpo", **keys):
 
 def signals(rewards=(0.0, 1.0, 2.0, 4.0), length=2, **more):
     turn = Turn(observed_ids=(1,), token_ids=(9,) * length, logprobs=(-1.0,) * length, text="")
-    rollouts = [Rollout(prompt=Prompt(messages=[]), group=0, turns=(turn,), status=Status.FINISHED) for _ in rewards]
+    rollouts = [Conversation(prompt=Prompt(messages=[]), group=0, turns=(turn,), status=Status.FINISHED) for _ in rewards]
     return Signals(rollouts, [Score(r) for r in rewards], stage(), **more)
 
 

@@ -16,9 +16,6 @@ from mmrl.algorithms.shaping import (
     potential_difference,
     time_proportional,
 )
-from mmrl.api.types import Score
-from mmrl.config.sections import TemporalConfig
-from mmrl.train.sampling.temporal import Timed
 
 
 def test_overlong_penalty_is_a_straight_line_into_the_limit():
@@ -41,23 +38,6 @@ def test_cosine_length_turns_at_its_end():
         found = cosine_length(torch.tensor(lengths), max_length=300, shortest=2.0, longest=0.25)
         np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9)
     assert cosine_length(torch.tensor([0, 1024, 2048])).tolist() == pytest.approx([1.0, 0.5, 1.0])
-
-
-def test_the_temporal_bonus_needs_four_fifths_of_the_shuffled_accuracy():
-    rng = np.random.default_rng(2)
-    for _ in range(200):
-        acc, shuffled = (rng.choice([0.0, 0.1, 0.5, 1.0, np.nan], int(rng.integers(1, 9))) for _ in range(2))
-        good = [a for a in acc if a == a], [a for a in shuffled if a == a]
-        paid = all(good) and sum(good[0]) / len(good[0]) >= 0.8 * sum(good[1]) / len(good[1])
-        expected = [0.3 if paid and a > 0.1 else 0.0 for a in acc]
-        assert temporal_bonuses(acc, shuffled) == expected
-    assert temporal_bonuses([1.0, 0.5], [1.0]) == [0.0, 0.0]  # 0.75 of it
-
-
-def temporal_bonuses(acc, shuffled):
-    """By the rule of `[stages.temporal]` as it stands; a score of NaN is one that failed."""
-    straight, mixed = ([Score(None if a != a else float(a)) for a in found] for found in (acc, shuffled))
-    return Timed.of(straight, mixed, TemporalConfig()).bonuses(straight, TemporalConfig())
 
 
 def test_the_length_bonus_needs_two_that_are_correct():

@@ -9,8 +9,9 @@ import torch
 from mmrl.algorithms.gae import gae
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.algorithms.signals import MEASURED, SIGNALS, Signals
+from mmrl.api.episodes import Conversation
 from mmrl.api.errors import PluginError
-from mmrl.api.types import Prompt, Rollout, Score, Status, Turn
+from mmrl.api.types import Prompt, Score, Status, Turn
 from mmrl.config.sections import RlStage
 
 WEIGHTS = [{"exact": 1.0, "format": 0.25}, {"exact": 2.0}]
@@ -28,7 +29,7 @@ def turn(size, reward=0.0, actions=(), text=""):
 
 
 def episode(*turns, group=0, status=Status.FINISHED, **meta):
-    return Rollout(prompt=Prompt(messages=[], meta=meta), group=group, turns=turns, status=status)
+    return Conversation(prompt=Prompt(messages=[], meta=meta), group=group, turns=turns, status=status)
 
 
 def cases(seed, count=60):

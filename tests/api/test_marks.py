@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mmrl import Eyes, Frame, Mark, Prompt, Rollout, Status, Task, Turn, UserError, user
+from mmrl import Eyes, Frame, Mark, Prompt, Status, Task, Turn, UserError, user
+from mmrl.api.episodes import Conversation
 from mmrl.api.errors import PluginError
 from mmrl.api.tasks import marks
 from mmrl.api.types import Score
@@ -163,7 +164,9 @@ class Named(Task):
 
 def rollout(said, answer=None):
     turn = Turn(observed_ids=(), token_ids=(1,), logprobs=(0.0,), text=said)
-    return Rollout(prompt=Prompt(messages=[user("?")], task="a", answer=answer), group=0, turns=(turn,), status=Status.FINISHED)
+    return Conversation(
+        prompt=Prompt(messages=[user("?")], task="a", answer=answer), group=0, turns=(turn,), status=Status.FINISHED
+    )
 
 
 def test_a_row_has_the_marks_that_its_task_draws_for_what_was_said():

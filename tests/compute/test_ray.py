@@ -7,9 +7,11 @@ from concurrent.futures import CancelledError
 import psutil
 import pytest
 import torch
+from mmrl_robotics.small import Small
 
 import runs
-from mmrl import Case, Prompt, Rollout, Status
+from mmrl import Case, Prompt, Status
+from mmrl.api.episodes import Trajectory
 from mmrl.api.errors import PluginError, UserError, calling
 from mmrl.api.interfaces import Expert, Simulator
 from mmrl.api.simulators.types import Observation, Simulation
@@ -18,7 +20,6 @@ from mmrl.compute.ray import NICENESS, Elsewhere, heard, own_judges, start_here,
 from mmrl.config.sections import PolicyConfig, SimulateConfig
 from mmrl.judge import Judge
 from mmrl.judge.actors import JudgeActors
-from mmrl.policies.acting.small import Small
 from mmrl.registry import plugins
 from mmrl.rollout.generate.sampling import Sampling
 from mmrl.rollout.simulators.lockstep import StepCollector
@@ -151,7 +152,8 @@ def cases(n=13):
     found[5] = replace(found[5], status=Status.WORLD_ERROR)
     found[7] = replace(found[7], media=(lambda: None,))
     return [
-        replace(c, rollout=Rollout(prompt=Prompt(id=c.answer, messages=[]), group=0, turns=(), status=c.status)) for c in found
+        replace(c, rollout=Trajectory(prompt=Prompt(id=c.answer, messages=[]), group=0, status=c.status, track=None))
+        for c in found
     ]
 
 
@@ -321,7 +323,7 @@ def test_what_a_simulator_raises_and_warns_of_is_told_as_here(ray):
 
 
 def collected(lanes, elsewhere=None, between=lambda made: None):
-    made_config = PolicyConfig(model="mlp", kind="small")
+    made_config = PolicyConfig(model="mlp", kind="robotics/small")
     policy = Small(made_config, dims=2, state=2, hidden=[8], chunk=2, seed=3)
     task = plugins.registry().make_task("dial/turn", {"n": 16, "reward": "own"})
     made = StepCollector(policy, {"dial/turn": task}, SimulateConfig(environments=6, lanes=lanes), "cpu", elsewhere)

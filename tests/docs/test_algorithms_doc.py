@@ -32,7 +32,7 @@ from mmrl.policies.vlm.tiny import build
 from mmrl.registry import plugins
 from mmrl.registry.targets import load_target
 from mmrl.train.remarks import remarks
-from mmrl.train.setup import resolve, with_algorithm_defaults
+from mmrl.train.resolve import resolve, with_algorithm_defaults
 from mmrl.train.smoke import smoke
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -47,7 +47,7 @@ def my_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: Any) -> Non
     (code,) = re.findall(r"file `my_digits\.py`:\n\n```python\n(.*?)^```$", PAGES["algorithms"], re.MULTILINE | re.DOTALL)
     (tmp_path / "my_digits.py").write_text(code, "utf-8")
     monkeypatch.setenv("MMRL_PLUGIN_FILES", str(tmp_path / "my_digits.py"))
-    monkeypatch.setenv("MMRL_PLUGINS", "classification,my_digits")
+    monkeypatch.setenv("MMRL_PLUGINS", "classification,video,my_digits")
 
 
 def whole(page: str, i: int) -> RunConfig:

@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 from mmrl.api.types import Case, Prompt, Score
 from mmrl.config import load as configs
 from mmrl.registry import plugins
-from mmrl.train.setup import resolve
+from mmrl.train.resolve import resolve
 from mmrl.train.smoke import smoke
 from mmrl.ui.cli import main
 from runs import run

@@ -16,7 +16,7 @@ from mmrl.data.mixture import enough
 from mmrl.data.prompts import DECAY, FLOOR
 from mmrl.registry import plugins
 from mmrl.testing.kit import check_task
-from mmrl.train.setup import resolve
+from mmrl.train.resolve import resolve
 from mmrl.ui.cli.mix import command
 
 PAGE = (Path(__file__).parents[2] / "docs" / "mixtures.md").read_text("utf-8")

@@ -34,7 +34,7 @@ SECTIONS: list[tuple[str, type[sections.Section]]] = [
     ("[[stages.parts]]", sections.PartConfig),
     ("[stages.critic]", sections.CriticConfig),
     ("[stages.imitation]", sections.ImitationConfig),
-    ("[stages.temporal]", sections.TemporalConfig),
+    ("[[stages.rules]]", sections.RuleConfig),
     ("[stages.length]", sections.LengthConfig),
     ("[stages.condition]", sections.ConditionConfig),
     ("[generate]", sections.GenerateConfig),

@@ -98,7 +98,7 @@ teacher = "tiny:qwen2_5_vl:hidden=128,seed=9"
 """What RUN_FILE has no use for."""
 ACTS = """
 name = "dial"
-policy = {kind = "small", model = "mlp", options = {dims = 2, state = 2, hidden = [4]}}
+policy = {kind = "robotics/small", model = "mlp", options = {dims = 2, state = 2, hidden = [4]}}
 tasks = [{id = "dial/turn", options = {reward = "own"}, verifiers = {"dial/success" = 1.0}}]
 stages = [{kind = "rl", steps = 1, prompts_per_step = 2, group_size = 2}]
 evaluate = {n = 4}

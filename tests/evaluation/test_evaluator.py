@@ -14,6 +14,7 @@ from scipy import stats
 from scipy.stats import binomtest
 
 import runs
+from mmrl.api.episodes import Conversation
 from mmrl.api.errors import PluginError, UserError
 from mmrl.api.frames import Frame
 from mmrl.api.interfaces import Task
@@ -21,12 +22,12 @@ from mmrl.api.media.clips import Footage
 from mmrl.api.seeds import derive
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.statistics import mean_interval, student, wilson
-from mmrl.api.types import Prompt, Rollout, Score, Status, Turn, replace, user
-from mmrl.data.altered import blanked
+from mmrl.api.tasks.altered import blanked
+from mmrl.api.types import Prompt, Score, Status, Turn, replace, user
 from mmrl.evaluation.evaluator import Evaluator
-from mmrl.evaluation.figures import Evaluation, Item, _figure, parts_of, pass_at, several
+from mmrl.evaluation.figures import Evaluation, Item, figure_of, parts_of, pass_at, several
 from mmrl.registry import plugins
-from mmrl.train.setup import resolve
+from mmrl.train.resolve import resolve
 from mmrl.ui.cli import main
 
 
@@ -121,7 +122,7 @@ class Collector:
         turn = Turn(observed_ids=(), token_ids=(), logprobs=(), text="")
         cut = [int(p.answer) % 3 == 2 for p in prompts]
         return [
-            Rollout(prompt=p, group=g, turns=(turn,), status=Status.TRUNCATED_LENGTH if c else Status.FINISHED, inputs=i)
+            Conversation(prompt=p, group=g, turns=(turn,), status=Status.TRUNCATED_LENGTH if c else Status.FINISHED, inputs=i)
             for g, (p, i, c) in enumerate(zip(prompts, inputs, cut, strict=True))
         ]
 
@@ -176,10 +177,10 @@ def test_other_scores_have_the_normal_interval_of_their_mean(tmp_path):
 def test_equal_graded_scores_are_not_certain(tmp_path, monkeypatch, value, k):
     """Four answers of IoU 0 don't show that all others are 0, too; the range of the verifier bounds what they may be."""
     spec = VerifierSpec(id="toy/exact", target="-:-", graded=True, low=-1.0, high=3.0)
-    found = _figure("toy", "test", spec, "toy/exact", [scored(4 * value - 1)] * 4, {})
+    found = figure_of("toy", "test", spec, "toy/exact", [scored(4 * value - 1)] * 4, {})
     assert (found.low, found.high) == pytest.approx([4 * b - 1 for b in wilson(k, 4)])
     assert found.low <= found.value <= found.high and found.high - found.low > 1
-    one = _figure("toy", "test", spec, "toy/exact", [scored(0.0)], {})
+    one = figure_of("toy", "test", spec, "toy/exact", [scored(0.0)], {})
     assert (one.low, one.high) == (-1.0, 3.0)
 
 
@@ -254,7 +255,7 @@ def test_verifiers_see_the_sizes_and_the_frame_that_they_see_in_training(tmp_pat
         def collect(self, prompts, inputs, group_size, sampling, numbers=()):
             turn = Turn(observed_ids=(), token_ids=(), logprobs=(), text="")
             return [
-                Rollout(prompt=p, group=0, turns=(turn,), status=Status.FINISHED, inputs=i)
+                Conversation(prompt=p, group=0, turns=(turn,), status=Status.FINISHED, inputs=i)
                 for p, i in zip(prompts, inputs, strict=True)
             ]
 
@@ -352,7 +353,7 @@ class Sampled(Collector):
             for _ in range(group_size):
                 text = self.texts[self.at % len(self.texts)] if self.texts else ""
                 turn = Turn(observed_ids=(), token_ids=(7,), logprobs=(-1.0,), text=text)
-                rollouts.append(Rollout(prompt=prompt, group=group, turns=(turn,), status=Status.FINISHED))
+                rollouts.append(Conversation(prompt=prompt, group=group, turns=(turn,), status=Status.FINISHED))
                 self.at += 1
         return rollouts
 

@@ -13,7 +13,7 @@ import runs
 from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
 from mmrl.train.checks.run_file import check_model
-from mmrl.train.setup import resolve
+from mmrl.train.resolve import resolve
 from mmrl.train.smoke import smoke
 
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")

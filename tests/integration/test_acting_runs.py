@@ -19,14 +19,14 @@ from mmrl.config.load import parse_config
 from mmrl.run_folder.reader import read_items, read_rows, read_run
 from mmrl.run_folder.webp import pictures
 from mmrl.train.remarks import remarks
-from mmrl.train.setup import resolve
+from mmrl.train.resolve import resolve
 from mmrl.train.smoke import smoke
 from mmrl.train.start import evaluate_only
 from mmrl.ui.cli import main
 from pages import assert_self_contained, page_of
 
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
-SMALL = {"kind": "small", "model": "mlp", "options": {"dims": 2, "state": 2, "hidden": [64, 64]}}
+SMALL = {"kind": "robotics/small", "model": "mlp", "options": {"dims": 2, "state": 2, "hidden": [64, 64]}}
 PPO = {
     "kind": "rl",
     "algorithm": "ppo",
@@ -79,7 +79,11 @@ def figures(folder):
         (PPO, SMALL, {"reward": "stages"}),
         (GRPO, SMALL, {}),
         (PPO, {**SMALL, "options": {**SMALL["options"], "head": "flow"}}, {"reward": "stages"}),
-        (PPO, {"kind": "small", "model": "cnn", "options": {"dims": 2, "size": 36, "hidden": [64]}}, {"reward": "stages"}),
+        (
+            PPO,
+            {"kind": "robotics/small", "model": "cnn", "options": {"dims": 2, "size": 36, "hidden": [64]}},
+            {"reward": "stages"},
+        ),
         (
             {**PPO, "credit": "chunk", "ratio": "chunk"},
             {**SMALL, "options": {**SMALL["options"], "chunk": 2}},
@@ -251,7 +255,7 @@ def test_a_simulator_that_breaks_costs_its_episode_and_no_more(tmp_path):
             {"policy": {"model": "tiny:qwen2_5_vl"}},
             "task 'dial/turn' acts, and policy.kind = 'vlm' writes|acts in a simulator, and policy.kind = 'vlm' writes",
         ),
-        ({"tasks": [{"id": "toy/colour"}]}, "policy.kind = 'small' acts"),
+        ({"tasks": [{"id": "toy/colour"}]}, "policy.kind = 'robotics/small' acts"),
         ({"tasks": [{"id": "toy/colour"}, {"id": "dial/turn"}]}, "answered in words: train them in two runs"),
         ({"stages": [{**GRPO, "hints": "ghpo"}]}, "stages.0.hints is about words|hints is about words"),
         ({"stages": [{**GRPO, "overlong": "mask"}]}, "overlong is about words"),
@@ -305,7 +309,7 @@ def test_fewer_held_out_starts_than_are_asked_for_are_told(tmp_path):
         ({"dims": 3, "state": 2}, "takes actions of 2 numbers, and policy.options.dims = 3"),
         ({"dims": 2, "state": 9}, "policy.options.state = 9, and the simulator shows a state of 2"),
         ({"dims": 2, "state": 2, "chunk": 0}, "policy.options.chunk = 0 must be a whole number"),
-        ({"dims": 2, "state": 2, "colour": 1}, "policy 'small' has no option 'colour'"),
+        ({"dims": 2, "state": 2, "colour": 1}, "policy 'robotics/small' has no option 'colour'"),
         (
             {"dims": 2, "state": 2, "seed": 1},
             "policy.options: .*seed have keys of their own|device and seed have keys of their own",
@@ -323,8 +327,8 @@ def test_a_policy_that_does_not_fit_is_told_in_one_line(tmp_path, options, messa
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"policy": {**SMALL, "lora": {}}}, "policy.lora: a policy of kind 'small' is small and trained whole"),
-        ({"stages": [{**GRPO, "parts": [{"match": "head", "freeze": True}]}]}, "stages.parts: a policy of kind 'small'"),
+        ({"policy": {**SMALL, "lora": {}}}, "policy.lora: a policy of kind 'robotics/small' is small and trained whole"),
+        ({"stages": [{**GRPO, "parts": [{"match": "head", "freeze": True}]}]}, "stages.parts: a policy of kind 'robotics/small'"),
     ],
 )
 def test_a_small_policy_has_neither_adapters_nor_parts(tmp_path, change, message):
@@ -338,9 +342,11 @@ def test_a_checkpoint_of_another_shape_is_refused(tmp_path):
     kept = tmp_path / "kept"
     shutil.copytree(checkpoint, kept)
     with pytest.raises(UserError, match=r"hidden = \[64, 64\], and the run file says \[8\]"):
-        runs.run(config(tmp_path / "other", [GRPO], {"kind": "small", "model": str(kept), "options": {"hidden": [8]}}))
+        runs.run(config(tmp_path / "other", [GRPO], {"kind": "robotics/small", "model": str(kept), "options": {"hidden": [8]}}))
     going_on = config(
-        tmp_path / "on", [{**GRPO, "steps": 1, "prompts_per_step": 2, "minibatches": 1}], {"kind": "small", "model": str(kept)}
+        tmp_path / "on",
+        [{**GRPO, "steps": 1, "prompts_per_step": 2, "minibatches": 1}],
+        {"kind": "robotics/small", "model": str(kept)},
     )
     assert runs.run(going_on).path.exists(), "what a folder was saved with need not be said again"
 
@@ -433,7 +439,11 @@ def test_a_correction_of_a_frozen_policy_learns_and_leaves_it_alone(tmp_path, ch
     made = runs.run(config(tmp_path / "base", [stage], {**SMALL, "options": {**SMALL["options"], "chunk": chunk}}))
     (base,) = (made.path / "checkpoints").glob("step-*/policy")
     before = {path.name: path.read_bytes() for path in base.iterdir()}
-    policy = {"kind": "residual", "model": "mlp", "options": {"base": str(base), "state": 2, "hidden": [64], "scale": 1.0}}
+    policy = {
+        "kind": "robotics/residual",
+        "model": "mlp",
+        "options": {"base": str(base), "state": 2, "hidden": [64], "scale": 1.0},
+    }
     folder = runs.run(config(tmp_path, [PPO], policy, options={"reward": "stages"}))
     found = figures(folder)
     assert found["before"] == pytest.approx(figures(made)["last"], abs=0.02), "at first nothing is corrected"
@@ -441,11 +451,11 @@ def test_a_correction_of_a_frozen_policy_learns_and_leaves_it_alone(tmp_path, ch
     assert {path.name: path.read_bytes() for path in base.iterdir()} == before
     (own,) = (folder.path / "checkpoints").glob(f"step-{20:06d}/policy")
     again = config(
-        tmp_path / "again", [{**PPO, "steps": 1}], {"kind": "residual", "model": str(own)}, options={"reward": "stages"}
+        tmp_path / "again", [{**PPO, "steps": 1}], {"kind": "robotics/residual", "model": str(own)}, options={"reward": "stages"}
     )
     assert figures(runs.run(again))["before"] == pytest.approx(found["last"], abs=0.02)
-    with pytest.raises(UserError, match=r"holds a policy of another kind than policy\.kind = 'small'"):
-        runs.run(config(tmp_path / "other", [PPO], {"kind": "small", "model": str(own)}))
+    with pytest.raises(UserError, match=r"holds a policy of another kind than policy\.kind = 'robotics/small'"):
+        runs.run(config(tmp_path / "other", [PPO], {"kind": "robotics/small", "model": str(own)}))
 
 
 @pytest.mark.parametrize(
@@ -453,7 +463,7 @@ def test_a_correction_of_a_frozen_policy_learns_and_leaves_it_alone(tmp_path, ch
     [({"base": "nowhere"}, "base 'nowhere' is no folder: give one with a policy that acts"), ({}, "needs the option 'base'")],
 )
 def test_a_correction_of_nothing_is_refused(tmp_path, options, message):
-    policy = {"kind": "residual", "model": "mlp", "options": options}
+    policy = {"kind": "robotics/residual", "model": "mlp", "options": options}
     with pytest.raises(UserError, match=message):
         runs.run(config(tmp_path, [PPO], policy))
 

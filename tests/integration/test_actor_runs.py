@@ -50,7 +50,7 @@ def acting(folder, name, **compute):
         {
             "name": name,
             "runs": str(folder),
-            "policy": {"kind": "small", "model": "mlp", "options": {"dims": 2, "state": 2, "hidden": [8]}},
+            "policy": {"kind": "robotics/small", "model": "mlp", "options": {"dims": 2, "state": 2, "hidden": [8]}},
             "tasks": [{"id": "dial/turn", "options": {"n": 8}}],
             "stages": [
                 {"kind": "sft", "steps": 2, "batch_size": 4, "learning_rate": 1e-3, "split": "warm"},

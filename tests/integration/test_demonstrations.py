@@ -14,12 +14,12 @@ from safetensors.torch import load_file
 import runs
 from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
-from mmrl.train.setup import resolve
+from mmrl.train.resolve import resolve
 from mmrl.train.start import evaluate_only
 
 MOMENTS = str(Path(__file__).parents[1] / "support" / "moments.py")
 TABLE = {"task": "reach", "dims": 4, "size": 36}
-POLICY = {"kind": "small", "model": "cnn", "options": {"dims": 4, "size": 36, "hidden": [16], "chunk": 2}}
+POLICY = {"kind": "robotics/small", "model": "cnn", "options": {"dims": 4, "size": 36, "hidden": [16], "chunk": 2}}
 SFT = {"kind": "sft", "split": "demo", "steps": 6, "batch_size": 5, "learning_rate": 1e-3}
 COUNT = 6
 

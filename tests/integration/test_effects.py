@@ -47,7 +47,8 @@ MODEL = "tiny:qwen2_5_vl:hidden=32,layers=1"
 MORE = '''
 import time
 from PIL import Image
-from mmrl import PolicySpec, Prompt, Reply, Task, TaskSpec, TrackerSpec, VerifierSpec, hookimpl, user
+from mmrl import PolicySpec, Prompt, Reply, SamplingRule, SamplingRuleSpec, Task, TaskSpec, TrackerSpec
+from mmrl import VerifierSpec, hookimpl, user
 
 @hookimpl
 def mmrl_tasks():
@@ -67,6 +68,14 @@ def mmrl_policies():
 @hookimpl
 def mmrl_trackers():
     return [TrackerSpec(id="extras/kept", target="extras:Kept")]
+
+@hookimpl
+def mmrl_sampling_rules():
+    return [SamplingRuleSpec(id="extras/idle", target="extras:Idle")]
+
+class Idle(SamplingRule):
+    def __call__(self, groups, sample):
+        return groups
 
 class Ranked(Task):
     """Prompts with a difficulty, a gold completion of four words, and other words to ask in."""
@@ -142,7 +151,8 @@ BASES: dict[str, dict[str, Any]] = {
 }
 FILM = {"tasks": [{"id": "extras/film"}]}
 FILMED = {"tasks": [{"id": "extras/film", "verifiers": {"toy/letters": 1.0, "extras/opposite": 0.5}}]}
-TIMED = FILM | {"stages.0.temporal": {}}
+CONTRAST = {"id": "video/temporal-contrast"}
+CONTRASTED = FILM | {"stages.0.rules": [CONTRAST]}
 MEASURED = FILM | {"stages.0.length": {"low": 1, "high": 8}}
 OWN_CODE, ELSEWHERE = "a checkpoint with code of its own", "a folder that is not there yet"
 TWO = [{"id": "toy/colour", "name": "one"}, {"id": "toy/colour", "name": "two"}]
@@ -1136,23 +1146,13 @@ ENTRIES = {
         why="frames are shrunk",
         seen=lambda a, b: prompt_length(b) < prompt_length(a) and learns(a, b),
     ),
-    "stages.rl.temporal": Effect(
-        to={}, also=FILM, why="right answers to videos are paid", seen=lambda a, b: paid(b) > 0 == paid(a)
+    "stages.rl.rules": Effect(
+        to=[CONTRAST], also=FILM, why="right answers to videos are paid", seen=lambda a, b: paid(b) > 0 == paid(a)
     ),
-    "stages.rl.temporal.bonus": Effect(to=0.6, also=TIMED, why="they are paid more", seen=rewards),
-    "stages.rl.temporal.ratio": Effect(
-        to=100.0, also=TIMED, why="no answer is a hundred times better", seen=lambda a, b: paid(a) > 0 == paid(b)
+    "stages.rl.rules.id": Effect(
+        to="extras/idle", also=CONTRASTED, why="another rule pays nothing", seen=lambda a, b: paid(a) > 0 == paid(b)
     ),
-    "stages.rl.temporal.share": Effect(
-        to=0.25, also=TIMED, why="fewer are sampled with shuffled frames", seen=metric("temporal/shuffled")
-    ),
-    "stages.rl.temporal.above": Effect(to=1.0, also=TIMED, why="none is right enough", seen=rewards),
-    "stages.rl.temporal.verifier": Effect(
-        to="extras/opposite",
-        also=FILMED | {S + "temporal": {}},
-        why="another verifier tells right from wrong",
-        seen=metric("temporal/ordered"),
-    ),
+    "stages.rl.rules.options": Effect(to={"bonus": 0.6}, also=CONTRASTED, why="they are paid more", seen=rewards),
     "stages.rl.length": Effect(
         to={"low": 1, "high": 8}, also=FILM, why="right answers of that length are paid", seen=lambda a, b: long(b) > 0 == long(a)
     ),
@@ -1494,7 +1494,7 @@ ENTRIES = {
 }
 SECTIONS = {
     *("policy", "policy.lora"),
-    *(f"stages.rl.{name}" for name in ("critic", "imitation", "condition", "temporal", "length")),
+    *(f"stages.rl.{name}" for name in ("critic", "imitation", "condition", "length")),
     *(f"stages.{kind}.select" for kind in STAGES),
 }
 """Sections that may be left out or given: they have an entry of their own besides those of their keys."""
@@ -1532,7 +1532,7 @@ def keys(model, path=""):
             continue
         inner = section(info.annotation)
         optional = inner is not None and (type(None) in typing.get_args(info.annotation) or here == "policy")
-        if inner is None or optional or here.endswith(".parts"):
+        if inner is None or optional or here.endswith((".parts", ".rules")):
             yield here, info.annotation
         if inner is not None:
             yield from keys(inner, f"{here}.")
@@ -1587,7 +1587,7 @@ def test_it_changes(key, lab):
     base = kind if top == "stages" else effect.base
     place = key
     if top == "stages":
-        place = S + name.replace("parts.", "parts.0.")
+        place = S + name.replace("parts.", "parts.0.").replace("rules.", "rules.0.")
     elif top == "tasks":
         place = f"tasks.0.{rest}"
     before = lab(base, effect.also, effect.patch)

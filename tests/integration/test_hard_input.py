@@ -17,7 +17,7 @@ from mmrl.config.sections import PolicyConfig
 from mmrl.evaluation.evaluator import Evaluator
 from mmrl.evaluation.figures import Evaluation
 from mmrl.policies.vlm.vlm import VLM
-from mmrl.train.setup import resolve
+from mmrl.train.resolve import resolve
 from mmrl.train.start import alone, evaluate_only, load_policy
 
 RL = {"kind": "rl", "steps": 2, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-3}

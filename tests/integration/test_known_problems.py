@@ -14,7 +14,8 @@ import torch
 
 from mmrl.algorithms.presets import load_algorithm, with_defaults
 from mmrl.algorithms.signals import Signals
-from mmrl.api.types import Prompt, Rollout, Score, Status, Turn
+from mmrl.api.episodes import Conversation
+from mmrl.api.types import Prompt, Score, Status, Turn
 from mmrl.config.sections import RlStage
 from mmrl.policies.batches import Credit
 from mmrl.policies.critic import Critic
@@ -120,7 +121,7 @@ def rollout(start, turns, observed, status=Status.FINISHED, group=0):
     made = [Turn(observed_ids=o, token_ids=i, logprobs=p, text="", reward=r) for o, (i, p, r) in zip(before, turns, strict=False)]
     if len(before) > len(turns):  # nothing was sampled in the state that the world left the episode in
         made.append(Turn(observed_ids=before[-1], token_ids=(), logprobs=(), text=""))
-    return Rollout(prompt=Prompt(messages=[]), group=group, turns=tuple(made), status=status, inputs=inputs)
+    return Conversation(prompt=Prompt(messages=[]), group=group, turns=tuple(made), status=status, inputs=inputs)
 
 
 # -- a contextual bandit ----------------------------------------------------------------------------------------------------

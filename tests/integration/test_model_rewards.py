@@ -11,7 +11,7 @@ import pytest
 import runs
 from mmrl.api.errors import UserError
 from mmrl.config.load import load_config, parse_config
-from mmrl.train.setup import resolve
+from mmrl.train.resolve import resolve
 from mmrl.train.smoke import smoke
 
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
@@ -62,7 +62,7 @@ def config(folder, verifiers=None, **sections):
     data = {
         "name": "dial",
         "runs": str(folder),
-        "policy": {"kind": "small", "model": "mlp", "options": {"dims": 2, "state": 2, "hidden": [64, 64]}},
+        "policy": {"kind": "robotics/small", "model": "mlp", "options": {"dims": 2, "state": 2, "hidden": [64, 64]}},
         "tasks": [{"id": "dial/turn", "options": {"n": 2000}, "verifiers": {"dial/success": 0.0, "watch/nearer": 3.0}}],
         "verifiers": verifiers or {},
         "stages": [
@@ -134,7 +134,7 @@ def test_options_that_no_verifier_has(tmp_path, verifiers, said):
 def test_options_can_be_set_from_outside(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(
-        'name = "x"\npolicy = {kind = "small", model = "cnn", options = {dims = 4, size = 32}}\n'
+        'name = "x"\npolicy = {kind = "robotics/small", model = "cnn", options = {dims = 4, size = 32}}\n'
         'stages = [{kind = "rl", algorithm = "ppo", steps = 1, group_size = 1}]\nevaluate = {n = 0}\n'
         '[[tasks]]\nid = "robotics/pick"\noptions = {dims = 4, size = 32, reward = "none"}\n'
         'verifiers = {"robotics/success" = 0.0, "robotics/judge" = 1.0}\n'

@@ -154,8 +154,24 @@ REFUSED = {
         r"stages\.0\.ground_truth_without names 'toy/leters', which rewards nothing here: toy/letters",
     ),
     "an unknown verifier of what is right": (
-        stage(temporal={"verifier": "toy/leters"}),
-        r"stages\.0\.temporal\.verifier names 'toy/leters', which rewards nothing here: toy/letters",
+        stage(rules=[{"id": "video/temporal-contrast", "options": {"verifier": "toy/leters"}}]),
+        r"stages\.0\.rules\.0: options\.verifier names 'toy/leters', which rewards nothing here: toy/letters",
+    ),
+    "a rule of sampling without what it asks": (
+        stage(labels="majority", rules=[{"id": "video/temporal-contrast"}]),
+        r"stages\.0\.rules\.0: it asks verifiers what is right, and this stage's labels do without: drop one of them",
+    ),
+    "an unknown rule of sampling": (
+        stage(rules=[{"id": "video/temporal-contrsat"}]),
+        r"stages\.0\.rules\.0: no sampling rule 'video/temporal-contrsat'\. Did you mean 'video/temporal-contrast'\?",
+    ),
+    "an unknown option of a rule of sampling": (
+        stage(rules=[{"id": "video/temporal-contrast", "options": {"bonsu": 1.0}}]),
+        r"stages\.0\.rules\.0: sampling rule 'video/temporal-contrast' has no option 'bonsu'\. Did you mean 'bonus'\?",
+    ),
+    "a key that is a plugin's rule by now": (
+        stage(temporal={"bonus": 0.3}),
+        r"key 'stages\.0\.temporal' is no more: give \[\[stages\.rules\]\] id = \"video/temporal-contrast\", and what stood in it",
     ),
     "an unknown verifier of what is right and long": (
         stage(length={"verifier": "toy/leters"}),

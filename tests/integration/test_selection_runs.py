@@ -7,7 +7,7 @@ import pytest
 import runs
 from mmrl.api.errors import UserError
 from mmrl.train.remarks import remarks
-from mmrl.train.setup import resolve
+from mmrl.train.resolve import resolve
 
 PILOT = {"split": "train", "n": 6, "samples": 2, "temperature": 1.0}
 

@@ -25,9 +25,9 @@ from mmrl.evaluation.evaluator import Evaluator
 from mmrl.evaluation.figures import Evaluation
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.run_folder.writer import RunFolder
+from mmrl.train.resolve import resolve
 from mmrl.train.run import Run
 from mmrl.train.sampling.groups import Group
-from mmrl.train.setup import resolve
 from mmrl.train.smoke import smoke
 from mmrl.train.start import evaluate_only, load_policy
 from mmrl.train.update.learner import Learner

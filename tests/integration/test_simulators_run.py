@@ -54,7 +54,7 @@ def test_processes_of_maniskill_that_die_and_hang_cost_an_episode_each(tmp_path,
         {
             "name": "push",
             "runs": str(tmp_path),
-            "policy": {"kind": "small", "model": "mlp", "options": {"dims": 7, "state": 35, "hidden": [32]}},
+            "policy": {"kind": "robotics/small", "model": "mlp", "options": {"dims": 7, "state": 35, "hidden": [32]}},
             "tasks": [{"id": "robotics/episodes", "options": {**simulator, "reward": "own", "max_steps": 12}}],
             "stages": [PPO],
             "simulate": {"environments": 2},

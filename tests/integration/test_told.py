@@ -254,7 +254,7 @@ def test_what_ended_a_run_is_written_down(tmp_path):
 )
 def test_what_is_most_likely_not_meant_is_said_before_the_run(tmp_path, stage, said):
     from mmrl.train.remarks import remarks
-    from mmrl.train.setup import resolve
+    from mmrl.train.resolve import resolve
 
     (told,) = remarks(resolve(runs.toy_config(tmp_path, stages=[{**RL, **stage}])))
     assert said in told

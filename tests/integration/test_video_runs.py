@@ -70,7 +70,7 @@ def test_a_broken_clip_costs_its_prompt_and_others_are_read_once(films):
 
 
 def test_t_grpo_answers_shuffled_clips_too(films):
-    folder = runs.run(films(algorithm="t-grpo"))
+    folder = runs.run(films(algorithm="video/t-grpo"))
     metrics = [row["metrics"] for row in runs.rows(folder) if "metrics" in row]
     assert len(metrics) == 3
     for m in metrics:

@@ -9,7 +9,8 @@ from concurrent.futures import CancelledError
 import pytest
 from processes import gone
 
-from mmrl import Case, Frame, Prompt, Rollout, Score, Status, Turn, UserError, user
+from mmrl import Case, Frame, Prompt, Score, Status, Turn, UserError, user
+from mmrl.api.episodes import Conversation
 from mmrl.api.errors import PluginError
 from mmrl.judge import Judge, cases_of, pool
 from mmrl.judge.messages import Request
@@ -322,7 +323,7 @@ class Inputs:
 def rollout():
     prompt = Prompt(messages=[user("what?", "one.png", "two.png")], answer="cat", meta={"k": 1})
     turn = Turn(observed_ids=(1,), token_ids=(2,), logprobs=(-0.5,), text="a cat")
-    return Rollout(prompt=prompt, group=0, turns=(turn,), status=Status.TRUNCATED_LENGTH, inputs=Inputs())
+    return Conversation(prompt=prompt, group=0, turns=(turn,), status=Status.TRUNCATED_LENGTH, inputs=Inputs())
 
 
 def test_cases_of_rollouts():

@@ -9,7 +9,8 @@ import time
 import pytest
 import torch
 
-from mmrl import Case, Prompt, Rollout, Status, UserError
+from mmrl import Case, Prompt, Status, UserError
+from mmrl.api.episodes import Trajectory
 from mmrl.api.simulators.types import Track
 from mmrl.api.specs import VerifierSpec
 from mmrl.judge import Judge, cases_of, pool
@@ -148,7 +149,7 @@ def played(calls, **changes):
         valid_TK=torch.ones(calls, 1, dtype=torch.bool),
         rewards_TK=torch.zeros(calls, 1),
     )
-    return Rollout(prompt=Prompt(messages=[]), group=0, turns=(), status=Status.FINISHED, track=track, **changes)
+    return Trajectory(prompt=Prompt(messages=[]), group=0, status=Status.FINISHED, track=track, **changes)
 
 
 def test_it_is_made_once_and_called_with_many_cases():
@@ -267,12 +268,11 @@ def test_options_are_refused_before_a_model_is_loaded():
 def test_an_episode_travels_without_what_stands_beside_it():
     """The lane's tensors hold all episodes; one of them must not bring the others along."""
     many = torch.zeros(50, 2000, 1, 1)
-    rollout = played(3, inputs="inputs", later="later")
+    rollout = played(3)
     track = pool.replace(rollout.track, choices=many[:3, 7], logprobs_TKC=many[:3, 8])
     (case,) = cases_of([pool.replace(rollout, track=track)])
     sent = lighten(case, VerifierSpec(id="x/y", target="x:y", rollout=True))
     assert len(pickle.dumps(sent)) < 10_000 < len(pickle.dumps(case))
-    assert sent.rollout.inputs is None and sent.rollout.later is None
     assert torch.equal(sent.rollout.track.choices, many[:3, 7]) and sent.rollout.track.images.keys() == {"front"}
     assert lighten(case, VerifierSpec(id="x/y", target="x:y")).rollout is None
 

@@ -4,13 +4,13 @@ import functools
 
 import pytest
 import torch
+from mmrl_robotics.small import Small
 
 import vlm_cases as cases
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.api.simulators.types import Observation
 from mmrl.api.types import Turn, replace
 from mmrl.config.sections import CriticConfig, PolicyConfig, RlStage
-from mmrl.policies.acting.small import Small
 from mmrl.policies.batches import Calls, Credit
 from mmrl.policies.critic import Critic
 from mmrl.policies.vlm.vlm import VLM

@@ -6,8 +6,8 @@ from mmrl.api.errors import UserError
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.load import made_policy
 
-SMALL = {"kind": "small", "model": "mlp"}
-CNN = {"kind": "small", "model": "cnn"}
+SMALL = {"kind": "robotics/small", "model": "mlp"}
+CNN = {"kind": "robotics/small", "model": "cnn"}
 VLA = {"kind": "vla", "model": "tiny:qwen3_vl:hidden=32,layers=1"}
 PI0 = {"kind": "pi0", "model": "tiny:pi0"}
 
@@ -44,11 +44,15 @@ PI0 = {"kind": "pi0", "model": "tiny:pi0"}
         (PI0, {"statistics": 3}, "statistics = 3 must be a file or a folder with one"),
         (PI0, {"gripper": ["open-high"]}, r"gripper = \['open-high'\] must be a text"),
         (VLA, {"statistics_key": 3}, "statistics_key = 3 must be a text"),
-        ({"kind": "residual", "model": "cnn"}, {"base": "somewhere", "scale": "x"}, "scale = 'x' must be a number above 0"),
-        ({"kind": "residual", "model": "cnn"}, {"base": 3}, "base = 3 must be a text"),
+        (
+            {"kind": "robotics/residual", "model": "cnn"},
+            {"base": "somewhere", "scale": "x"},
+            "scale = 'x' must be a number above 0",
+        ),
+        ({"kind": "robotics/residual", "model": "cnn"}, {"base": 3}, "base = 3 must be a text"),
         *(
             (
-                {"kind": "residual", "model": "mlp"},
+                {"kind": "robotics/residual", "model": "mlp"},
                 {"base": "somewhere", "state": value},
                 "state = .* must be a whole number from 0",
             )

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from mmrl_robotics.small import Small
 
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation, Track
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting.acting import check_teacher, refuse_teacher
-from mmrl.policies.acting.small import Small
+from mmrl.policies.acting.acting import check_teacher
 from mmrl.policies.acting.vla import VLA
 from mmrl.policies.load import made_policy
 
@@ -42,21 +42,21 @@ def acts(policy, shown=None) -> torch.Tensor:
 
 
 def base(folder: Path) -> str:
-    made("small", "mlp", dims=3, state=6, hidden=[8]).save(folder / "base")
+    made("robotics/small", "mlp", dims=3, state=6, hidden=[8]).save(folder / "base")
     return str(folder / "base")
 
 
 CAMERAS = {
-    "cnn": ("small", "cnn", {"dims": 3, "size": 40, "hidden": [8]}),
+    "cnn": ("robotics/small", "cnn", {"dims": 3, "size": 40, "hidden": [8]}),
     "vla": ("vla", QWEN, {"dims": 3, "head": "normal"}),
-    "residual": ("residual", "cnn", {"size": 40, "hidden": [8], "state": 6}),
+    "residual": ("robotics/residual", "cnn", {"size": 40, "hidden": [8], "state": 6}),
 }
 
 
 @pytest.mark.parametrize("case", CAMERAS)
 def test_it_looks_through_the_camera_that_it_was_saved_with(case, tmp_path):
     kind, model, options = CAMERAS[case]
-    if kind == "residual":
+    if kind == "robotics/residual":
         options = {**options, "base": base(tmp_path)}
     policy = made(kind, model, camera="wrist", **options)
     with torch.no_grad():
@@ -143,7 +143,7 @@ def test_what_a_call_counts_is_what_is_computed():
 
 
 def small(**options) -> PolicyConfig:
-    return PolicyConfig(kind="small", model="mlp", options={"dims": 2, "state": 2, **options})
+    return PolicyConfig(kind="robotics/small", model="mlp", options={"dims": 2, "state": 2, **options})
 
 
 @pytest.mark.parametrize(
@@ -155,18 +155,18 @@ def small(**options) -> PolicyConfig:
     ],
 )
 def test_a_teacher_of_other_choices_is_refused_before_and_after_it_is_loaded(teacher, message, tmp_path):
-    made("small", "mlp", **{"dims": 2, "state": 2, **teacher}).save(tmp_path)
+    made("robotics/small", "mlp", **{"dims": 2, "state": 2, **teacher}).save(tmp_path)
     with pytest.raises(UserError, match=message) as error:
         check_teacher(Small, small(), str(tmp_path))
     assert "\n" not in str(error.value)
     with pytest.raises(UserError, match=message):
-        refuse_teacher(made("small", "mlp", dims=2, state=2), made("small", str(tmp_path)), str(tmp_path))
+        made("robotics/small", "mlp", dims=2, state=2).refuse_teacher(made("robotics/small", str(tmp_path)), str(tmp_path))
 
 
 def test_a_teacher_of_the_same_choices_may_see_otherwise(tmp_path):
-    made("small", "cnn", dims=2, size=40, camera="wrist", hidden=[4]).save(tmp_path)
+    made("robotics/small", "cnn", dims=2, size=40, camera="wrist", hidden=[4]).save(tmp_path)
     check_teacher(Small, small(), str(tmp_path))
-    refuse_teacher(made("small", "mlp", dims=2, state=2), made("small", str(tmp_path)), "it")
+    made("robotics/small", "mlp", dims=2, state=2).refuse_teacher(made("robotics/small", str(tmp_path)), "it")
 
 
 def test_steps_are_the_run_files_for_both(tmp_path):
@@ -179,21 +179,21 @@ def test_steps_are_the_run_files_for_both(tmp_path):
 
 
 def test_a_teacher_of_another_kind_or_of_other_numbers_is_refused(tmp_path):
-    made("small", "mlp", dims=3, state=6).save(tmp_path / "small")
+    made("robotics/small", "mlp", dims=3, state=6).save(tmp_path / "small")
     with pytest.raises(UserError, match=r"holds a policy of another kind than policy\.kind = 'vla'"):
         check_teacher(VLA, PolicyConfig(kind="vla", model=QWEN, options={"dims": 3}), str(tmp_path / "small"))
     numbers = {"action": {"mean": [0.0] * 2, "std": [2.0] * 2}}
     (tmp_path / "stats.json").write_text(json.dumps(numbers))
     mine, other = (
-        made("small", "mlp", dims=2, state=2),
-        made("small", "mlp", dims=2, state=2, statistics=str(tmp_path / "stats.json")),
+        made("robotics/small", "mlp", dims=2, state=2),
+        made("robotics/small", "mlp", dims=2, state=2, statistics=str(tmp_path / "stats.json")),
     )
     with pytest.raises(UserError, match=r"teacher 'it' has statistics = .*, and the policy None"):
-        refuse_teacher(mine, other, "it")
-    refuse_teacher(other, other.twin(), "it")
+        mine.refuse_teacher(other, "it")
+    other.refuse_teacher(other.twin(), "it")
 
 
 def test_a_pi0_that_foresees_otherwise_is_no_teacher():
     policy, other = (made("pi0", f"tiny:pi0:hidden=32,layers=1,chunk={n}", dims=3, chunk=2) for n in (5, 6))
     with pytest.raises(UserError, match="has actions foreseen = 6, and the policy 5"):
-        refuse_teacher(policy, other, "it")
+        policy.refuse_teacher(other, "it")

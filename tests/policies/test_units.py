@@ -7,12 +7,12 @@ import json
 import numpy as np
 import pytest
 import torch
+from mmrl_robotics.small import Small
 
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import ActionSpec, Observation, Track
 from mmrl.api.specs import SimulatorSpec
 from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting.small import Small
 from mmrl.policies.acting.units import GRIPPERS, Units, read, units_of
 
 ACTION = {
@@ -41,7 +41,7 @@ def openvla(folder, **sets):
 def policy(folder=None, **options):
     if folder is not None:
         options = {"statistics": openvla(folder, bridge_orig=ACTION), "gripper": "open-high", **options}
-    return Small(PolicyConfig(model="mlp", kind="small"), seed=1, dims=7, state=3, hidden=[8], **options)
+    return Small(PolicyConfig(model="mlp", kind="robotics/small"), seed=1, dims=7, state=3, hidden=[8], **options)
 
 
 def test_quantiles_are_openvlas_arithmetic(tmp_path):
@@ -142,7 +142,7 @@ def test_a_checkpoint_keeps_its_statistics(tmp_path):
     (tmp_path / "config.json").unlink()
     saved = json.loads((tmp_path / "saved" / "acting.json").read_text())
     again = Small(
-        PolicyConfig(model=str(tmp_path / "saved"), kind="small"),
+        PolicyConfig(model=str(tmp_path / "saved"), kind="robotics/small"),
         dims=7,
         state=3,
         hidden=[8],

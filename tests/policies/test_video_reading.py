@@ -10,9 +10,10 @@ from transformers.video_utils import VideoMetadata
 
 import vlm_cases as cases
 from mmrl import UserError
+from mmrl.api.episodes import Conversation
 from mmrl.api.media.clips import Clip, Footage, Limits
 from mmrl.api.media.decoding import frames_of
-from mmrl.api.types import Prompt, Rollout, Status, Turn, replace, user
+from mmrl.api.types import Prompt, Status, Turn, replace, user
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.batches import Credit
 from mmrl.policies.vlm.vlm import VLM
@@ -144,7 +145,7 @@ def conversation(policy, prompt, group, texts):
             inputs, observed = policy.extend(inputs, ids, [shown])
             said.append(shown)
     later = inputs if len(turns) > 1 else None
-    return Rollout(prompt=prompt, group=group, turns=tuple(turns), status=Status.FINISHED, inputs=first, later=later), said
+    return Conversation(prompt=prompt, group=group, turns=tuple(turns), status=Status.FINISHED, inputs=first, later=later), said
 
 
 @pytest.mark.parametrize(("shared", "budget"), [(True, 100_000), (False, 1)])

@@ -163,13 +163,13 @@ def test_ratios_are_sums_and_dropped_actions_are_left_out():
     found = policy.act(shown, SEEDS, CALLS, 1.0)
     valid = torch.tensor([[1, 1, 1], [1, 0, 0], [1, 1, 0], [1, 1, 1], [1, 0, 0], [1, 1, 1]], dtype=torch.bool)
     each = found.logprobs_nKC
-    from mmrl.policies.batches import targets
+    from mmrl.api.simulators.layout import per_target
 
-    assert torch.equal(targets(each, valid, "token"), each[valid].flatten())
+    assert torch.equal(per_target(each, valid, "token"), each[valid].flatten())
     wanted = [float(each[n, k].sum()) for n in range(6) for k in range(3) if valid[n, k]]
-    assert targets(each, valid, "action").tolist() == pytest.approx(wanted, abs=1e-5)
+    assert per_target(each, valid, "action").tolist() == pytest.approx(wanted, abs=1e-5)
     wanted = [sum(float(each[n, k].sum()) for k in range(3) if valid[n, k]) for n in range(6)]
-    assert targets(each, valid, "chunk").tolist() == pytest.approx(wanted, abs=1e-5)
+    assert per_target(each, valid, "chunk").tolist() == pytest.approx(wanted, abs=1e-5)
 
 
 @pytest.mark.parametrize("options", [{"decoding": "parallel"}, {"decoding": "one-by-one"}, {"head": "normal"}, {"head": "flow"}])

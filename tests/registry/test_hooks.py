@@ -29,7 +29,7 @@ from mmrl.testing import check_plugin
 from mmrl.testing import simulators as simulator_checks
 from mmrl.testing import tasks as task_checks
 from mmrl.testing import verifiers as verifier_checks
-from mmrl.train.setup import resolve, with_algorithm_defaults
+from mmrl.train.resolve import resolve, with_algorithm_defaults
 from mmrl.train.trackers import Trackers
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +54,7 @@ def test_a_hook_says_what_it_is(name: str) -> None:
 
 
 ALL = """
-    from mmrl import AlgorithmSpec, PolicySpec, SimulatorSpec, TaskSpec, TrackerSpec, VerifierSpec, hookimpl
+    from mmrl import AlgorithmSpec, PolicySpec, SamplingRuleSpec, SimulatorSpec, TaskSpec, TrackerSpec, VerifierSpec, hookimpl
 
     seen = []
 
@@ -72,6 +72,9 @@ ALL = """
 
     @hookimpl
     def mmrl_algorithms(): return [AlgorithmSpec(id="all/algorithm", target="m:T", loss="m:loss")]
+
+    @hookimpl
+    def mmrl_sampling_rules(): return [SamplingRuleSpec(id="all/rule", target="m:T")]
 
     @hookimpl
     def mmrl_trackers(): return [TrackerSpec(id="all/tracker", target="m:T")]
@@ -96,7 +99,7 @@ def test_every_hook_is_called(site) -> None:
     assert found.plugins[1].hooks == sorted(HOOKS), "this plugin implements every hook there is"
     for kind in ("task", "verifier", "simulator", "algorithm", "tracker"):
         assert f"all/{kind}" in found.specs(f"{kind}s")
-    assert "all/policy" in found.specs("policies")
+    assert "all/policy" in found.specs("policies") and "all/rule" in found.specs("sampling_rules")
     import mmrl_all
 
     for name, arguments in {

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from mmrl_robotics.small import Small
 
 from mmrl.api.errors import PluginError, UserError
 from mmrl.api.services import expert_episodes
 from mmrl.api.simulators.types import Demonstration, Simulation
 from mmrl.api.types import Prompt, replace
 from mmrl.config.sections import PolicyConfig, SimulateConfig
-from mmrl.policies.acting.small import Small
 from mmrl.registry import plugins
 from mmrl.rollout.simulators.demonstrations import Played, demonstrated, size_of
 from mmrl.rollout.simulators.lockstep import StepCollector
@@ -27,7 +27,7 @@ def loaded(monkeypatch):
 
 
 def policy(chunk=1, dims=2):
-    return Small(PolicyConfig(model="mlp", kind="small"), dims=dims, state=2, hidden=[8], chunk=chunk, seed=3)
+    return Small(PolicyConfig(model="mlp", kind="robotics/small"), dims=dims, state=2, hidden=[8], chunk=chunk, seed=3)
 
 
 def shown(**changes):

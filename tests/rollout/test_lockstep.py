@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from mmrl_robotics.small import Small
 
 from mmrl.api.errors import UserError
 from mmrl.api.types import Status, replace
 from mmrl.config.sections import CriticConfig, PolicyConfig, SimulateConfig
-from mmrl.policies.acting.small import Small
 from mmrl.policies.critic import Critic
 from mmrl.registry import plugins
 from mmrl.rollout.generate.sampling import Sampling
@@ -30,7 +30,7 @@ def loaded(monkeypatch):
 
 
 def policy(chunk=1, **options):
-    config = PolicyConfig(model="mlp", kind="small")
+    config = PolicyConfig(model="mlp", kind="robotics/small")
     return Small(config, dims=2, state=2, hidden=[8], chunk=chunk, seed=3, **options)
 
 
@@ -298,13 +298,13 @@ def test_a_moment_of_a_demonstration_is_one_call_of_it():
 
 def test_what_does_not_fit_is_refused():
     task = plugins.registry().make_task("dial/turn", {})
-    wide = Small(PolicyConfig(model="mlp", kind="small"), dims=3, state=2)
+    wide = Small(PolicyConfig(model="mlp", kind="robotics/small"), dims=3, state=2)
     with pytest.raises(UserError, match=r"takes actions of 2 numbers, and policy.options.dims = 3: make them equal"):
         collected(StepCollector(wide, {"dial/turn": task}, SimulateConfig(environments=2)), prompts(1))
-    blind = Small(PolicyConfig(model="mlp", kind="small"), dims=2, state=5)
+    blind = Small(PolicyConfig(model="mlp", kind="robotics/small"), dims=2, state=5)
     with pytest.raises(UserError, match=r"policy.options.state = 5, and the simulator shows a state of 2"):
         collected(StepCollector(blind, {"dial/turn": task}, SimulateConfig(environments=2)), prompts(1))
-    other = Small(PolicyConfig(model="cnn", kind="small"), dims=2, size=36, camera="wrist")
+    other = Small(PolicyConfig(model="cnn", kind="robotics/small"), dims=2, size=36, camera="wrist")
     with pytest.raises(UserError, match=r"camera = 'wrist' is none of the simulator's: it has front"):
         collected(StepCollector(other, {"dial/turn": task}, SimulateConfig(environments=2)), prompts(1))
     with pytest.raises(UserError, match=r"has no part 'nearer' that a stage could pay for: it has success, near"):

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from mmrl_robotics.small import Small
 
 from mmrl.api.errors import UserError
 from mmrl.api.types import Prompt, replace
 from mmrl.config.sections import PolicyConfig, SimulateConfig
-from mmrl.policies.acting.small import Small
 from mmrl.registry import plugins
 from mmrl.rollout.generate.sampling import Sampling
 from mmrl.rollout.simulators.lockstep import StepCollector
@@ -26,7 +26,7 @@ def loaded(monkeypatch):
 
 
 def play(reward="own"):
-    policy = Small(PolicyConfig(model="mlp", kind="small"), dims=2, state=2, hidden=[8], seed=3)
+    policy = Small(PolicyConfig(model="mlp", kind="robotics/small"), dims=2, state=2, hidden=[8], seed=3)
     task = plugins.registry().make_task("dial/turn", {"reward": reward, "never": True})
     made = StepCollector(policy, {"dial/turn": task}, SimulateConfig(environments=N))
     asked = [Prompt(id=str(i), messages=[], seed=i, task="dial/turn") for i in range(N)]

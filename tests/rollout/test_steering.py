@@ -408,7 +408,7 @@ def test_bad_settings_are_one_line(mmrl_eval, setting, told):
 
 
 def test_policies_that_act_are_not_steered(tmp_path, monkeypatch):
-    from mmrl.train.setup import resolve
+    from mmrl.train.resolve import resolve
 
     dial = runs.TOY.replace("toy.py", "dial.py")
     monkeypatch.setenv("MMRL_PLUGIN_FILES", dial)

@@ -10,7 +10,7 @@ import runs
 from mmrl.api.errors import UserError
 from mmrl.config.sections import ComputeConfig
 from mmrl.rollout.generate.vllm_engine import check_installed, start
-from mmrl.train.setup import resolve
+from mmrl.train.resolve import resolve
 
 
 def found(monkeypatch, **versions):

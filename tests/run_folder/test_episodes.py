@@ -12,8 +12,9 @@ from PIL import Image
 
 from footage import noise, track
 from mmrl import UserError
+from mmrl.api.episodes import Trajectory
 from mmrl.api.statistics import wilson
-from mmrl.api.types import Prompt, Rollout, Score, Status
+from mmrl.api.types import Prompt, Score, Status
 from mmrl.run_folder import episodes, files
 from mmrl.run_folder.reader import read_rows, read_run
 from mmrl.run_folder.rollouts import rollout_row
@@ -39,10 +40,9 @@ def rollout(number, success, at_end=None, task="robotics/pick", frames=None, sai
         "return": 0.5,
         "steps": 2.0,
     }
-    return Rollout(
+    return Trajectory(
         prompt=Prompt(messages=[], id=f"test-{number}", task=task, seed=900 + number, meta=more),
         group=0,
-        turns=(),
         status=Status.FINISHED if success else Status.TRUNCATED_TIME,
         track=replace(track({"front": frames}, [[1], [1]]), instruction=said),
         outcome=found,

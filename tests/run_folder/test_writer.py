@@ -18,7 +18,8 @@ import pytest
 from PIL import Image
 
 from mmrl import UserError, user
-from mmrl.api.types import Prompt, Rollout, Score, Status, Turn
+from mmrl.api.episodes import Conversation
+from mmrl.api.types import Prompt, Score, Status, Turn
 from mmrl.run_folder import files
 from mmrl.run_folder.reader import read_rows, read_run, step_of
 from mmrl.run_folder.rollouts import rollout_row
@@ -302,7 +303,7 @@ def test_text_content_and_empty_rows(run: RunFolder) -> None:
 def test_a_rollout_says_who_wrote_it(logprob: float, off_policy: bool, source: str) -> None:
     turns = tuple(Turn(observed_ids=(1,), token_ids=(2,), logprobs=(p,), text="7") for p in (-0.1, logprob))
     prompt = Prompt(id="p", messages=[user("which?")], answer="7")
-    rollout = Rollout(prompt=prompt, group=0, turns=turns, status=Status.FINISHED, off_policy=off_policy)
+    rollout = Conversation(prompt=prompt, group=0, turns=turns, status=Status.FINISHED, off_policy=off_policy)
     assert rollout_row(rollout, Score(1.0), 0.5)["source"] == source
 
 

@@ -64,7 +64,7 @@ def case(*stages: dict[str, Any], tasks: Sequence[str] = (), **sections: Any) ->
 REPLICATED = {"compute": {"weights": "replicated"}}
 LORA = {"policy": {"model": MODEL, "lora": {"rank": 2, "alpha": 4.0, "match": ["language", "vision"]}}}
 ACTS = {
-    "policy": {"kind": "small", "model": "mlp", "options": {"dims": 2, "state": 2, "hidden": [8]}},
+    "policy": {"kind": "robotics/small", "model": "mlp", "options": {"dims": 2, "state": 2, "hidden": [8]}},
     "tasks": [{"id": "dial/turn", "options": {"reward": "own"}, "verifiers": {"dial/success": 1.0}}],
     "simulate": {"environments": 4},
 }
@@ -251,7 +251,7 @@ FAULTS: dict[str, Any] = {"": lambda path: contextlib.nullcontext(), "crowded": 
 
 def first_weights() -> dict[str, torch.Tensor]:
     """The weights that all cases of the plain model begin with."""
-    from mmrl.train.setup import resolve
+    from mmrl.train.resolve import resolve
     from mmrl.train.start import load_policy
 
     policy: Any = load_policy(resolve(config("plain", Path("a/b/c"))), None)

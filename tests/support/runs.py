@@ -13,7 +13,8 @@ from mmrl.config.load import parse_config
 from mmrl.config.sections import RunConfig
 from mmrl.data.prompts import Splits
 from mmrl.run_folder.writer import RunFolder
-from mmrl.train.setup import Setup, resolve
+from mmrl.train.resolve import resolve
+from mmrl.train.setup import Setup
 from mmrl.train.start import train
 
 TOY = str(Path(__file__).with_name("toy.py"))

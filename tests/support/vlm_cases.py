@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from mmrl.algorithms.loss import LossInputs, average, clipped_surrogate
+from mmrl.api.episodes import Conversation
 from mmrl.api.types import Prompt, Rollout, Status, Turn, user
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.batches import Credit
@@ -44,7 +45,7 @@ def rollouts(vlm: VLM, prompts, group: int = 4, longest: int = 9, seed: int = 0)
         for _ in range(group):
             ids = tuple(int(i) for i in rng.choice(allowed, rng.randint(1, longest + 1)))
             turn = Turn(observed_ids=tuple(encoded.ids.tolist()), token_ids=ids, logprobs=(-1.0,) * len(ids), text="")
-            made.append(Rollout(prompt=p, group=g, turns=(turn,), status=Status.FINISHED, inputs=encoded))
+            made.append(Conversation(prompt=p, group=g, turns=(turn,), status=Status.FINISHED, inputs=encoded))
     return made
 
 
@@ -56,7 +57,7 @@ def credit(*advantages: float) -> Credit:
 def as_rollouts(prompts, inputs, groups) -> list[Rollout]:
     """Sampled groups as rollouts."""
     return [
-        Rollout(
+        Conversation(
             prompt=p,
             group=g,
             status=Status.FINISHED,

@@ -19,7 +19,7 @@ from mmrl.registry import plugins
 from mmrl.testing import check_id, check_plugin
 from mmrl.testing import screens as rules
 from mmrl.testing.simulators import check_simulator
-from mmrl.train.setup import resolve
+from mmrl.train.resolve import resolve
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text("utf-8")
 (CODE,) = re.findall(r"whole in one file, `doors\.py`:\n\n```python\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,39 +14,50 @@ from mmrl.api.types import replace
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import Sampling
 from mmrl.rollout.generate.twin import TwinGenerator
-from mmrl.train.setup import resolve, with_algorithm_defaults
-from mmrl.train.stages.ahead import Ahead, lag
+from mmrl.train.position import Moment
+from mmrl.train.resolve import resolve, with_algorithm_defaults
+from mmrl.train.sampling.ahead import Ahead, lag
+from mmrl.train.sampling.groups import Sampled
 from runs import TOY, Silent, run, toy_config
+
+
+class Stub:
+    """A sampler that gives what its work makes of a moment."""
+
+    def __init__(self, work, refresh=lambda: None):
+        self.source, self.prompts, self.work, self.refresh = SimpleNamespace(state=lambda: None), 2, work, refresh
+
+    def sample(self, prompts, at):
+        return Sampled(groups=[], sampled=[], counts={"of": self.work(at)}, seconds={"generate": 0.0})
 
 
 class Line:
     """A pipeline whose sampler and learner write down what they do."""
 
-    def __init__(self, depth, sampling_s=0.0, learning_s=0.0):
-        self.events, self.weights, self.held, self.busy = [], 0, 0, False
+    def __init__(self, depth, steps=8, sampling_s=0.0, learning_s=0.0, **pauses):
+        self.weights, self.held, self.busy = 0, 0, False
         self.sampling_s, self.learning_s = sampling_s, learning_s
-        self.ahead = Ahead(self.sample, self.refresh, lambda: len(self.events), depth)
+        self.steps, self.ahead = steps, Ahead(Stub(self.sample, self.refresh), depth, steps=steps, **pauses)
 
-    def sample(self, moment, clock):
+    def sample(self, at):
         self.busy = True
-        with clock("generate"):
-            time.sleep(self.sampling_s)
-        assert moment.version == self.held, "weights changed hands in between"
+        time.sleep(self.sampling_s)
+        assert at.version == self.held, "weights changed hands in between"
         self.busy = False
-        return moment.step, moment.version, threading.current_thread().name
+        return at.step, at.version, threading.current_thread().name
 
     def refresh(self):
         assert not self.busy and not any(not job.done() for _, job in self.ahead.jobs)
         self.held = self.weights
 
-    def go(self, steps, drains=()):
+    def go(self, drains=()):
         """Version that each step's completions are of."""
         found = []
-        for step in range(steps):
-            last = min([d for d in drains if d >= step] + [steps - 1])
-            ready = self.ahead(step, step, last)
-            number, version, thread = ready.found
-            assert number == step and thread.startswith("sampler") and ready.seconds.keys() == {"generate"}
+        for step in range(self.steps):
+            groups = self.ahead("the prompts", Moment(step, step, step))
+            number, version, thread = groups.counts["of"]
+            assert number == step and thread.startswith("sampler")
+            assert groups.seconds.keys() == {"wait"} and "ahead/generate" in groups.counts
             found.append(version)
             if step in drains:
                 assert not self.ahead.jobs, "nobody samples while the run is evaluated or saved"
@@ -61,42 +73,43 @@ class Line:
 )
 def test_each_step_learns_from_weights_that_are_as_old_as_the_schedule_says(depth, versions):
     for times in ({}, {"sampling_s": 0.01}, {"learning_s": 0.01}):  # whoever is quicker
-        assert Line(depth, **times).go(8) == versions
+        assert Line(depth, **times).go() == versions
 
 
-def test_nothing_is_sampled_beyond_an_evaluation():
-    assert Line(2).go(8, drains=(2, 4)) == [0, 0, 0, 3, 3, 5, 5, 5]
+def test_nothing_is_sampled_beyond_an_evaluation_or_a_checkpoint():
+    assert Line(2, evaluate_every=3).go(drains=(2, 5)) == [0, 0, 0, 3, 3, 3, 6, 6]
+    assert Line(2, evaluate_every=3, save_every=5).go(drains=(2, 4, 5)) == [0, 0, 0, 3, 3, 5, 6, 6]
 
 
 def test_two_stages_that_take_equally_long_take_half_the_time():
     started = time.perf_counter()
-    Line(1, sampling_s=0.05, learning_s=0.05).go(30)
+    Line(1, 30, sampling_s=0.05, learning_s=0.05).go()
     beside = time.perf_counter() - started
     assert 31 * 0.05 <= beside < 30 * 0.1 / 1.6
 
 
 def test_a_fault_of_the_sampler_is_raised_where_the_step_is_taken():
-    def sample(moment, clock):
-        if moment.step == 2:
+    def work(at):
+        if at.step == 2:
             raise UserError("the page hangs")
-        return moment.step
+        return at.step
 
-    ahead = Ahead(sample, lambda: None, lambda: None, 2)
-    assert [ahead(step, step, 9).found for step in (0, 1)] == [0, 1]
+    ahead = Ahead(Stub(work), 2, steps=10)
+    assert [ahead("the prompts", Moment(step, step, step)).counts["of"] for step in (0, 1)] == [0, 1]
     with pytest.raises(UserError, match="the page hangs"):
-        ahead(2, 2, 9)
+        ahead("the prompts", Moment(2, 2, 2))
     ahead.close()
 
 
 def test_closing_waits_for_the_step_under_way_and_drops_the_others():
     done = []
 
-    def sample(moment, clock):
+    def work(at):
         time.sleep(0.1)
-        done.append(moment.step)
+        done.append(at.step)
 
-    ahead = Ahead(sample, lambda: None, lambda: None, 3)
-    ahead(0, 0, 9)
+    ahead = Ahead(Stub(work), 3, steps=10)
+    ahead("the prompts", Moment(0, 0, 0))
     time.sleep(0.02)
     ahead.close()
     assert done == [0, 1] and not ahead.jobs

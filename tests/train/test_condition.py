@@ -5,11 +5,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mmrl.api.types import Prompt, Rollout, Score, Status, Turn, user
+from mmrl.api.episodes import Conversation, Trajectory
+from mmrl.api.sampling import Group
+from mmrl.api.simulators.types import Track
+from mmrl.api.types import Prompt, Score, Status, Turn, user
 from mmrl.config.sections import ConditionConfig
 from mmrl.policies.batches import Credit
 from mmrl.train.sampling.condition import labels_of, relabelled, shown_as
-from mmrl.train.sampling.groups import Gathered, Group
+from mmrl.train.sampling.groups import Sampled
 
 NAN = float("nan")
 
@@ -65,9 +68,9 @@ def test_the_condition_stands_at_the_end_of_the_prompt():
 ENCODED = []
 
 
-def encode(prompt):
-    ENCODED.append(prompt.text)
-    return SimpleNamespace(ids=torch.tensor(list(prompt.text.encode())))
+def encode(prompts):
+    ENCODED.extend(prompt.text for prompt in prompts)
+    return [SimpleNamespace(ids=torch.tensor(list(prompt.text.encode()))) for prompt in prompts]
 
 
 def gathered(lengths):
@@ -77,7 +80,7 @@ def gathered(lengths):
         prompt = shown_as(Prompt(id=f"p{n}", messages=[{"role": "user", "content": f"p{n}"}]), "good")
         inputs = SimpleNamespace(ids=torch.tensor(list(prompt.text.encode())))
         rollouts = [
-            Rollout(
+            Conversation(
                 prompt=prompt,
                 group=n,
                 turns=(
@@ -90,18 +93,24 @@ def gathered(lengths):
             )
             for k, size in enumerate(sizes)
         ]
-        groups.append(Group(place=("a", n), prompt=prompt, inputs=inputs, rollouts=rollouts, scores=[Score(0.0)] * len(sizes)))
-    return Gathered(groups=groups, sampled=groups)
+        groups.append(
+            Group(number=n, place=("a", n), prompt=prompt, inputs=inputs, rollouts=rollouts, scores=[Score(0.0)] * len(sizes))
+        )
+    return Sampled(groups=groups, sampled=groups)
 
 
-def plain(group):
-    return Prompt(id=group.prompt.id, messages=[{"role": "user", "content": group.prompt.id}])
+class Plain:
+    """The prompts without a condition, by their place."""
+
+    def __getitem__(self, place):
+        name = f"p{place[1]}"
+        return Prompt(id=name, messages=[{"role": "user", "content": name}])
 
 
 def shown(found, credit, **config):
     config = ConditionConfig(positive="good", negative="bad", **{"drop": 0.0, "top": 0.5, **config})
     ENCODED.clear()
-    answers, credit, share = relabelled(found, credit, config, encode, plain, 7)
+    answers, credit, share = relabelled(found, credit, config, SimpleNamespace(encode=encode), Plain(), 7)
     assert share == sum(r.prompt.text.endswith("good") for r in answers) / len(answers)
     return answers, credit
 
@@ -125,7 +134,7 @@ def test_every_completion_is_trained_under_what_it_deserved():
         assert r.off_policy == (not r.prompt.text.endswith("good"))
     assert answers[0].inputs is answers[2].inputs is found.groups[0].inputs and answers[0].prompt is found.groups[0].prompt
     assert ENCODED == ["p0\nbad", "p1\nbad"], "each prompt once"
-    assert [r.group for r in answers] == [0, 1, 0, 2, 2, 2], "rollouts that share a prompt share a row"
+    assert len({id(r.inputs) for r in answers}) == 3, "rollouts that share a prompt share a row"
     assert [r.group for r in found.rollouts] == [0, 0, 0, 1, 1, 1], "what was gathered is as it was"
 
 
@@ -135,7 +144,24 @@ def test_what_hears_neither_is_trained_under_the_prompt_as_the_task_has_it():
     texts = {label: [r for r in answers if r.prompt.text == label] for label in ("p0", "p0\ngood", "p0\nbad")}
     assert sum(map(len, texts.values())) == 40 and all(len(rollouts) >= 4 for rollouts in texts.values())
     assert all(r.off_policy for r in texts["p0"]) and credit.advantages.tolist() == [1.0] * 40
-    assert len({r.group for r in answers}) == 3
+    assert len({id(r.inputs) for r in answers}) == 3
+
+
+def test_an_episode_in_a_simulator_is_trained_under_the_instruction_that_it_deserved():
+    nothing = torch.zeros(1, 1)
+    track = Track(instruction="lift it good", images={}, state=None, choices=nothing, logprobs_TKC=nothing[None],
+                  valid_TK=nothing == 0, rewards_TK=nothing)  # fmt: skip
+    prompt = shown_as(Prompt(id="p", messages=[], seed=3), "good")
+    rollouts = [Trajectory(prompt=prompt, group=0, status=Status.FINISHED, track=track) for _ in range(2)]
+    lost = Trajectory(prompt=prompt, group=0, status=Status.WORLD_ERROR, track=None)
+    group = Group(number=0, place=("a", 0), prompt=prompt, inputs=None, rollouts=[*rollouts, lost], scores=[Score(0.0)] * 3)
+    config = ConditionConfig(positive="good", negative="bad", drop=0.0, top=0.5)
+    advantages = Credit(advantages=torch.tensor([1.0, 0.0, torch.nan]))
+    bare = Prompt(id="p", messages=[], seed=3)
+    answers, credit, _ = relabelled(Sampled(groups=[group], sampled=[group]), advantages, config, None, {("a", 0): bare}, 7)
+    assert [r.track and r.track.instruction for r in answers] == ["lift it good", "lift it bad", None]
+    assert credit.advantages.isnan().tolist() == [False, False, True]
+    assert answers[1].answering(bare, None).track.instruction == "lift it"
 
 
 def test_credit_of_tokens_is_averaged_over_the_tokens_that_there_are():

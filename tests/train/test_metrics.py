@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from mmrl.api.types import Prompt, Rollout, Score, Status, Turn, user
+from mmrl.api.episodes import Conversation
+from mmrl.api.types import Prompt, Score, Status, Turn, user
 from mmrl.compute import ranks
 from mmrl.run_folder.metrics import REDUCTIONS
 from mmrl.train.metrics import rl_metrics, top_share, zero_spread_share
@@ -15,7 +16,7 @@ def rollout(group, *tokens, task="a/one", status=Status.FINISHED, text="", answe
     """A rollout with a turn for each number of tokens; by default one turn of one token."""
     turns = tuple(Turn(observed_ids=(), token_ids=(7,) * n, logprobs=(0.0,) * n, text=text) for n in tokens or (1,))
     prompt = Prompt(messages=[user("x")], task=task, answer=answer)
-    return Rollout(prompt=prompt, group=group, turns=turns, status=status)
+    return Conversation(prompt=prompt, group=group, turns=turns, status=status)
 
 
 def test_the_figures_of_a_step():

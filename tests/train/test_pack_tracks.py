@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from mmrl.algorithms.signals import Signals
+from mmrl.api.episodes import Trajectory
+from mmrl.api.simulators.layout import values_per_target
 from mmrl.api.simulators.types import Track
-from mmrl.api.types import Prompt, Rollout, Score, Status
+from mmrl.api.types import Prompt, Score, Status
 from mmrl.config.sections import RlStage
-from mmrl.policies import batches as tracks
 from mmrl.policies.batches import Credit
 from mmrl.train.update.pack_tracks import TrackPacker, pack_tracks
+from mmrl.train.update.packer import PackOptions
 
 RATIOS = ("token", "action", "chunk")
 K, C = 3, 2
@@ -43,12 +45,8 @@ SHAPES = [(1, 4, 0), (2, 2, 2), (3, 1, 1), (4, 5, 0), (5, 3, 1)]
 
 def rollouts():
     return [
-        Rollout(
-            prompt=Prompt(messages=[]),
-            group=n // 2,
-            turns=(),
-            status=Status.TRUNCATED_TIME if n % 2 else Status.FINISHED,
-            track=track(*s),
+        Trajectory(
+            prompt=Prompt(messages=[]), group=n // 2, status=Status.TRUNCATED_TIME if n % 2 else Status.FINISHED, track=track(*s)
         )
         for n, s in enumerate(SHAPES)
     ]
@@ -83,7 +81,7 @@ def test_signals_of_episodes_are_those_of_their_targets(ratio, credit):
     signals.expect(frozenset({"values_NT", "bootstrap_N"}))
     for n, rollout in enumerate(some):
         t, wanted = rollout.track, slow_targets(rollout.track, ratio)
-        assert int(signals.lengths_N[n]) == len(wanted) == tracks.size(t, ratio)
+        assert int(signals.lengths_N[n]) == len(wanted) == rollout.num_targets(ratio)
         paid = [0.0] * len(wanted)
         for call, k in itertools.product(range(len(t.choices)), range(K)):
             if t.valid_TK[call, k]:
@@ -110,13 +108,13 @@ def test_signals_of_episodes_are_those_of_their_targets(ratio, credit):
 @pytest.mark.parametrize("budget", [1, 4, 99])
 def test_every_target_is_in_one_pass_with_its_own_credit(ratio, parts, budget):
     some = rollouts()
-    longest = max(tracks.size(r.track, ratio) for r in some)
+    longest = max(r.num_targets(ratio) for r in some)
     credit = Credit(
         advantages=torch.arange(5.0)[:, None] * 1000 + torch.arange(longest) + 0.5,
         values_NT=torch.arange(5.0)[:, None] * 1000 + torch.arange(longest) + 0.25,
         returns_NT=-torch.arange(5.0)[:, None] * 1000 - torch.arange(longest),
     )
-    batches = pack_tracks(some, credit, ratio=ratio, budget=budget, parts=parts, seed=7)
+    batches = pack_tracks(some, credit, PackOptions(ratio=ratio, minibatches=parts, seed=7), budget=budget)
     assert len(batches) == parts and all(len(m.choices) <= budget for b in batches for m in b.micro)
     seen = set()
     for batch in batches:
@@ -143,22 +141,22 @@ def test_every_target_is_in_one_pass_with_its_own_credit(ratio, parts, budget):
                     seen.add((n, place))
                     at += 1
             assert at == len(micro.rollout_L)
-    assert seen == {(n, i) for n, r in enumerate(some) for i in range(tracks.size(r.track, ratio))}
-    assert batches[0].lengths_N.tolist() == [tracks.size(r.track, ratio) for r in some]
+    assert seen == {(n, i) for n, r in enumerate(some) for i in range(r.num_targets(ratio))}
+    assert batches[0].lengths_N.tolist() == [r.num_targets(ratio) for r in some]
 
 
 def test_failed_episodes_and_calls_without_credit_are_left_out_and_the_latter_counted():
     some = rollouts()
     advantages = torch.tensor([1.0, torch.nan, 0.0, 2.0, 0.0])
-    (batch,) = pack_tracks(some, Credit(advantages=advantages), ratio="action", budget=99)
+    (batch,) = pack_tracks(some, Credit(advantages=advantages), PackOptions(ratio="action"), budget=99)
     trained = {int(n) for m in batch.micro for n in m.rollout_L}
     assert trained == {0, 3} and batch.num_rollouts == 4
-    assert batch.num_tokens == sum(tracks.size(r.track, "action") for n, r in enumerate(some) if n != 1)
+    assert batch.num_tokens == sum(r.num_targets("action") for n, r in enumerate(some) if n != 1)
     assert batch.lengths_N[1] == 0
-    (batch,) = pack_tracks(some, Credit(advantages=advantages), ratio="action", budget=99, keep_zero=True)
+    (batch,) = pack_tracks(some, Credit(advantages=advantages), PackOptions(ratio="action", keep_zero=True), budget=99)
     assert {int(n) for m in batch.micro for n in m.rollout_L} == {0, 2, 3, 4}
-    lost = Rollout(prompt=Prompt(messages=[]), group=9, turns=(), status=Status.WORLD_ERROR)
-    (batch,) = pack_tracks([lost], Credit(advantages=torch.tensor([torch.nan])), ratio="token", budget=9)
+    lost = Trajectory(prompt=Prompt(messages=[]), group=9, status=Status.WORLD_ERROR, track=None)
+    (batch,) = pack_tracks([lost], Credit(advantages=torch.tensor([torch.nan])), PackOptions(), budget=9)
     assert batch.micro == () and batch.num_tokens == 0
 
 
@@ -166,7 +164,7 @@ def test_failed_episodes_and_calls_without_credit_are_left_out_and_the_latter_co
 def test_a_critics_values_belong_to_actions_or_to_calls(ratio):
     t = track(*SHAPES[0])
     for values in (t.values_TU, t.values_TU[:, :1]):
-        found = tracks.values_of(values, t.valid_TK, C, ratio)
+        found = values_per_target(values, t.valid_TK, C, ratio)
         wanted = [
             float(values[call, pairs[0][0] if values.shape[1] > 1 and ratio != "chunk" else 0])
             for call, pairs in slow_targets(t, ratio)
@@ -183,8 +181,8 @@ def dealt(minibatches, budget=8, keep_zero=True):
     packer = TrackPacker(config, SimpleNamespace(tokens_per_call=lambda tracks: 1))
     some = rollouts()
     credit = Credit(advantages=torch.tensor([1.0, 2.0, 0.0, -1.0, 3.0]))
-    stage = RlStage(kind="rl", steps=1, ratio="action", epochs=3, minibatches=minibatches)
-    return packer.deal(some, credit, stage, keep_zero=keep_zero, seed=7, groups=range(5)), some, credit
+    options = PackOptions(keep_zero=keep_zero, minibatches=minibatches, seed=7, ratio="action")
+    return packer.deal(some, credit, options), some, credit
 
 
 def held(batches):
@@ -194,12 +192,12 @@ def held(batches):
 
 def test_each_epoch_deals_every_call_once_and_anew():
     deal, some, credit = dealt(3)
-    every = {(n, i) for n, r in enumerate(some) for i in range(tracks.size(r.track, "action"))}
+    every = {(n, i) for n, r in enumerate(some) for i in range(r.num_targets("action"))}
     passes = [held(deal(epoch)) for epoch in range(3)]
     for parts in passes:
         assert set().union(*parts) == every and sum(map(len, parts)) == len(every)
     assert len({frozenset(map(frozenset, parts)) for parts in passes}) == 3, "no two epochs have the same mini-batches"
-    plain = pack_tracks(some, credit, ratio="action", budget=8, keep_zero=True, parts=3, seed=7)
+    plain = pack_tracks(some, credit, PackOptions(ratio="action", keep_zero=True, minibatches=3, seed=7), budget=8)
     for mine, theirs in zip(deal(0), plain, strict=True):
         assert all(torch.equal(a.place_L, b.place_L) for a, b in zip(mine.micro, theirs.micro, strict=True)), "the first as ever"
     for epoch in range(3):
@@ -209,7 +207,7 @@ def test_each_epoch_deals_every_call_once_and_anew():
 
 def test_what_has_no_gradient_is_counted_and_not_computed_in_any_epoch():
     deal, some, _ = dealt(3, keep_zero=False)
-    tokens = sum(tracks.size(r.track, "action") for r in some)
+    tokens = sum(r.num_targets("action") for r in some)
     for epoch in range(3):
         batches = deal(epoch)
         assert sum(b.num_tokens for b in batches) == tokens and not any(n == 2 for part in held(batches) for n, _ in part)
@@ -217,5 +215,5 @@ def test_what_has_no_gradient_is_counted_and_not_computed_in_any_epoch():
 
 def test_one_mini_batch_is_dealt_once():
     batches, some, credit = dealt(1)
-    (plain,) = pack_tracks(some, credit, ratio="action", budget=8, keep_zero=True)
+    (plain,) = pack_tracks(some, credit, PackOptions(ratio="action", keep_zero=True), budget=8)
     assert held(batches) == held([plain])

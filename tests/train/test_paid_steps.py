@@ -11,11 +11,11 @@ import torch
 
 from mmrl.algorithms.gae import gae
 from mmrl.algorithms.signals import Signals
+from mmrl.api.episodes import Conversation, Trajectory
 from mmrl.api.simulators.types import Track
-from mmrl.api.types import Prompt, Rollout, Score, Status, Turn, adjusted
+from mmrl.api.types import Prompt, Score, Status, Turn, adjusted
 from mmrl.config.sections import RlStage
 from mmrl.judge import weigh
-from mmrl.policies import batches
 
 RATIOS = ("token", "action", "chunk")
 K, C = 3, 2
@@ -39,7 +39,7 @@ def episode(seed, length, dropped):
         valid_TK=valid,
         rewards_TK=torch.randn(length, K, generator=g) * valid,
     )
-    return Rollout(prompt=Prompt(messages=[]), group=0, turns=(), status=Status.FINISHED, track=track)
+    return Trajectory(prompt=Prompt(messages=[]), group=0, status=Status.FINISHED, track=track)
 
 
 SHAPES = [(1, 4, 0), (2, 2, 2), (3, 1, 1), (4, 5, 0), (5, 3, 1)]
@@ -119,7 +119,7 @@ def turn(size, reward=0.0):
 
 def test_turns_of_a_conversation_are_paid_at_their_last_token():
     """One of them samples nothing: what it earned goes to the token before it."""
-    rollout = Rollout(prompt=Prompt(messages=[]), group=0, turns=(turn(2, 0.25), turn(0), turn(3)), status=Status.FINISHED)
+    rollout = Conversation(prompt=Prompt(messages=[]), group=0, turns=(turn(2, 0.25), turn(0), turn(3)), status=Status.FINISHED)
     found = Signals([rollout], [Score(8.0, steps=(1.0, 2.0, 4.0))], stage())
     assert found.rewards_NT.tolist() == [[0.0, 3.25, 0.0, 0.0, 5.0]] and found.rewards_N.tolist() == [8.25]
 
@@ -152,6 +152,6 @@ def test_a_score_is_written_with_its_steps_where_it_has_some():
 
 @pytest.mark.parametrize("ratio", RATIOS)
 def test_where_calls_end(ratio):
-    track = episode(0, 3, 2).track
-    assert batches.ends_of(track, ratio).tolist() == {"token": [5, 11, 13], "action": [2, 5, 6], "chunk": [0, 1, 2]}[ratio]
-    assert batches.ends_of(track, ratio)[-1] == batches.size(track, ratio) - 1
+    rollout = episode(0, 3, 2)
+    assert list(rollout.ends(ratio)) == {"token": [5, 11, 13], "action": [2, 5, 6], "chunk": [0, 1, 2]}[ratio]
+    assert rollout.ends(ratio)[-1] == rollout.num_targets(ratio) - 1

@@ -18,7 +18,7 @@ from mmrl.train.plan.seconds import Clock, Cost
 from mmrl.train.plan.shapes import shapes_of
 from mmrl.train.plan.sources import found
 from mmrl.train.plan.workload import Micro, Sizes
-from mmrl.train.setup import with_algorithm_defaults
+from mmrl.train.resolve import with_algorithm_defaults
 
 MACHINE = Machine(
     name="plain", kind="gpu", memory=80 * 2**30, flops=100 * TERA, flops32=10 * TERA, bandwidth=1000 * GB, link=100 * GB,

@@ -8,18 +8,20 @@ import copy
 
 import pytest
 import torch
+from mmrl_robotics.small import Small
 from torch.distributions import Normal
 
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.algorithms.signals import Signals
+from mmrl.api.episodes import Trajectory
 from mmrl.api.simulators.types import Observation, Track
-from mmrl.api.types import Prompt, Rollout, Score, Status
+from mmrl.api.types import Prompt, Score, Status
 from mmrl.config.load import parse_config
 from mmrl.config.sections import CriticConfig, PolicyConfig, RlStage
-from mmrl.policies.acting.small import Small
 from mmrl.policies.critic import Critic
 from mmrl.train.update.learner import Learner
 from mmrl.train.update.pack_tracks import TrackPacker
+from mmrl.train.update.packer import PackOptions
 
 RUN = {"name": "x", "policy": {"model": "mlp"}, "tasks": [{"id": "x/y"}], "stages": [{"kind": "rl", "steps": 1}]}
 STATE, DIMS, GAMMA, LAM, RATE, NORM = 5, 3, 0.8, 0.9, 3e-3, 0.5
@@ -28,7 +30,9 @@ LENGTHS = [(7, True), (4, False), (7, True), (2, False), (5, True)]
 
 
 def made(seed, backbone):
-    policy = Small(PolicyConfig(kind="small", model="mlp"), dims=DIMS, state=STATE, hidden=[16, 8], spread=0.6, seed=seed)
+    policy = Small(
+        PolicyConfig(kind="robotics/small", model="mlp"), dims=DIMS, state=STATE, hidden=[16, 8], spread=0.6, seed=seed
+    )
     config = CriticConfig(backbone=backbone, learning_rate=2 * RATE, clip=0.0, max_grad_norm=NORM, detach=backbone == "shared")
     critic = Critic(policy, config, seed)
     with torch.no_grad():  # the head begins at zero, and a separate backbone as the policy's: values must tell them apart
@@ -59,7 +63,7 @@ def episodes(policy, critic):
             bootstrap=float(chosen.values_nU[-1, 0]) if cut else 0.0,
         )
         status = Status.TRUNCATED_TIME if cut else Status.FINISHED
-        found.append(Rollout(prompt=Prompt(messages=[]), group=n, turns=(), status=status, track=track))
+        found.append(Trajectory(prompt=Prompt(messages=[]), group=n, status=status, track=track))
     return found
 
 
@@ -72,8 +76,9 @@ def updated(policy, critic, rollouts, stage):
     measured = {"values": values, "bootstrap": torch.tensor([r.track.bootstrap for r in rollouts])}
     signals = Signals(rollouts, [Score(0.0)] * len(rollouts), stage, measure=lambda names: measured)
     credit = algorithm.credit(signals)
+    options = PackOptions(keep_zero=True, minibatches=stage.minibatches, seed=3, ratio=stage.ratio)
     packer = TrackPacker(parse_config({**RUN, "train": {"micro_batch_tokens": 4}}), policy)
-    batches, dealt = packer.deal(rollouts, credit, stage, keep_zero=True, seed=3, groups=range(len(rollouts))), []
+    batches, dealt = packer.deal(rollouts, credit, options), []
 
     def watched(epoch):
         dealt.append(batches(epoch))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import mmrl.data.prompts
-import mmrl.train.setup
+import mmrl.train.resolve
 import runs
 from mmrl.api.errors import UserError
 from mmrl.api.frames import Eyes, Frame
@@ -45,7 +45,7 @@ def test_a_whole_run_looks_up_and_computes_each_thing_once(tmp_path: Any, monkey
     made: Counter[Any] = Counter()
     counted(monkeypatch, Registry, "get", looked_up, lambda self, kind, id: (kind, id))
     for name in ("device_of", "weights_of", "metric_of", "check_verifiers", "compose"):
-        counted(monkeypatch, mmrl.train.setup, name, made)
+        counted(monkeypatch, mmrl.train.resolve, name, made)
     counted(monkeypatch, mmrl.data.prompts, "prompts_of", made, lambda label, task, split, seed: f"prompts of {split}")
     runs.run(smoke(load_config(DIGITS, [f"runs={tmp_path}", "record.trackers=[]"])))
     splits = ("prompts of warm", "prompts of train", "prompts of test")

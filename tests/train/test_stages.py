@@ -14,10 +14,11 @@ import vlm_cases as cases
 from mmrl import Task
 from mmrl.algorithms.kl import ESTIMATES
 from mmrl.algorithms.presets import load_algorithm
+from mmrl.api.episodes import Conversation
 from mmrl.api.errors import UserError
 from mmrl.api.seeds import derive
 from mmrl.api.specs import TaskSpec
-from mmrl.api.types import Prompt, Rollout, Score, Status, Turn, replace, user
+from mmrl.api.types import Prompt, Score, Status, Turn, replace, user
 from mmrl.config.load import parse_config
 from mmrl.config.sections import PolicyConfig
 from mmrl.data.prompts import Splits
@@ -28,8 +29,9 @@ from mmrl.policies.vlm.vlm import VLM
 from mmrl.registry import plugins
 from mmrl.rollout.turns import TurnCollector
 from mmrl.run_folder.rollouts import kept_of
+from mmrl.train.resolve import algorithm_of, algorithm_specs, with_algorithm_defaults
 from mmrl.train.run import Run
-from mmrl.train.setup import Setup, algorithm_of, algorithm_specs, with_algorithm_defaults
+from mmrl.train.setup import Setup
 
 MODEL = "tiny:qwen2_5_vl:hidden=32,layers=1"
 DESCENT = {"optimizer": "sgd", "beta1": 0.0, "learning_rate": 1.0, "max_grad_norm": math.inf}
@@ -62,7 +64,7 @@ class Scripted(TurnCollector):
         ids = self.policy.encode_completion(text.rstrip("-"))[: -1 if text.endswith("-") else None]
         turn = Turn(observed_ids=tuple(inputs.ids.tolist()), token_ids=tuple(ids), logprobs=(), text=text.rstrip("-"))
         status = Status.TRUNCATED_LENGTH if text.endswith("-") else Status.FINISHED
-        made = Rollout(prompt=prompt, group=group, turns=(turn,), status=status, inputs=inputs)
+        made = Conversation(prompt=prompt, group=group, turns=(turn,), status=status, inputs=inputs)
         with torch.no_grad():
             logprobs = cases.naive_logprobs(self.policy, made, temperature) + off
         return replace(made, turns=(replace(turn, logprobs=tuple(logprobs.tolist())),))
@@ -84,17 +86,30 @@ class Judge:
 
 
 class Kept:
-    """A gatherer that keeps what it gave."""
+    """A sampler that keeps what it gave."""
 
-    def __init__(self, gatherer):
-        self.gatherer = gatherer
+    def __init__(self, sampler):
+        self.sampler, self.prompts = sampler, sampler.prompts
 
-    def __call__(self, clock):
-        self.last = self.gatherer(clock)
+    def __call__(self, prompts, at):
+        self.last = self.sampler(prompts, at)
         return self.last
 
-    def greedy(self, groups, clock):
-        return self.gatherer.greedy(groups, clock)
+    def __getattr__(self, name):
+        return getattr(self.sampler, name)
+
+
+def sampled(run):
+    """The groups of the next step."""
+    return run.steps.sampler(run.steps.source.upcoming(run.steps.sampler.prompts), run.at.moment)
+
+
+def credit_of(run, groups):
+    return run.steps.credit(groups, run.at.moment)
+
+
+def batches_of(run, groups):
+    return run.steps.batches(groups, credit_of(run, groups), run.at.moment).dealt
 
 
 class Folder:
@@ -163,8 +178,8 @@ def begun(stage, script=None, *, off=(0.0,), tasks=None, teacher=None, lora=None
     answers = script if callable(script) else lambda prompt: (script or {})[prompt.id].split(" ")
     run.collector = Scripted(policy, answers, off)
     run.prepare(config.stages[0])
-    if hasattr(run.steps, "gatherer"):
-        run.steps.gatherer = Kept(run.steps.gatherer)
+    if hasattr(run.steps, "sampler"):
+        run.steps.sampler = Kept(run.steps.sampler)
     return run
 
 
@@ -223,7 +238,7 @@ def test_a_step_of_grpo_is_what_it_is_by_hand(temperature):
     run = begun({}, {"p0": "1 0!! 0.5 x", "p1": "0 1! 0 0"}, temperature=temperature)
     before, policy = weights(run.policy), copy.deepcopy(run.policy)
     found = step(run)
-    rollouts = run.steps.gatherer.last.rollouts
+    rollouts = run.steps.sampler.last.rollouts
     advantages = [*standardised([1, 0, 0.5]), None, *standardised([0, 1, 0, 0])]
     loss = (
         sum(-a * logprobs(policy, r, temperature).mean() for a, r in zip(advantages, rollouts, strict=True) if a is not None) / 7
@@ -241,7 +256,7 @@ def test_verifiers_weights_go_from_one_end_of_the_stage_to_the_other():
             while run.at.stage_step < at:
                 step(run)
             step(run)
-            scores = [s.value for s in run.steps.gatherer.last.scores]
+            scores = [s.value for s in run.steps.sampler.last.scores]
             assert scores == pytest.approx([right, 2 * length, 0.5 * right, 0.0])
 
 
@@ -315,7 +330,7 @@ def kept(limit, sizes, taught=(), tasks="", gold=()):
         prompt = Prompt(id="p", messages=[user("p")], answer="", task=tasks[group] if tasks else "a")
         for _ in range(size):
             turn = Turn(observed_ids=(1,), token_ids=(2,), logprobs=(math.nan if len(rollouts) in gold else -1.0,), text="0")
-            rollouts.append(Rollout(prompt=prompt, group=group, turns=(turn,), status=Status.FINISHED))
+            rollouts.append(Conversation(prompt=prompt, group=group, turns=(turn,), status=Status.FINISHED))
     credit = Credit(advantages=torch.tensor([float(r.group in taught) for r in rollouts]))
     numbers = kept_of(rollouts, credit.taught, limit)
     assert len({*numbers}) == len(numbers) <= limit
@@ -367,28 +382,28 @@ def test_masked_completions_leave_the_update_and_stay_in_their_groups_statistics
     script = {"p0": "1- 0!! 0.5 0", "p1": "0 1! 0- 0-"}
     run = begun({"overlong": "mask"}, script)
     before, policy = weights(run.policy), copy.deepcopy(run.policy)
-    credit = run.steps.credit(run.steps.gatherer(run.clock))
+    credit = credit_of(run, sampled(run))
     expected = [*standardised([1, 0, 0.5, 0]), *standardised([0, 1, 0, 0])]
     assert credit.advantages.isnan().tolist() == [True, False, False, False, False, False, True, True]
     for n in (1, 2, 3, 4, 5):
         assert credit.advantages[n].item() == pytest.approx(expected[n], abs=1e-6)
     run = begun({"overlong": "mask"}, script)
     found = step(run)
-    rollouts = run.steps.gatherer.last.rollouts
+    rollouts = run.steps.sampler.last.rollouts
     loss = sum(-expected[n] * logprobs(policy, rollouts[n]).mean() for n in (1, 2, 3, 4, 5)) / 5
     assert same(weights(run.policy), descended(policy, loss), before)
     assert found["length/truncated_share"] == 3 / 8 and found["reward/mean"] == pytest.approx(2.5 / 8)
     kept = begun({}, script)
-    assert not kept.steps.credit(kept.steps.gatherer(kept.clock)).advantages.isnan().any()
+    assert not credit_of(kept, sampled(kept)).advantages.isnan().any()
 
 
 def test_masked_rows_of_credit_by_tokens_leave_as_a_whole():
     run = begun({"overlong": "mask", "algorithm": "ppo"}, {"p0": "1- 0!! 0.5 0", "p1": "0 1! 0- 0"})
-    gathered = run.steps.gatherer(run.clock)
-    credit = run.steps.credit(gathered)
+    groups = sampled(run)
+    credit = credit_of(run, groups)
     assert credit.advantages.isnan().any(1).tolist() == credit.advantages.isnan().all(1).tolist()
     assert credit.advantages.isnan().any(1).tolist() == [True, False, False, False, False, False, True, False]
-    (batch,) = run.steps.batches(gathered, credit)
+    (batch,) = run.steps.batches(groups, credit, run.at.moment).dealt
     assert {int(n) for m in batch.micro for n in m.rollout_L} == {1, 2, 3, 4, 5, 7}
 
 
@@ -410,7 +425,7 @@ def test_guide_trains_hinted_answers_under_the_prompt_itself_weighted_by_importa
     run = with_hints("guide")
     before, policy = weights(run.policy), copy.deepcopy(run.policy)
     found = step(run)
-    rollouts = run.steps.gatherer.last.rollouts
+    rollouts = run.steps.sampler.last.rollouts
     assert [r.off_policy for r in rollouts] == [False] * 4 + [True] * 4 + [False] * 4
     advantages = [*standardised([0, 0, 0, 0, 0, 1, 0, 0]), *standardised([1, 0, 0.5, 0])]
     loss, gap, own, clipped, tokens = 0.0, 0.0, 0, 0.0, 0
@@ -434,7 +449,7 @@ def test_ghpo_trains_them_under_the_hinted_prompt_as_its_own_samples():
     run = with_hints("ghpo")
     before, policy = weights(run.policy), copy.deepcopy(run.policy)
     found = step(run)
-    rollouts = run.steps.gatherer.last.rollouts
+    rollouts = run.steps.sampler.last.rollouts
     assert ["Hint: 1!" in r.prompt.text for r in rollouts] == [True] * 4 + [False] * 4 and not any(r.off_policy for r in rollouts)
     advantages = [*standardised([0, 1, 0, 0]), *standardised([1, 0, 0.5, 0])]
     loss = sum(-a * logprobs(policy, r).mean() for a, r in zip(advantages, rollouts, strict=True)) / 8
@@ -466,7 +481,7 @@ def test_the_gold_completion_is_trained_on_and_becomes_likelier():
     run = begun({"ground_truth": "when-failed", "learning_rate": 0.1}, {"p0": "0 0!! 0 0", "p1": EVERY}, off=(0.5, -0.5))
     before, policy = weights(run.policy), copy.deepcopy(run.policy)
     found = step(run)
-    rollouts = run.steps.gatherer.last.rollouts
+    rollouts = run.steps.sampler.last.rollouts
     gold = rollouts[4]
     assert [r.demonstrated for r in rollouts] == [n == 4 for n in range(9)] and gold.completion == "1!"
     assert gold.turns[0].token_ids == tuple(policy.encode_completion("1!"))
@@ -500,9 +515,8 @@ ALGORITHMS = [
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_beside_a_sampled_answer_that_is_as_good_it_counts_exactly_nothing(algorithm):
     run = begun({"ground_truth": "always", "algorithm": algorithm}, {"p0": "1 0!! 0.3 0.1", "p1": "0.7 0 0 0.2"})
-    gathered = run.steps.gatherer(run.clock)
-    credit = run.steps.credit(gathered)
-    assert gathered.neutral == [n == 4 for n in range(10)]
+    groups = sampled(run)
+    credit = credit_of(run, groups)
     assert (credit.advantages[4] == 0).all(), "as good as the best: nothing, whatever the algorithm makes of a mean reward"
     if algorithm != "nsr":
         assert (credit.advantages[9] > 0).any(), "the best of its group"
@@ -523,8 +537,8 @@ def test_beside_a_sampled_answer_that_is_as_good_it_counts_exactly_nothing(algor
 def test_an_algorithm_that_takes_rewards_apart_sees_all_that_they_are_made_of(stage, answers, expected):
     """GDPO, with a single part that has spread, is that part standardised in its group."""
     run = begun({"algorithm": "gdpo", "settings": {"batch": False}, "prompts_per_step": 1, **stage}, lambda p: answers)
-    gathered = run.steps.gatherer(run.clock)
-    assert run.steps.credit(gathered).advantages.tolist() == pytest.approx(standardised(expected), rel=1e-3)
+    groups = sampled(run)
+    assert credit_of(run, groups).advantages.tolist() == pytest.approx(standardised(expected), rel=1e-3)
 
 
 def test_an_algorithm_that_takes_rewards_apart_leaves_out_what_doesnt_reward_the_gold_completion():
@@ -532,11 +546,11 @@ def test_an_algorithm_that_takes_rewards_apart_leaves_out_what_doesnt_reward_the
     tasks = [{"id": "a", "verifiers": {"right": 1.0, "length": 0.25}}]
     stage = {"algorithm": "gdpo", "settings": {"batch": False}, "ground_truth": "always", "ground_truth_without": ["length"]}
     run = begun({**stage, "prompts_per_step": 1}, lambda p: ["0!!", "0", "0", "0"], tasks=tasks)
-    gathered = run.steps.gatherer(run.clock)
+    groups = sampled(run)
     right, length = standardised([0, 0, 0, 0, 1]), [*standardised([2, 0, 0, 0]), 0.0]
-    assert [s.value for s in gathered.scores] == [0.5, 0.0, 0.0, 0.0, 1.0] and not any(gathered.neutral)
+    assert [s.value for s in groups.scores] == [0.5, 0.0, 0.0, 0.0, 1.0]
     expected = [r + 0.25 * n for r, n in zip(right, length, strict=True)]
-    assert run.steps.credit(gathered).advantages.tolist() == pytest.approx(expected, rel=1e-3)
+    assert credit_of(run, groups).advantages.tolist() == pytest.approx(expected, rel=1e-3)
 
 
 # -- a baseline ---------------------------------------------------------------------------------------------------------
@@ -551,15 +565,15 @@ def test_the_greedy_baseline_is_sampled_with_each_tasks_own_limit():
         return ["0.25" if prompt.task == "a" else "x", "1", "0", "0"]
 
     run = begun({"algorithm": "remax", "prompts_per_step": 6}, script, tasks=tasks, judge={"failure_limit": 1.0})
-    gathered = run.steps.gatherer(run.clock)
+    groups = sampled(run)
     run.collector.calls.clear()
-    found = run.steps.greedy(gathered)
-    assert {g.prompt.task for g in gathered.groups} == {"a", "b"}
+    found = run.steps.greedy(groups, run.at.moment)
+    assert {g.prompt.task for g in groups.groups} == {"a", "b"}
     assert sorted((size, s.max_tokens, s.temperature) for _, size, s in run.collector.calls) == [(1, 3, 0.0), (1, 8, 0.0)]
     assert sum(n for n, _, _ in run.collector.calls) == 6
-    for r, baseline in zip(gathered.rollouts, found.tolist(), strict=True):
+    for r, baseline in zip(groups.rollouts, found.tolist(), strict=True):
         assert math.isnan(baseline) if r.prompt.task == "b" else baseline == 0.25
-    assert len(run.folder.errors) == sum(g.prompt.task == "b" for g in gathered.groups), "what failed is written down"
+    assert len(run.folder.errors) == sum(g.prompt.task == "b" for g in groups.groups), "what failed is written down"
 
 
 # -- the KL penalty -----------------------------------------------------------------------------------------------------
@@ -574,7 +588,7 @@ def test_the_penalty_in_the_loss_by_hand(name):
     perturb(run.policy)
     before, policy = weights(run.policy), copy.deepcopy(run.policy)
     found = step(run)
-    rollouts = run.steps.gatherer.last.rollouts
+    rollouts = run.steps.sampler.last.rollouts
     pairs = [(logprobs(policy, r), logprobs(reference, r).detach()) for r in rollouts]
     by_hand = {"k1": lambda d: d, "k2": lambda d: d**2 / 2, "k3": lambda d: torch.exp(-d) - 1 + d}
     each = torch.cat([by_hand[name](mine - theirs) for mine, theirs in pairs])
@@ -592,7 +606,7 @@ def test_the_penalty_in_the_reward_by_hand(name):
     perturb(run.policy)
     before, policy = weights(run.policy), copy.deepcopy(run.policy)
     step(run)
-    rollouts = run.steps.gatherer.last.rollouts
+    rollouts = run.steps.sampler.last.rollouts
     with torch.no_grad():
         off = [ESTIMATES[name](logprobs(policy, r), logprobs(reference, r)).sum().item() for r in rollouts]
     rewards = [r - 0.5 * o for r, o in zip([1, 0, 0.5, 0, 0, 1, 0, 0], off, strict=True)]
@@ -652,7 +666,7 @@ def test_mixed_is_one_loss_of_both(uncertain):
     run = begun({"imitation": imitation}, lambda p: EVERY.split(" "), temperature=0.7)
     policy, before = copy.deepcopy(run.policy), weights(run.policy)
     found = step(run)
-    rollouts = run.steps.gatherer.last.rollouts
+    rollouts = run.steps.sampler.last.rollouts
     assert [r.prompt.id for r in rollouts] == ["p3"] * 4 + ["p4"] * 4
     advantages = 2 * standardised([1, 0, 0.5, 0])
     learned = sum(-a * logprobs(policy, r, 0.7).mean() for a, r in zip(advantages, rollouts, strict=True)) / 8
@@ -719,7 +733,7 @@ def test_recap_imitates_everything_under_what_it_deserved():
     run = begun(stage, {"p0": "1 0!! 0.5 x", "p1": "0 1! 0 0.25"})
     policy, before = copy.deepcopy(run.policy), weights(run.policy)
     found = step(run)
-    rollouts = run.steps.gatherer.last.rollouts
+    rollouts = run.steps.sampler.last.rollouts
     assert {r.prompt.text for r in rollouts} == {"p0\n\ngood", "p1\n\ngood"}, "what is sampled, is as if it were good"
     assert run.evaluator.shown(Prompt(messages=[user("q")])).text == "q\n\ngood"
     loss = 0.0
@@ -748,7 +762,7 @@ def test_minibatches_are_whole_groups_and_compare_with_the_weights_before_the_fi
     start = copy.deepcopy(policy)
     found = step(run)
     assert run.steps.learner.optimizer.steps == 4
-    rollouts = run.steps.gatherer.last.rollouts
+    rollouts = run.steps.sampler.last.rollouts
     rewards = [[1, 0, 0.5, 0], [0, 1, 0, 0], [0, 0, 1, 1], [0.5, 0, 0, 0]]
     advantages = [a for r in rewards for a in standardised(r)]
     losses, ratios = [], []
@@ -783,8 +797,8 @@ def test_every_minibatch_of_every_pass_is_a_step(minibatches, epochs, groups, ta
 def test_a_minibatch_has_the_same_rollouts_whatever_the_credit_looks_like():
     for algorithm in ("grpo", "ppo"):
         run = begun({"prompts_per_step": 3, "minibatches": 2, "algorithm": algorithm}, lambda p: EVERY.split(" "))
-        gathered = run.steps.gatherer(run.clock)
-        batches = run.steps.batches(gathered, run.steps.credit(gathered))
+        groups = sampled(run)
+        batches = batches_of(run, groups)
         assert [sorted({int(n) for m in b.micro for n in m.rollout_L}) for b in batches] == [
             [0, 1, 2, 3, 8, 9, 10, 11],
             [4, 5, 6, 7],
@@ -796,8 +810,8 @@ def test_a_minibatch_has_the_same_rollouts_whatever_the_credit_looks_like():
 def test_minibatches_of_relabelled_rollouts_are_those_of_the_groups_that_were_sampled():
     condition = {"positive": "good", "negative": "bad", "top": 0.5, "drop": 0.5}
     run = begun({"prompts_per_step": 3, "minibatches": 2, "condition": condition}, lambda p: EVERY.split(" "))
-    gathered = run.steps.gatherer(run.clock)
-    batches = run.steps.batches(gathered, run.steps.credit(gathered))
+    groups = sampled(run)
+    batches = batches_of(run, groups)
     assert [sorted({int(n) for m in b.micro for n in m.rollout_L}) for b in batches] == [[0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7]]
     assert all((m.advantages_L == 1).all() for b in batches for m in b.micro)
 
@@ -809,7 +823,7 @@ def test_weights_of_importance_by_hand(kind, expected):
     run = begun({"importance": kind, "group_size": 3, "importance_cap": 2.0}, {"p0": "1 0!! 0.25", "p1": "0 1! 0"}, off=off)
     policy, before = copy.deepcopy(run.policy), weights(run.policy)
     found = step(run)
-    rollouts = run.steps.gatherer.last.rollouts
+    rollouts = run.steps.sampler.last.rollouts
     advantages = [*standardised([1, 0, 0.25]), *standardised([0, 1, 0])]
     loss = sum(-w * a * logprobs(policy, r).mean() for w, a, r in zip(2 * expected, advantages, rollouts, strict=True)) / 6
     assert same(weights(run.policy), descended(policy, loss), before)
@@ -854,7 +868,7 @@ def test_the_divergence_over_the_vocabulary_by_hand(divergence, temperature):
         for text in ANSWERS[prompt].split(" "):
             ids = tuple(policy.encode_completion(text))
             turn = Turn(observed_ids=(), token_ids=ids, logprobs=(), text=text)
-            r = Rollout(prompt=Prompt(messages=[user(prompt)]), group=0, turns=(turn,), status=Status.FINISHED)
+            r = Conversation(prompt=Prompt(messages=[user(prompt)]), group=0, turns=(turn,), status=Status.FINISHED)
             p, q = distributions(policy, r, temperature), distributions(teacher, r, temperature).detach()
             each.append((p.exp() * (p - q)).sum(-1) if divergence == "reverse" else (q.exp() * (q - p)).sum(-1))
     mean = torch.cat(each).mean()
@@ -881,7 +895,7 @@ def test_over_all_answers_the_sampled_divergence_has_the_gradient_of_the_reverse
     inputs = run.policy.encode(prompt)
     allowed = [i for i in range(len(policy.bias_V)) if i not in policy.banned]
     rollouts = [
-        Rollout(
+        Conversation(
             prompt=prompt,
             group=0,
             turns=(Turn(observed_ids=tuple(inputs.ids.tolist()), token_ids=(i,), logprobs=(math.nan,), text=""),),

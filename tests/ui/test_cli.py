@@ -481,7 +481,7 @@ def test_completion_knows_commands_of_plugins(mmrl, site) -> None:
         ("check zoo/exact --task ", ["zoo/animal"]),
         ("list tasks ", ["zoo/animal"]),
         ("list simulators zoo/c", ["zoo/cage"]),
-        ("list ", ["tasks", "verifiers", "simulators", "policies", "algorithms", "trackers"]),
+        ("list ", ["tasks", "verifiers", "simulators", "policies", "algorithms", "sampling_rules", "trackers"]),
         ("list algorithms dap", ["dapo"]),
         ("list trackers t", ["tensorboard", "trackio"]),
         ("-p no:zoo preview ", []),

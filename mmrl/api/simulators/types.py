@@ -172,6 +172,13 @@ class Track:
         return dataclasses.replace(self, images={}, state=None, choices=nothing, advice_TA=None, **plain)
 
     @property
+    def portable(self) -> Track:
+        """With tensors of its own, in main memory: a part of a tensor would take the whole along to another process."""
+        tensors = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if hasattr(getattr(self, f.name), "clone")}
+        images = {camera: shown.cpu().clone() for camera, shown in self.images.items()}
+        return dataclasses.replace(self, images=images, **{name: tensor.cpu().clone() for name, tensor in tensors.items()})
+
+    @property
     def length(self) -> int:
         """Choices that were carried out."""
         return int(self.valid_TK.sum()) * self.logprobs_TKC.shape[-1]

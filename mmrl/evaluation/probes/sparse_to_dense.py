@@ -8,13 +8,59 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mmrl.algorithms.labels import majority
-from mmrl.api.types import Case, Prompt
+from mmrl.api.seeds import derive
+from mmrl.api.tasks.altered import with_frames
+from mmrl.api.types import Case, Prompt, replace
+from mmrl.compute import ranks
+from mmrl.config.sections import RunConfig
+from mmrl.evaluation.answers import Answering, Answers
+from mmrl.evaluation.probes.probe import Probe, Probed
 from mmrl.rollout.generate.sampling import Sampling
+from mmrl.rollout.generate.steering import Steering
 
 TEMPERATURE, WARMER = 0.8, 0.15
 """Of the first answer, and how much higher that of each further one is."""
 TOP_P = (0.7, 0.95)
 """Of the first and of the last answer."""
+
+
+class SparseToDense(Probe):
+    """`evaluate.frames`: `sparse_to_dense`, the mean score of the answers that `climb` decides on, and its figures."""
+
+    def __init__(self, rungs: Sequence[int], agree: int) -> None:
+        self.rungs, self.agree = rungs, agree
+
+    @classmethod
+    def of(cls, config: RunConfig) -> SparseToDense | None:
+        return cls(config.evaluate.frames, config.evaluate.agree) if config.evaluate.frames else None
+
+    def __call__(self, asking: Answering, label: str, plain: Answers, observer: Steering | None) -> Probed:
+        if not plain.have_videos:
+            return Probed()
+
+        def ask(prompts: Sequence[Prompt], frames: int, number: int) -> list[Case]:
+            return ranks.gathered(lambda: self._answered(asking, label, prompts, frames, number))
+
+        posed = asking.heldout.prompts(asking.setup.entries[label])
+        decided = climb(posed, self.rungs, self.agree, ask, lambda case: asking.read(label, case.completion))
+        scores = asking.judge.run(asking.setup.metrics[label], [one.case for one in decided])
+        asking.check_failures(scores, f"evaluation of {label!r} from sparse to dense")
+        value = statistics.fmean(s.value for s in scores if s.value is not None)
+        return Probed({"sparse_to_dense": value} | figures(decided, self.rungs))
+
+    def _answered(self, asking: Answering, label: str, prompts: Sequence[Prompt], frames: int, number: int) -> dict[int, Case]:
+        """The answer with this number to each of this rank's prompts, from so many frames."""
+        seed = derive(asking.config.seed, "sparse", label, frames, number)
+        how = sampling(number, self.agree, asking.max_tokens(label), seed)
+        cases: dict[int, Case] = {}
+        own, at_once = [n for n in range(len(prompts)) if ranks.is_mine(n)], asking.collector.batch_size
+        for start in range(0, len(own), at_once):
+            some = own[start : start + at_once]
+            shown = [with_frames(asking.shown(prompts[n]), frames) for n in some]
+            rollouts = asking.collector.collect(shown, asking.collector.encode(shown), 1, how, numbers=some)
+            answered = [replace(r, prompt=prompts[n]) for n, r in zip(some, rollouts, strict=True)]
+            cases |= zip(some, asking.light_cases(label, answered), strict=True)
+        return cases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from mmrl.api.episodes import Trajectory
 from mmrl.api.errors import UserError
-from mmrl.api.frames import Eyes
 from mmrl.api.simulators.types import Observation, Track
 from mmrl.api.specs import SimulatorSpec
 from mmrl.api.types import replace
@@ -26,6 +25,7 @@ from mmrl.policies.acting.heads import Head
 from mmrl.policies.acting.saved import SETTINGS, WEIGHTS, same_kind
 from mmrl.policies.acting.units import Statistics, Units, check_gripper, check_range, read, units_of
 from mmrl.policies.batches import Calls, Outputs
+from mmrl.policies.policy import Policy
 
 if TYPE_CHECKING:
     from mmrl.api.interfaces import Simulator
@@ -47,16 +47,16 @@ class Chosen:
     """What an expert would do, where one is asked."""
 
 
-class ActingPolicy:
+class ActingPolicy(Policy):
     """What all policies that act share. A subclass sees; the head decides.
 
     The network stays in evaluation mode, so that log-probabilities in updates are those of the sampler.
     """
 
-    exact_sampler: ClassVar[bool] = True
+    collector = "mmrl.rollout.collector:step_collector"
+    packer = "mmrl.train.update.pack_tracks:TrackPacker"
+    exact_sampler = True
     """Samples come from this very forward pass: before the first update they need not be computed again."""
-    trained_whole: ClassVar[bool] = False
-    """It has neither adapters nor parts with settings of their own."""
     free: ClassVar[frozenset[str]] = frozenset()
     """Settings that say how it looks and samples, not what it is: they are saved, and a run file may say others."""
     choice_settings: ClassVar[frozenset[str]] = frozenset({"dims", "chunk"})
@@ -65,15 +65,12 @@ class ActingPolicy:
     model: nn.Module
     """All weights that may be trained."""
     head: Head
-    chunk: int
+    chunk: int = 1
     """Actions that are chosen in a call."""
     dims: int
     """Numbers of an action."""
-    width: int
+    width: int = 0
     """Of the states that a critic reads."""
-    lora: Any = None
-    root: None = None
-    """Of several ranks each holds all weights."""
     statistics: Statistics | None = None
     """Of the data that it was trained on, for a policy whose numbers are normalised; see `mmrl.policies.acting.units`."""
     gripper: str = ""
@@ -100,10 +97,6 @@ class ActingPolicy:
     def settings(self) -> Mapping[str, Any]:
         """What a checkpoint must be read with: plain data."""
         raise NotImplementedError
-
-    @property
-    def eyes(self) -> Eyes:
-        return Eyes()
 
     # -- scales -----------------------------------------------------------------------------------------------------------
 
@@ -197,11 +190,11 @@ class ActingPolicy:
             rewards_TK=torch.zeros(count, self.chunk, device=self.device),
         )
 
-    def following(self, track: Track) -> Track:
-        """An episode of the policy's own as a demonstration of what an expert would have done at each of its moments: DAgger
-        (Ross et al., A Reduction of Imitation Learning to No-Regret Online Learning). A chunk has one action."""
-        assert track.advice_TA is not None
-        return self.chunked(replace(track, choices=track.advice_TA[:, None]))
+    def following(self, rollout: Trajectory) -> Trajectory:
+        """DAgger (Ross et al., A Reduction of Imitation Learning to No-Regret Online Learning). A chunk has one action."""
+        track = rollout.track
+        assert track is not None and track.advice_TA is not None
+        return replace(rollout, track=self.chunked(replace(track, choices=track.advice_TA[:, None])))
 
     def fits(self, task: str, simulator: Simulator, spec: SimulatorSpec) -> None:
         """UserError where the policy doesn't fit the simulator of a task."""
@@ -240,10 +233,6 @@ class ActingPolicy:
         features, states = self.features(calls.observation)
         return (*self.head.score(features, calls.choices, temperature), states)
 
-    def logprobs(self, calls: Calls, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-        found = self.outputs(calls, temperature)
-        return found.logprobs_L, found.entropy_L
-
     def states(self, calls: Calls) -> torch.Tensor:
         """What a critic reads, [S, width]."""
         return self.states_of(calls.observation)
@@ -253,21 +242,17 @@ class ActingPolicy:
         """Refuse the teacher of a distill stage that can't say how likely this policy's choices are; loads nothing."""
         check_teacher(cls, config, teacher)
 
+    def refuse_teacher(self, teacher: ActingPolicy, name: str) -> None:
+        """Refuse one that can't say how likely this policy's choices are."""
+        theirs = teacher.choice_terms()
+        for term, here in self.choice_terms().items():
+            if theirs.get(term) != here:
+                raise _other_choices(name, term, theirs.get(term), here)
+
     def choice_terms(self) -> dict[str, Any]:
         """What a choice is, in plain data: a policy that says the same of its own can score it."""
         kept = self._kept()
         return {name: kept.get(name) for name in (*sorted(self.choice_settings), "statistics", "gripper")}
-
-    def parameters(self) -> Iterable[tuple[str, nn.Parameter]]:
-        """What may be trained, by name."""
-        return self.model.named_parameters()
-
-    def twin(self, frozen: bool = False) -> ActingPolicy:
-        """A second policy with a copy of the weights as they are now."""
-        other = copy.deepcopy(self)
-        if frozen:
-            other.model.requires_grad_(False)
-        return other
 
     # -- checkpoints ------------------------------------------------------------------------------------------------------
 
@@ -313,7 +298,7 @@ class ActingPolicy:
 
 def check_teacher(kind: type[ActingPolicy], config: PolicyConfig, teacher: str) -> None:
     """Refuse a saved teacher that can't say how likely the policy's choices are. Loads nothing, so that what neither the run file
-    nor a folder says is left to `refuse_teacher`."""
+    nor a folder says is left to `ActingPolicy.refuse_teacher`."""
     taught = same_kind(Path(teacher), config.kind)
     parameters = inspect.signature(kind).parameters.values()
     ways = {p.name: p.default for p in parameters if p.default is not p.empty}
@@ -322,14 +307,6 @@ def check_teacher(kind: type[ActingPolicy], config: PolicyConfig, teacher: str) 
         there = config.options.get(name, taught.get(name)) if name in kind.free else taught.get(name)
         if there is not None and ways.get(name) is not None and there != ways[name]:
             raise _other_choices(teacher, name, there, ways[name])
-
-
-def refuse_teacher(policy: ActingPolicy, teacher: ActingPolicy, name: str) -> None:
-    """The same of two policies that are loaded. name: what errors call the teacher."""
-    theirs = teacher.choice_terms()
-    for term, here in policy.choice_terms().items():
-        if theirs.get(term) != here:
-            raise _other_choices(name, term, theirs.get(term), here)
 
 
 def _other_choices(teacher: str, name: str, there: Any, here: Any) -> UserError:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mmrl.api.errors import UserError
-
-if TYPE_CHECKING:
-    pass
 
 SETTINGS, WEIGHTS = "acting.json", "acting.safetensors"
 

@@ -24,8 +24,8 @@ from mmrl.policies.acting.acting import ActingPolicy
 from mmrl.policies.acting.action_tokens import ActionTokens
 from mmrl.policies.acting.draw import Draw
 from mmrl.policies.acting.heads import Flow, Normal, Tokens, categorical
+from mmrl.policies.acting.observed import picture_of
 from mmrl.policies.acting.saved import SETTINGS
-from mmrl.policies.acting.small import picture_of
 from mmrl.policies.batches import Calls
 from mmrl.policies.lora import layers_of
 from mmrl.policies.openvla.reading import statistics_of

@@ -24,8 +24,8 @@ from mmrl.policies.acting import options
 from mmrl.policies.acting.acting import ActingPolicy
 from mmrl.policies.acting.draw import Draw
 from mmrl.policies.acting.flow import PLACES, Chains
+from mmrl.policies.acting.observed import state_of
 from mmrl.policies.acting.saved import SETTINGS
-from mmrl.policies.acting.small import state_of
 from mmrl.policies.batches import Calls
 from mmrl.policies.lora import add_adapters, is_adapter, layers_of, load_adapters, merge_saved, save_adapters
 from mmrl.policies.names import base_name

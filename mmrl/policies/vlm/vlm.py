@@ -20,6 +20,7 @@ from mmrl.config.sections import PolicyConfig
 from mmrl.policies.batches import MicroBatch, Outputs
 from mmrl.policies.lora import add_adapters, is_adapter, layers_of, load_adapters, merge_saved, save_adapters
 from mmrl.policies.names import base_name, refuse_path
+from mmrl.policies.policy import Policy
 from mmrl.policies.shard import Sharded, shard, state_of, whole
 from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm.families import Family, family_of
@@ -33,12 +34,15 @@ LOGIT_CHUNK = 2**25
 """Logits are made for so many (token, vocabulary) pairs at a time: 128 MiB in float32."""
 
 
-class VLM:
+class VLM(Policy):
     """Any `AutoModelForImageTextToText`.
 
     The model stays in evaluation mode, also in updates: dropout would make the learner's log-probabilities differ from the
     sampler's.
     """
+
+    collector = "mmrl.rollout.collector:turn_collector"
+    packer = "mmrl.train.update.pack_words:WordPacker"
 
     def __init__(
         self, config: PolicyConfig, *, device: str | torch.device = "cpu", seed: int = 0, source: Path | None = None
@@ -135,9 +139,6 @@ class VLM:
         """Tokens that the model's positions were made for."""
         return int(self.model.config.get_text_config().max_position_embeddings)
 
-    exact_sampler = False
-    """A sampler decodes with a cache, token by token."""
-
     def twin(self, frozen: bool = False, spread: bool = True) -> VLM:
         """A second policy with a copy of the weights as they are now; frozen as the reference of a KL penalty. spread: where this
         one's weights are spread over ranks, so are the copy's."""
@@ -173,11 +174,6 @@ class VLM:
         self.root = shard(self.model)
 
     # -- the model ----------------------------------------------------------------------------------------------------
-
-    def logprobs(self, micro: MicroBatch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """(logprobs_L with gradient, entropy_L without), float32, of the micro-batch's target tokens."""
-        found = self.outputs(micro, temperature)
-        return found.logprobs_L, found.entropy_L
 
     def outputs(self, micro: MicroBatch, temperature: float, *, states: bool = False, entropy_gradient: bool = False) -> Outputs:
         """One forward pass. states: also the hidden states that a critic reads. entropy_gradient: the entropy has one."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from mmrl.api.episodes import SAID
 from mmrl.api.errors import UserError
 from mmrl.api.interfaces import Simulator
 from mmrl.api.simulators.types import Observation, Simulation, Track, potential
@@ -18,8 +19,6 @@ from mmrl.api.types import Prompt, Status, replace
 from mmrl.policies.acting.acting import Chosen
 from mmrl.rollout.simulators.shapes import check_observation, check_parts, check_reward, check_transition
 
-SAID = "said"
-"""What a prompt's meta calls a text that follows the instruction."""
 TRIES = 3
 """How often an episode is begun whose environment breaks."""
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 
+from mmrl.api.episodes import Trajectory
 from mmrl.api.errors import UserError, calling
 from mmrl.api.interfaces import Task
 from mmrl.api.seeds import derive
 from mmrl.api.simulators.types import Demonstration, Observation, Simulation, Track
-from mmrl.api.types import Prompt, Rollout, Status, replace
+from mmrl.api.types import Prompt, Status, replace
 from mmrl.config.sections import SimulateConfig
 from mmrl.policies.acting.acting import ActingPolicy, Chosen
 from mmrl.policies.critic import Critic
@@ -98,7 +99,7 @@ class StepCollector:
         sampling: Sampling,
         version: int = 0,
         numbers: Sequence[int] = (),
-    ) -> list[Rollout]:
+    ) -> list[Trajectory]:
         """N = len(prompts) * group_size episodes, a group's next to each other; those of a group begin in the same state. What is
         drawn in an episode is fixed by its prompt's id, so that `numbers` say nothing."""
         jobs = [
@@ -112,7 +113,7 @@ class StepCollector:
 
     def demonstrate(
         self, prompts: Sequence[Prompt], inputs: Sequence[Demonstration | None], completions: Sequence[str]
-    ) -> list[Rollout]:
+    ) -> list[Trajectory]:
         """What their tasks demonstrate or, where a task has nothing, what the simulator's own expert does from these starts.
         Nobody sampled it, so logprobs are NaN. A prompt with `meta["call"]` is of one moment of its expert's episode alone,
         counted round and round."""
@@ -127,7 +128,7 @@ class StepCollector:
         ]
         device = self.policy.device
         return [
-            Rollout(prompt=p, group=n, turns=(), status=Status.FINISHED, track=seen_on(track, device))
+            Trajectory(prompt=p, group=n, status=Status.FINISHED, track=seen_on(track, device))
             for n, (p, track) in enumerate(zip(prompts, moments, strict=True))
         ]
 
@@ -271,8 +272,8 @@ def _dealt(jobs: Sequence[Job], count: int, whole: bool) -> list[list[Job]]:
     return dealt
 
 
-def _rollout(job: Job, group: int) -> Rollout:
-    return Rollout(prompt=job.prompt, group=group, turns=(), status=job.status, track=job.track, outcome=job.outcome)
+def _rollout(job: Job, group: int) -> Trajectory:
+    return Trajectory(prompt=job.prompt, group=group, status=job.status, track=job.track, outcome=job.outcome)
 
 
 def _together(rows: Sequence[Observation]) -> Observation:

@@ -16,14 +16,15 @@ def check_parts(config: RunConfig, critics: Collection[int] = (), build: Callabl
     """Refuse patterns of `policy.lora.match` and `stages.N.parts` that match nothing, and stages that train nothing.
 
     critics: indices of the stages with a value function. build: makes the model from its configuration alone, without weights;
-    `skeleton` where there is none. It is called only if there are such patterns.
+    `skeleton` does where it gives None. It is called only if there are such patterns.
     """
     lora = config.policy.lora
     if lora is None and not any(stage.parts for stage in config.stages):
         return
     from mmrl.policies.lora import targets
 
-    model = (build or skeleton)(config.policy)
+    model = build(config.policy) if build else None
+    model = skeleton(config.policy) if model is None else model
     names = [name for name, _ in model.named_parameters()]
     tied = not any(part_of(name) == "head" for name in names)
     if lora:

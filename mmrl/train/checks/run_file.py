@@ -1,8 +1,8 @@
-"""What is refused before anything is loaded. `mmrl.train.setup.resolve` calls these checks and keeps what they find."""
+"""What is refused before anything is loaded. `mmrl.train.resolve.resolve` calls these checks and keeps what they find."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmrl.algorithms.presets import Algorithm, check_bounds
@@ -13,8 +13,10 @@ from mmrl.compute.devices import present
 from mmrl.config.sections import EXPERT, DistillStage, EvaluateConfig, RlStage, RunConfig, Training
 from mmrl.data.prompts import Indexable, Splits, easy_first, prompt_at
 from mmrl.judge.rewards import Weights
+from mmrl.policies.load import policy_class
 from mmrl.registry import plugins
 from mmrl.train.checks.parts import check_parts
+from mmrl.train.sampling.rules import check_plugin_rules
 
 
 def check_verifiers(
@@ -76,7 +78,8 @@ def check_acting(config: RunConfig, tasks: Mapping[str, Task], acts: bool) -> di
         )
     if acted and not acts:
         raise UserError(
-            f"task {acted[0]!r} acts in a simulator, and policy.kind = {config.policy.kind!r} writes: take vla or small"
+            f"task {acted[0]!r} acts in a simulator, and policy.kind = {config.policy.kind!r} writes: take one of "
+            + ", ".join(spec.id for spec in plugins.registry().specs("policies").values() if spec.acts)
         )
     if acts and not acted:
         raise UserError(f"policy.kind = {config.policy.kind!r} acts in simulators, and task {spoken[0]!r} is answered in words")
@@ -197,40 +200,40 @@ def check_stage(
         raise UserError(
             f'{where}.reference_every: with adapters the reference is the model without them: set reference = "frozen"'
         )
-    check_named(where, stage, {verifier for verifiers in weights.values() for verifier in verifiers})
+    rewarding = sorted({verifier for verifiers in weights.values() for verifier in verifiers})
+    check_named(where, stage, rewarding)
+    check_plugin_rules(where, stage, rewarding if stage.labels == "task" else [])
     for label, task in tasks.items() if stage.labels == "co-reward" else ():
         if type(task).rephrase is Task.rephrase and label in config.weights(stage):
             raise UserError(f"{where}.labels: task {label!r} has no rephrase(prompt) for co-reward: write one, or use ttrv")
 
 
-def check_named(where: str, stage: RlStage, rewarding: Collection[str]) -> None:
-    """Refuse verifiers that the rules of a stage name and that reward nothing. where: the stage's key."""
-    known = ", ".join(sorted(rewarding))
+def check_named(where: str, stage: RlStage, rewarding: Sequence[str]) -> None:
+    """Refuse verifiers that a stage names and that reward nothing. where: the stage's key. rewarding: those that do."""
+    known = ", ".join(rewarding)
     if unknown := [v for v in stage.ground_truth_without if v not in rewarding]:
         raise UserError(f"{where}.ground_truth_without names {unknown[0]!r}, which rewards nothing here: {known}")
-    for key, rule in (("temporal", stage.temporal), ("length", stage.length)):
-        if rule and rule.verifier not in {"", *rewarding}:
-            raise UserError(f"{where}.{key}.verifier names {rule.verifier!r}, which rewards nothing here: {known}")
+    if stage.length and stage.length.verifier not in {"", *rewarding}:
+        raise UserError(f"{where}.length.verifier names {stage.length.verifier!r}, which rewards nothing here: {known}")
 
 
 def check_model(config: RunConfig, policy: PolicySpec) -> None:
     """Refuse a `[policy]` that can't be loaded, where its kind can tell without loading. A checkpoint doesn't need that model."""
-    kind = plugins.registry().target(policy)
-    if getattr(kind, "trained_whole", False):
+    kind = policy_class(policy)
+    if kind.trained_whole:
         for key, given in (("policy.lora", config.policy.lora), ("stages.parts", any(s.parts for s in config.stages))):
             if given:
                 raise UserError(f"{key}: a policy of kind {config.policy.kind!r} is small and trained whole: leave it out")
-    check, check_teacher = (getattr(kind, name, lambda *_: None) for name in ("check", "check_teacher"))
-    check(config.policy)
+    kind.check(config.policy)
     for number, stage in enumerate(config.stages):
         if isinstance(stage, DistillStage) and stage.teacher != EXPERT:
             try:
-                check(config.policy.model_copy(update={"model": stage.teacher}))
-                check_teacher(config.policy, stage.teacher)
+                kind.check(config.policy.model_copy(update={"model": stage.teacher}))
+                kind.check_teacher(config.policy, stage.teacher)
             except UserError as error:
                 raise of_teacher(error, number) from error
     critics = [i for i, s in enumerate(config.stages) if isinstance(s, RlStage) and s.critic]
-    check_parts(config, critics, getattr(kind, "skeleton", None))
+    check_parts(config, critics, kind.skeleton)
 
 
 def of_teacher(error: UserError, number: int) -> UserError:

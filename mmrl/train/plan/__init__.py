@@ -137,7 +137,7 @@ def sizes_of(
 def predict(
     config: RunConfig, machine: Machine, *, gpus: int | None = None, sizes: Sizes | None = None, online: bool = True
 ) -> Plan:
-    """Predict memory and time of a run file. config: as `mmrl.train.setup.with_algorithm_defaults` gives it. gpus: how many
+    """Predict memory and time of a run file. config: as `mmrl.train.resolve.with_algorithm_defaults` gives it. gpus: how many
     devices there are, in place of what `[compute]` says. online: the hub may be asked for a model's config. UserError for a model
     whose shapes can't be known, or too few devices."""
     model = found(config.policy, online=online)

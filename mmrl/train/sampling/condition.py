@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 
-from mmrl.api.simulators.types import Track
+from mmrl.api.episodes import SAID
 from mmrl.api.types import Prompt, Rollout, replace
-from mmrl.config.sections import ConditionConfig
+from mmrl.config.sections import ConditionConfig, RlStage, Training
 from mmrl.policies.batches import Credit
-from mmrl.policies.vlm.reading import PromptInputs
-from mmrl.rollout.simulators.lane import SAID
-from mmrl.train.sampling.gather import moved, with_text
-from mmrl.train.sampling.groups import Gathered, Group
+from mmrl.rollout.collector import Collector
+from mmrl.train.sampling.groups import Sampled
+from mmrl.train.sampling.prompts import with_text
+
+
+class Prompts(Protocol):
+    """The prompts of a stage, by their task's label and their number among its items."""
+
+    def __getitem__(self, place: tuple[str, int], /) -> Prompt: ...
 
 
 def shown_as(prompt: Prompt, condition: str) -> Prompt:
@@ -24,44 +30,37 @@ def shown_as(prompt: Prompt, condition: str) -> Prompt:
     return with_text(prompt, f"\n{condition}") if condition else prompt
 
 
+def shown_in(stage: Training) -> Callable[[Prompt], Prompt]:
+    """How a stage's prompts are shown where it samples or evaluates: as if the answer were going to be good, if it says so."""
+    condition = stage.condition.positive if isinstance(stage, RlStage) and stage.condition else ""
+    return lambda prompt: shown_as(prompt, condition)
+
+
 def relabelled(
-    gathered: Gathered,
-    credit: Credit,
-    config: ConditionConfig,
-    encode: Callable[[Prompt], PromptInputs],
-    plain: Callable[[Group], Prompt],
-    seed: int,
+    sampled: Sampled, credit: Credit, config: ConditionConfig, collector: Collector, plain: Prompts, seed: int
 ) -> tuple[list[Rollout], Credit, float]:
     """The rollouts as answers to prompts that say how good each was, every one with the weight 1: to be imitated; and the share
     of them that is called positive.
 
     The `top` share by advantage is called positive, the rest negative; `drop` of the rollouts hear neither. Failed ones stay out.
-    plain: a group's prompt without a condition. What was sampled was sampled as positive.
+    plain: place of a group -> its prompt without a condition. What was sampled was sampled as positive.
     """
-    lengths_N = torch.tensor([max(r.length, 1) for r in gathered.rollouts])
+    lengths_N = torch.tensor([max(r.length, 1) for r in sampled.rollouts])
     advantages_N = credit.advantages if credit.advantages.ndim == 1 else credit.advantages.sum(1) / lengths_N
     labels = labels_of(advantages_N.tolist(), config, seed)
     answers: list[Rollout] = []
-    shown: dict[tuple[int, str], tuple[int, Prompt, PromptInputs]] = {}
-    for rollout, label in zip(gathered.rollouts, labels, strict=True):
-        key, group = (rollout.group, label), gathered.groups[rollout.group]
-        if rollout.track is not None:
-            answers.append(replace(rollout, track=told(rollout.track, config.positive, label)))
+    shown: dict[tuple[int, str], tuple[Prompt, Any]] = {}
+    for rollout, label in zip(sampled.rollouts, labels, strict=True):
+        if label == config.positive:  # as it was sampled
+            answers.append(rollout)
             continue
+        key, group = (rollout.group, label), sampled.groups[rollout.group]
         if key not in shown:
-            prompt = group.prompt if label == config.positive else shown_as(plain(group), label)
-            own = group.inputs if label == config.positive or group.elsewhere else encode(prompt)
-            shown[key] = (len(shown), prompt, own)
-        number, prompt, inputs = shown[key]
-        answers.append(replace(rollout if label == config.positive else moved(rollout, prompt, inputs), group=number))
+            prompt = shown_as(plain[group.place], label)
+            shown[key] = prompt, None if group.inputs is None else collector.encode([prompt])[0]
+        answers.append(rollout.answering(*shown[key]))
     credit = Credit(advantages=torch.ones(len(labels)).where(~advantages_N.isnan(), torch.nan))
     return answers, credit, labels.count(config.positive) / len(labels)
-
-
-def told(track: Track, before: str, label: str) -> Track:
-    """The episode under another condition than the one that it was sampled under."""
-    plain = track.instruction.removesuffix(f" {before}")
-    return replace(track, instruction=f"{plain} {label}".strip())
 
 
 def labels_of(advantages: Sequence[float], config: ConditionConfig, seed: int) -> list[str]:

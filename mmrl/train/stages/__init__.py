@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from mmrl.config.sections import DistillStage, RlStage, SftStage, Training
 from mmrl.train.stages.base import Steps as Steps
 from mmrl.train.stages.distill import DistillSteps
+from mmrl.train.stages.imitation import ImitatingSteps
 from mmrl.train.stages.rl import RlSteps
 from mmrl.train.stages.sft import SftSteps
 
 if TYPE_CHECKING:
-    from mmrl.train.stages.context import Context
+    from mmrl.train.context import Context
 
 
 def steps_of(run: Context, stage: Training) -> Steps:
@@ -21,4 +22,4 @@ def steps_of(run: Context, stage: Training) -> Steps:
     if isinstance(stage, DistillStage):
         return DistillSteps(run, stage)
     assert isinstance(stage, RlStage)
-    return RlSteps(run, stage)
+    return ImitatingSteps(run, stage) if stage.imitation else RlSteps(run, stage)

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mmrl.algorithms.signals import Signals
+from mmrl.api.seeds import derive
 from mmrl.api.types import Rollout, Score
 from mmrl.compute import ranks
 from mmrl.config.sections import EXPERT, DistillStage, RlStage
-from mmrl.policies.acting.acting import ActingPolicy
 from mmrl.policies.batches import ones
-from mmrl.policies.vlm.vlm import VLM
-from mmrl.rollout.generate.local import LocalGenerator
-from mmrl.rollout.turns import TurnCollector
-from mmrl.run_folder.metrics import REDUCTIONS
-from mmrl.train.sampling.gather import Taken, collected, own_of
-from mmrl.train.sampling.groups import light
+from mmrl.rollout.collector import teacher_collector
+from mmrl.train.metrics import collected_figures
+from mmrl.train.sampling.sampler import collected, own_of
+from mmrl.train.sampling.source import Taken
 from mmrl.train.stages.base import Steps
 from mmrl.train.update.learner import Learner
 
 if TYPE_CHECKING:
-    from mmrl.train.stages.context import Context
+    from mmrl.train.context import Context
 
 
 class DistillSteps(Steps):
@@ -35,8 +32,8 @@ class DistillSteps(Steps):
         self.stage, self.teacher = stage, run.teacher(run.at.stage)
         self.algorithm = run.setup.algorithms[run.at.stage]
         self.collector = run.collector
-        if stage.divergence == "hard" and isinstance(self.teacher, VLM):
-            self.collector = TurnCollector(self.teacher, LocalGenerator(self.teacher, run.config.generate.batch_size))
+        if stage.divergence == "hard" and self.teacher:
+            self.collector = teacher_collector(run.config, self.teacher)
 
     def begin(self) -> None:
         config = self.config
@@ -51,13 +48,13 @@ class DistillSteps(Steps):
         )
 
     def __call__(self) -> dict[str, float]:
-        run, taken = self.run, dict(enumerate(self.take(self.stage.prompts_per_step)))
+        run, taken = self.run, self.take(self.stage.prompts_per_step)
         with run.clock("generate"):
             self.collector.wake()
-            found = ranks.gathered(lambda: self._collect(own_of(taken)), lambda group: [light(r) for r in group])
+            found = ranks.gathered(lambda: self._collect(own_of(taken)), lambda group: [r.light() for r in group])
         rollouts = [r for group in found for r in group]
         lengths = [r.length for r in rollouts]
-        metrics = ranks.figures(run.collector.figures(), REDUCTIONS) | {"length/mean": sum(lengths) / len(rollouts)}
+        metrics = collected_figures(run.collector) | {"length/mean": sum(lengths) / len(rollouts)}
         credit = ones(rollouts)
         if self.algorithm:
             rl = RlStage(kind="rl", steps=1)  # what of an rl stage a signal looks at: no penalty in the reward
@@ -67,10 +64,10 @@ class DistillSteps(Steps):
         return metrics | self.update(self.pack(rollouts, credit))
 
     def _collect(self, taken: Mapping[int, Taken]) -> dict[int, list[Rollout]]:
-        size = lambda task: self.run.setup.entries[task].group_size or self.stage.group_size  # noqa: E731
-        found = collected(self.collector, taken, size, lambda task: self.sampling(task, 0), self.run.at.step)
+        run, seed = self.run, derive(self.config.seed, "sample", self.run.at.step)
+        size = {label: entry.group_size or self.stage.group_size for label, entry in run.setup.entries.items()}
+        sampling = {label: run.sampling(label, seed) for label in run.tasks}
+        found = collected(self.collector, taken, size, sampling, run.at.step)
         if self.collector.advised:
-            policy = self.run.policy
-            assert isinstance(policy, ActingPolicy)
-            found = [[replace(r, track=policy.following(r.track)) for r in group if r.track] for group in found]
+            found = [[run.policy.following(r) for r in group if r.num_calls] for group in found]
         return dict(zip(taken, found, strict=True))

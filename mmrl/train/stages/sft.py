@@ -10,7 +10,7 @@ from mmrl.train.stages.base import Steps
 from mmrl.train.update.learner import Learner
 
 if TYPE_CHECKING:
-    from mmrl.train.stages.context import Context
+    from mmrl.train.context import Context
 
 
 class SftSteps(Steps):

@@ -24,7 +24,6 @@ from mmrl.policies.recompute import checkpointing
 from mmrl.policies.reference import Reference
 from mmrl.policies.shard import like
 from mmrl.policies.shard_files import Under
-from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.update.optimizer import Optimizer
 from mmrl.train.update.packer import Dealt
 
@@ -212,7 +211,6 @@ class Learner:
     def _diverge(self, micro: MicroBatch | Calls) -> tuple[torch.Tensor, Sums]:
         """The divergence from the teacher at each token, over the whole vocabulary."""
         assert isinstance(self.stage, DistillStage) and self.teacher is not None
-        assert isinstance(self.policy, VLM) and isinstance(self.teacher, VLM) and isinstance(micro, MicroBatch)
         kind: Literal["forward", "reverse"] = "forward" if self.stage.divergence == "forward" else "reverse"
         loss_L, entropy_L = self.policy.divergence(micro, self.teacher, self.temperature, kind)
         return loss_L, {"entropy": entropy_L.sum(), "divergence": loss_L.sum()}

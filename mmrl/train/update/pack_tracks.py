@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
+from mmrl.api.episodes import Trajectory
 from mmrl.api.seeds import derive
+from mmrl.api.simulators.layout import Ratio, num_targets, per_target
 from mmrl.api.simulators.types import Observation, Track
-from mmrl.api.types import Rollout
-from mmrl.config.sections import RlStage, RunConfig, Training
+from mmrl.config.sections import RunConfig
 from mmrl.policies.acting.acting import ActingPolicy
-from mmrl.policies.batches import Batch, Calls, Credit, Ratio, size, targets, values_of
-from mmrl.train.update.packer import Dealt, Forward
+from mmrl.policies.batches import Batch, Calls, Credit
+from mmrl.train.update.packer import Dealt, PackOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,28 +34,16 @@ class _Flat:
     returns_SU: torch.Tensor | None
 
 
-def pack_tracks(
-    rollouts: Sequence[Rollout],
-    credit: Credit,
-    *,
-    ratio: Ratio,
-    budget: int,
-    keep_zero: bool = False,
-    parts: int = 1,
-    seed: int = 0,
-) -> list[Batch]:
-    """`parts` batches of the calls of all trained episodes that this rank has, dealt out by `seed` as if it had those of all
-    ranks; each has at most `budget` calls a pass.
-
-    keep_zero: also compute calls whose advantage is zero; without a KL term, a critic or an entropy bonus they have no gradient,
-    so they are only counted. Failed episodes (credit NaN) are left out.
-    """
+def pack_tracks(rollouts: Sequence[Trajectory], credit: Credit, options: PackOptions, *, budget: int) -> list[Batch]:
+    """`options.minibatches` batches of the calls of all trained episodes that this rank has, dealt out by `options.seed` as if it
+    had those of all ranks; each has at most `budget` calls a pass. Failed episodes (credit NaN) are left out."""
+    ratio, parts = options.ratio, options.minibatches
     nowhere = credit.advantages.isnan().flatten(1).any(1) if credit.advantages.ndim > 1 else credit.advantages.isnan()
     chosen = [n for n, r in enumerate(rollouts) if r.track is not None and not nowhere[n]]
     known = [(n, track) for n in chosen if (track := rollouts[n].track) is not None]
     lengths = [0] * len(rollouts)
     for n, track in known:
-        lengths[n] = size(track, ratio)
+        lengths[n] = num_targets(track, ratio)
     own = [(n, track) for n, track in known if not rollouts[n].elsewhere]
     if not own:
         empty = Batch(micro=(), num_tokens=0, num_rollouts=0, lengths_N=torch.tensor(lengths, dtype=torch.long))
@@ -63,13 +52,13 @@ def pack_tracks(
     device = flat.valid_SK.device
     is_own = torch.cat([torch.full((len(t.valid_TK),), not rollouts[n].elsewhere) for n, t in known])
     calls, number = len(is_own), is_own.cumsum(0) - 1  # of each call among this rank's
-    order = torch.randperm(calls, generator=torch.Generator().manual_seed(seed)) if parts > 1 else torch.arange(calls)
+    order = torch.randperm(calls, generator=torch.Generator().manual_seed(options.seed)) if parts > 1 else torch.arange(calls)
     moved_S = (flat.advantages_SU != 0).any(1).cpu()
     lengths_N = torch.tensor(lengths, dtype=torch.long, device=device)
     found = []
     for dealt in order.tensor_split(parts):
         mine = number[dealt[is_own[dealt]]]
-        rows = mine if keep_zero else mine[moved_S[mine]]
+        rows = mine if options.keep_zero else mine[moved_S[mine]]
         micro = tuple(_calls(flat, some.to(device), ratio) for some in rows.split(budget) if len(some))
         tokens = int(flat.exists_SU[mine.to(device)].sum())
         trained = len(flat.rollout_S[mine.to(device)].unique())
@@ -88,13 +77,13 @@ def _flat(known: Sequence[tuple[int, Track]], credit: Credit, ratio: Ratio) -> _
         """A rollout's values for each of its targets, from [N] or [N, T], put into their places."""
         rows = []
         for n, track in known:
-            length = size(track, ratio)
+            length = num_targets(track, ratio)
             rows.append((values[n].expand(length) if values.ndim == 1 else values[n, :length]).float())
         return torch.zeros(exists_SU.shape, device=device).masked_scatter(exists_SU, torch.cat(rows).to(device))
 
     counts = torch.tensor([len(t.valid_TK) for t in tracks])
     numbers = torch.tensor([n for n, _ in known]).repeat_interleave(counts)
-    place = torch.cat([torch.arange(size(t, ratio)) for t in tracks]).to(device)
+    place = torch.cat([torch.arange(num_targets(t, ratio)) for t in tracks]).to(device)
     states = [t.state for t in tracks if t.state is not None]
     cameras = tracks[0].images
     return _Flat(
@@ -135,7 +124,7 @@ def _calls(flat: _Flat, rows: torch.Tensor, ratio: Ratio) -> Calls:
         slots=flat.logprobs_SKC.shape[-1],
         valid_SK=valid,
         ratio=ratio,
-        sampler_logprobs_L=targets(flat.logprobs_SKC[rows], valid, ratio),
+        sampler_logprobs_L=per_target(flat.logprobs_SKC[rows], valid, ratio),
         advantages_L=of(flat.advantages_SU),
         rollout_L=flat.rollout_S[rows][:, None].expand(exists.shape)[exists],
         place_L=of(flat.place_SU),
@@ -148,53 +137,19 @@ def _calls(flat: _Flat, rows: torch.Tensor, ratio: Ratio) -> Calls:
 class TrackPacker:
     """Episodes in simulators. Mini-batches are calls, dealt out at random."""
 
+    remark = ""
+
     def __init__(self, config: RunConfig, policy: ActingPolicy) -> None:
         self.config, self.policy = config.train, policy
 
-    def pack(
-        self,
-        rollouts: Sequence[Rollout],
-        credit: Credit,
-        stage: Training,
-        *,
-        keep_zero: bool,
-        parts: int = 1,
-        seed: int = 0,
-        groups: Sequence[int] = (),
-    ) -> list[Batch]:
+    def pack(self, rollouts: Sequence[Trajectory], credit: Credit, options: PackOptions) -> list[Batch]:
         counts = self.policy.tokens_per_call([r.track for r in rollouts if r.track is not None and not r.elsewhere])
-        budget = max(1, self.config.micro_batch_tokens // counts)
-        ratio = _ratio(stage)
-        return pack_tracks(rollouts, credit, ratio=ratio, budget=budget, keep_zero=keep_zero, parts=parts, seed=seed)
+        return pack_tracks(rollouts, credit, options, budget=max(1, self.config.micro_batch_tokens // counts))
 
-    def deal(
-        self, rollouts: Sequence[Rollout], credit: Credit, stage: RlStage, *, keep_zero: bool, seed: int, groups: Sequence[int]
-    ) -> Dealt:
+    def deal(self, rollouts: Sequence[Trajectory], credit: Credit, options: PackOptions) -> Dealt:
         """Anew for each epoch, where there is something to deal."""
 
         def dealt(epoch: int) -> list[Batch]:
-            own = derive(seed, epoch) if epoch else seed
-            return self.pack(rollouts, credit, stage, keep_zero=keep_zero, parts=stage.minibatches, seed=own)
+            return self.pack(rollouts, credit, replace(options, seed=derive(options.seed, epoch)) if epoch else options)
 
-        return dealt if stage.minibatches > 1 else dealt(0)
-
-    def measured(
-        self, rollouts: Sequence[Rollout], stage: Training, names: frozenset[str], forward: Forward
-    ) -> Mapping[str, torch.Tensor]:
-        """Values were given while the episodes went on."""
-        ratio, found = _ratio(stage), dict(forward(names - {"values"})) if names - {"values"} else {}
-        if "values" not in names:
-            return found
-        tracks = [r.track for r in rollouts]
-        longest = max(size(t, ratio) if t else 0 for t in tracks)
-        found["values"] = torch.zeros(len(tracks), longest)
-        for n, track in enumerate(tracks):
-            if track is not None and track.values_TU is not None:
-                values_L = values_of(track.values_TU, track.valid_TK, track.logprobs_TKC.shape[-1], ratio)
-                found["values"][n, : len(values_L)] = values_L.cpu()
-        found["bootstrap"] = torch.tensor([track.bootstrap if track else 0.0 for track in tracks])
-        return found
-
-
-def _ratio(stage: Training) -> Ratio:
-    return getattr(stage, "ratio", "token")
+        return dealt if options.minibatches > 1 else dealt(0)

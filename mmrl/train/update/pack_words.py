@@ -4,18 +4,20 @@ images are computed once; a model that can't share a prompt gets one `[prompt][c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from mmrl.api.types import Rollout, replace
+from mmrl.api.episodes import Conversation
+from mmrl.api.errors import UserError
+from mmrl.api.types import replace
 from mmrl.compute import ranks
-from mmrl.config.sections import RlStage, RunConfig, Training
+from mmrl.config.sections import RunConfig
 from mmrl.policies.batches import Batch, Credit, MicroBatch
 from mmrl.policies.vlm.reading import PromptInputs, concatenate
 from mmrl.policies.vlm.vlm import VLM
-from mmrl.train.update.packer import Dealt, Forward
+from mmrl.train.update.packer import Dealt, PackOptions
 
 FLAT = {
     "source_L": torch.long,
@@ -42,7 +44,7 @@ class _Row:
 
 
 def pack(
-    rollouts: Sequence[Rollout], credit: Credit, policy: VLM, *, shared_prefix: bool, budget: int, keep_zero: bool = False
+    rollouts: Sequence[Conversation], credit: Credit, policy: VLM, *, shared_prefix: bool, budget: int, keep_zero: bool = False
 ) -> Batch:
     """Flat tensors of every trained token that this rank has.
 
@@ -91,7 +93,7 @@ def _blank(policy: VLM) -> _Row:
     return _Row(inputs=policy.blank, members=[], length=len(policy.blank.ids))
 
 
-def _check(rollout: Rollout, policy: VLM) -> None:
+def _check(rollout: Conversation, policy: VLM) -> None:
     where = f"a rollout of prompt {rollout.prompt.id!r}"
     if rollout.turns[0].observed_ids != tuple(rollout.inputs.ids.tolist()):
         raise ValueError(f"{where}: the sampler read other prompt ids than the learner would")
@@ -103,7 +105,7 @@ def _check(rollout: Rollout, policy: VLM) -> None:
             raise ValueError(f"{where} observed a picture in a later turn and doesn't say which")
 
 
-def _tokens(rollout: Rollout) -> tuple[list[int], list[bool]]:
+def _tokens(rollout: Conversation) -> tuple[list[int], list[bool]]:
     """All that follows the prompt, and which of it was sampled."""
     ids: list[int] = []
     sampled: list[bool] = []
@@ -114,10 +116,11 @@ def _tokens(rollout: Rollout) -> tuple[list[int], list[bool]]:
     return ids, sampled
 
 
-def _rows(rollouts: Sequence[Rollout], computed: Sequence[int], shared_prefix: bool, budget: int) -> Iterator[_Row]:
-    groups: dict[int, list[int]] = {}
-    for n in computed:
-        groups.setdefault(rollouts[n].group if shared_prefix else -1 - n, []).append(n)
+def _rows(rollouts: Sequence[Conversation], computed: Sequence[int], shared_prefix: bool, budget: int) -> Iterator[_Row]:
+    groups: dict[tuple[int, int], list[int]] = {}
+    for n in computed:  # a group may answer several readings of its prompt, such as one for each condition
+        key = (rollouts[n].group, id(rollouts[n].inputs) if shared_prefix else n)
+        groups.setdefault(key, []).append(n)
     for members in groups.values():
         inputs = rollouts[members[0]].inputs
         row = _Row(inputs=inputs, members=[], length=len(inputs.ids))
@@ -148,7 +151,7 @@ def _fit(rows: Sequence[_Row], row: _Row) -> bool:
     return all(known.get(k, v.shape[1:]) == v.shape[1:] for k, v in row.inputs.media.items())
 
 
-def _micro(rows: list[_Row], rollouts: Sequence[Rollout], credit: Credit, policy: VLM) -> MicroBatch:
+def _micro(rows: list[_Row], rollouts: Sequence[Conversation], credit: Credit, policy: VLM) -> MicroBatch:
     device = policy.device
     B, S = len(rows), max(r.length for r in rows)
     ids = torch.zeros(B, S, dtype=torch.long)
@@ -203,7 +206,7 @@ def _micro(rows: list[_Row], rollouts: Sequence[Rollout], credit: Credit, policy
     )
 
 
-def _positions(rollout: Rollout, length: int) -> torch.Tensor:
+def _positions(rollout: Conversation, length: int) -> torch.Tensor:
     """int64 [axes, length] or [length]: rotary positions of what follows the prompt."""
     first, later = rollout.inputs, rollout.later
     if later is None or later.positions is None:
@@ -213,7 +216,7 @@ def _positions(rollout: Rollout, length: int) -> torch.Tensor:
     return torch.cat([known, steps], 1)
 
 
-def _later_media(rollout: Rollout) -> dict[str, torch.Tensor]:
+def _later_media(rollout: Conversation) -> dict[str, torch.Tensor]:
     """The media of all turns but the prompt."""
     if rollout.later is None:
         return {}
@@ -230,22 +233,14 @@ class WordPacker:
     """Conversations. Mini-batches are whole groups, dealt out in turn."""
 
     def __init__(self, config: RunConfig, policy: VLM) -> None:
-        self.config, self.policy = config.train, policy
+        """UserError where the run file asks for shared prompts and the policy can't share them."""
+        self.policy, self.budget = policy, config.train.micro_batch_tokens
+        self.shared = config.train.packing != "per-completion" and policy.family.shares_prefix
+        self.remark = "" if policy.family.shares_prefix else _unshared(config.train.packing, policy.model.config.model_type)
 
-    def pack(
-        self,
-        rollouts: Sequence[Rollout],
-        credit: Credit,
-        stage: Training,
-        *,
-        keep_zero: bool,
-        parts: int = 1,
-        seed: int = 0,
-        groups: Sequence[int] = (),
-    ) -> list[Batch]:
-        shared = self.config.packing != "per-completion" and self.policy.family.shares_prefix
-        groups = groups or [r.group for r in rollouts]
-        parts = min(parts, len(set(groups))) or 1
+    def pack(self, rollouts: Sequence[Conversation], credit: Credit, options: PackOptions) -> list[Batch]:
+        groups = [r.group for r in rollouts]
+        parts = min(options.minibatches, len(set(groups))) or 1
         found = []
         for k in range(parts):
             mine = credit
@@ -253,17 +248,23 @@ class WordPacker:
                 out = torch.tensor([group % parts != k for group in groups])
                 kept = credit.advantages.masked_fill(out if credit.advantages.ndim == 1 else out[:, None], torch.nan)
                 mine = Credit(advantages=kept, values_NT=credit.values_NT, returns_NT=credit.returns_NT)
-            budget = self.config.micro_batch_tokens
-            batch = pack(rollouts, mine, self.policy, shared_prefix=shared, budget=budget, keep_zero=keep_zero)
+            batch = pack(rollouts, mine, self.policy, shared_prefix=self.shared, budget=self.budget, keep_zero=options.keep_zero)
             found.append(evened(batch, self.policy))
         return found
 
-    def deal(
-        self, rollouts: Sequence[Rollout], credit: Credit, stage: RlStage, *, keep_zero: bool, seed: int, groups: Sequence[int]
-    ) -> Dealt:
-        return self.pack(rollouts, credit, stage, keep_zero=keep_zero, parts=stage.minibatches, groups=groups)
+    def deal(self, rollouts: Sequence[Conversation], credit: Credit, options: PackOptions) -> Dealt:
+        return self.pack(rollouts, credit, options)
 
-    def measured(
-        self, rollouts: Sequence[Rollout], stage: Training, names: frozenset[str], forward: Forward
-    ) -> Mapping[str, torch.Tensor]:
-        return forward(names)
+
+def _unshared(packing: str, kind: str) -> str:
+    """What a person should know of a family that can't share a prompt."""
+    if packing == "shared-prefix":
+        raise UserError(
+            f'train.packing = "shared-prefix", but mmrl doesn\'t know how a {kind} model could share a prompt: use "auto"'
+        )
+    if packing == "per-completion":
+        return ""
+    return (
+        f"model family {kind!r} has no adapter: every completion is computed with its own copy of the prompt, which is exact but "
+        'several times slower (set train.packing = "per-completion" to accept that in silence)'
+    )

@@ -20,6 +20,7 @@ DETAILS = {
     "simulators": "target",
     "policies": "target",
     "algorithms": "paper",
+    "sampling_rules": "target",
     "trackers": "needs",
 }
 """Kind -> what stands beside the summary in its table."""
@@ -30,7 +31,7 @@ DETAILS = {
 @click.argument("id", required=False, shell_complete=ids())
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a list of objects.")
 def command(kind: str | None, id: str | None, as_json: bool) -> None:
-    """List tasks, verifiers, simulators, policies, algorithms and trackers, or one KIND of them.
+    """List tasks, verifiers, simulators, policies, algorithms, sampling rules and trackers, or one KIND of them.
 
     With an ID, say all about that one, its options or settings among it; only this imports what the id stands for.
     """

@@ -88,7 +88,7 @@ def _finished(pilot: RunConfig) -> bool:
         return False
     if not is_run(path):
         raise UserError(f"{path} is in the way of a pilot and no run folder: remove it, or give another --out")
-    from mmrl.train.setup import with_algorithm_defaults
+    from mmrl.train.resolve import with_algorithm_defaults
 
     settings = as_data(with_algorithm_defaults(pilot))
     try:

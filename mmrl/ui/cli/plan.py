@@ -44,7 +44,7 @@ def command(
     from mmrl.config.load import load_config
     from mmrl.train.plan import machines, predict, sizes_of
     from mmrl.train.plan.sources import found
-    from mmrl.train.setup import with_algorithm_defaults
+    from mmrl.train.resolve import with_algorithm_defaults
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of each attempt
     config = with_algorithm_defaults(load_config(run_file, overrides))

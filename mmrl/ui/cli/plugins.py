@@ -54,7 +54,8 @@ def _print(found: list[PluginInfo]) -> None:
 
 def _brings(plugin: PluginInfo) -> str:
     """`2 tasks, 1 verifier, run observers`."""
-    parts = [f"{len(ids)} {kind if len(ids) != 1 else SINGULAR[kind]}" for kind, ids in plugin.specs.items() if ids]
+    named = {kind: (SINGULAR[kind], kind.replace("_", " ")) for kind in plugin.specs}
+    parts = [f"{len(ids)} {named[kind][len(ids) != 1]}" for kind, ids in plugin.specs.items() if ids]
     if "mmrl_commands" in plugin.hooks:
         parts.append("commands")
     if any(h in plugin.hooks for h in ("mmrl_run_started", "mmrl_step_finished", "mmrl_run_finished")):

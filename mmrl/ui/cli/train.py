@@ -64,7 +64,7 @@ def command(
         _dry_run(config)
         return
     if config.compute.learners > 1 and not cluster and not is_rank():
-        from mmrl.train.setup import resolve
+        from mmrl.train.resolve import resolve
 
         resolve(config)  # a wrong run file is refused once, and not by each of them
         if not quiet:
@@ -126,7 +126,7 @@ def _dry_run(config: Any) -> None:
     from mmrl.config.load import as_data
     from mmrl.train.checks.run_file import check_model
     from mmrl.train.remarks import remarks
-    from mmrl.train.setup import resolve
+    from mmrl.train.resolve import resolve
 
     setup = resolve(config)
     config = setup.config

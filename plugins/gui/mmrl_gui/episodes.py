@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
 from typing import Any, Literal
 
-from mmrl import NoGold, Prompt, Reply, Rollout, Task, UserError, WorldLost, user
+from mmrl import Conversation, NoGold, Prompt, Reply, Rollout, Task, UserError, WorldLost, user
 from mmrl.api.services import screens_of
 from mmrl.api.simulators.screens import Action, Screen, Screens, Shown
 from mmrl.api.tasks.options import Prompts, known_split, of_kind, one_of, suggest, whole
@@ -215,6 +215,7 @@ class Episodes(Task):
 
     def shows_episode(self, rollout: Rollout) -> Any:
         """Its screens side by side, each with what was done."""
+        assert isinstance(rollout, Conversation)
         turns = [(seen_in(t.messages if n else rollout.prompt.messages), t.text) for n, t in enumerate(rollout.turns)]
         return strip(turns, self.numbers(), self.style == "tags", rollout.outcome)
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from mmrl import Case, Score, UserError, user
+from mmrl import Case, Conversation, Score, UserError, user
 from mmrl.api.services import check_vision_language, device_of, vision_language
 from mmrl.api.tasks.options import whole
 from mmrl_gui.actions import NoAction, read, write
@@ -93,7 +93,7 @@ class Subgoals:
         for case, (goals, moved) in zip(cases, plans, strict=True):
             table = [[next(chances) > self.above for _ in goals] for _ in moved]
             reached = first_reached(table, len(goals), last_of(case) if case.outcome.get("success", 0.0) > 0.5 else None)
-            scores.append(_score(goals, reached, len(case.rollout.turns) if case.rollout else 0))
+            scores.append(_score(goals, reached, case.rollout.num_calls if case.rollout else 0))
         return scores
 
 
@@ -113,7 +113,7 @@ def moves(case: Case) -> list[tuple[Any, Any, str]]:
     """(the screen before, the screen after, the action) of each turn after which a screen was seen. Raises UserError where the
     episode shows no pictures."""
     rollout = case.rollout
-    assert rollout is not None, "the spec asks for it"
+    assert isinstance(rollout, Conversation), "the spec asks for it"
     shown = [_last(rollout.prompt.images)] + [_last(_pictures(turn.messages)) for turn in rollout.turns[1:]]
     if any(picture is None for picture in shown):
         raise UserError('the episode has no pictures: set observe = "picture" or "both" in the task\'s options')
@@ -139,7 +139,7 @@ def first_reached(table: Sequence[Sequence[bool]], count: int, won: int | None) 
 
 def last_of(case: Case) -> int:
     """The number of the last turn in which something was said."""
-    assert case.rollout is not None
+    assert isinstance(case.rollout, Conversation)
     return max(n for n, turn in enumerate(case.rollout.turns) if turn.token_ids)
 
 

@@ -7,6 +7,7 @@ from mmrl_gui.episodes import APART, Episodes
 from PIL import Image
 
 from mmrl import Eyes, Frame, NoGold, Reply, UserError, WorldLost
+from mmrl.api.episodes import Conversation
 from mmrl.api.simulators.screens import Action, Element, Shown
 
 
@@ -395,7 +396,7 @@ def test_an_option_of_another_kind_is_refused_in_one_line(id, options, why):
 
 def drawn(task, prompt, *completions):
     """The strip of an episode."""
-    from mmrl.api.types import Rollout, Status, Turn
+    from mmrl.api.types import Status, Turn
 
     messages = [(), *(tuple(reply.messages) for reply in play(task, prompt, *completions)[:-1])]
     turns = tuple(
@@ -403,7 +404,7 @@ def drawn(task, prompt, *completions):
         for text, shown in zip(completions, messages, strict=True)
     )
     outcome = {"success": 1.0, "steps": 2.0, "reward": 0.9}
-    return task.shows_episode(Rollout(prompt=prompt, group=0, turns=turns, status=Status.FINISHED, outcome=outcome))
+    return task.shows_episode(Conversation(prompt=prompt, group=0, turns=turns, status=Status.FINISHED, outcome=outcome))
 
 
 def crosses(shown):

@@ -8,7 +8,8 @@ import torch
 from mmrl_gui.subgoals import MOST, Subgoals, first_reached, subgoals
 from PIL import Image
 
-from mmrl import Case, Prompt, Rollout, Status, Turn, UserError, user
+from mmrl import Case, Prompt, Status, Turn, UserError, user
+from mmrl.api.episodes import Conversation
 from mmrl.registry import plugins
 
 TINY = "tiny:qwen3_vl:hidden=32,layers=1"
@@ -29,7 +30,7 @@ def case(levels, said=None, instruction="Click ONE, then click TWO.", success=0.
         shown = (user("", screen(levels[-1])),)
         turns[len(levels) - 1 :] = [Turn(observed_ids=(1,), token_ids=(), logprobs=(), text="", messages=shown)]
     prompt = Prompt(messages=[user(instruction, screen(levels[0]))])
-    rollout = Rollout(prompt=prompt, group=0, turns=tuple(turns), status=Status.FINISHED)
+    rollout = Conversation(prompt=prompt, group=0, turns=tuple(turns), status=Status.FINISHED)
     meta, sizes = {"instruction": instruction}, ((64, 48),)
     return Case(
         completion=said[-1], meta=meta, outcome={"success": success}, rollout=rollout, image_sizes=sizes, model_sizes=sizes
@@ -186,7 +187,7 @@ def test_options_that_cannot_be(options, said):
 def test_episodes_that_cannot_be_looked_at(planted):
     blind = case([0, 1])
     turns = tuple(Turn(observed_ids=(), token_ids=(1,), logprobs=(0.0,), text="") for _ in range(2))
-    rollout = Rollout(prompt=Prompt(messages=[user("words")]), group=0, turns=turns, status=Status.FINISHED)
+    rollout = Conversation(prompt=Prompt(messages=[user("words")]), group=0, turns=turns, status=Status.FINISHED)
     with pytest.raises(UserError, match="the episode has no pictures: set observe"):
         Subgoals(model="tiny")([Case(completion="", meta=blind.meta, rollout=rollout)])
     with pytest.raises(UserError, match="this verifier is for gui/episodes"):

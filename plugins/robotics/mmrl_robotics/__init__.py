@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmrl import TaskSpec, VerifierSpec, hookimpl
+from mmrl import PolicySpec, TaskSpec, VerifierSpec, hookimpl
 
 TABLETOP = {
     "reach": "Move the gripper to the thing that is named",
@@ -82,6 +82,24 @@ def mmrl_tasks() -> list[TaskSpec]:
             target="mmrl_robotics.demos:Demos",
             verifiers=SUCCESS,
             summary="Demonstrations of a data set in LeRobot's format, and a simulator to evaluate in",
+        ),
+    ]
+
+
+@hookimpl
+def mmrl_policies() -> list[PolicySpec]:
+    return [
+        PolicySpec(
+            id="robotics/small",
+            target="mmrl_robotics.small:Small",
+            acts=True,
+            summary="A convolutional network on a camera (model = cnn), or a perceptron on the state (model = mlp)",
+        ),
+        PolicySpec(
+            id="robotics/residual",
+            target="mmrl_robotics.residual:Residual",
+            acts=True,
+            summary="A small policy that corrects the actions of a frozen one",
         ),
     ]
 

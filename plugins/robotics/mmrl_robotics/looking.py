@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
-from mmrl import Case, Score, UserError, user
+from mmrl import Case, Score, Trajectory, UserError, user
 from mmrl.api.services import check_vision_language, device_of, vision_language
 from mmrl.api.tasks.options import whole
 
@@ -169,7 +169,7 @@ def pictures(case: Case, camera: str = "") -> list[Any]:
     """The T + 1 pictures of an episode, as PIL images. Raises UserError where it has none of this camera."""
     from PIL import Image
 
-    track = case.rollout.track if case.rollout else None
+    track = case.rollout.track if isinstance(case.rollout, Trajectory) else None
     if track is None or not track.images:
         raise UserError("the episode has no pictures: it needs a simulator that renders, and not states alone")
     camera = camera or next(iter(track.images))
@@ -180,7 +180,7 @@ def pictures(case: Case, camera: str = "") -> list[Any]:
 
 def instruction(case: Case) -> str:
     """What was to be done, without the full stop, which the question has."""
-    assert case.rollout is not None and case.rollout.track is not None
+    assert isinstance(case.rollout, Trajectory) and case.rollout.track is not None
     return case.rollout.track.instruction.rstrip(". ")
 
 

@@ -12,7 +12,8 @@ import torch
 from mmrl_robotics.looking import Judge, Progress, moments_of, spread
 from mmrl_robotics.vlm_rm import Closeness, closeness
 
-from mmrl import Case, Prompt, Rollout, Status, UserError
+from mmrl import Case, Prompt, Status, UserError
+from mmrl.api.episodes import Trajectory
 from mmrl.api.simulators.types import Track
 from mmrl.judge.models import contrastive, vision_language
 from mmrl.registry import plugins
@@ -36,7 +37,7 @@ def case(levels, cameras=("front", "wrist"), instruction="take the red ball."):
         valid_TK=torch.ones(calls, 1, dtype=torch.bool),
         rewards_TK=torch.zeros(calls, 1),
     )
-    rollout = Rollout(prompt=Prompt(messages=[]), group=0, turns=(), status=Status.FINISHED, track=track)
+    rollout = Trajectory(prompt=Prompt(messages=[]), group=0, status=Status.FINISHED, track=track)
     return Case(completion="", rollout=rollout)
 
 
@@ -266,7 +267,7 @@ def test_episodes_that_cannot_be_looked_at(make):
     verifier = make()
     with pytest.raises(UserError, match="the episode has no pictures: it needs a simulator that renders"):
         verifier([case([0, 1], cameras=())])
-    lost = Case(completion="", rollout=Rollout(prompt=Prompt(messages=[]), group=0, turns=(), status=Status.WORLD_ERROR))
+    lost = Case(completion="", rollout=Trajectory(prompt=Prompt(messages=[]), group=0, status=Status.WORLD_ERROR, track=None))
     with pytest.raises(UserError, match="the episode has no pictures"):
         verifier([lost])
     verifier.camera = "top"

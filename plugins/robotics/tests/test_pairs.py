@@ -11,7 +11,8 @@ from mmrl_robotics.looking import moments_of
 from mmrl_robotics.pairs import ProgressPairs
 from mmrl_robotics.verifiers import percent
 
-from mmrl import Case, Rollout, Status, UserError
+from mmrl import Case, Status, UserError
+from mmrl.api.episodes import Trajectory
 from mmrl.api.services import expert_episodes
 
 SMALL = {"dims": 4, "size": 32, "episodes": 6, "held_out": 3, "pairs": 40}
@@ -73,7 +74,7 @@ def test_a_critic_that_learned_the_answers_pays_an_experts_way_one_in_all(task, 
             return found
 
     monkeypatch.setattr(mmrl_robotics.looking, "vision_language", lambda *args, **options: Learned())
-    rollout = Rollout(prompt=first, group=0, turns=(), status=Status.FINISHED, track=track)
+    rollout = Trajectory(prompt=first, group=0, status=Status.FINISHED, track=track)
     (score,) = mmrl_robotics.looking.Progress(model="tiny", every=2)([Case(completion="", rollout=rollout)])
     assert score.value == pytest.approx(1.0, abs=0.03) and len(score.steps) == len(frames) - 1
 

@@ -3,7 +3,8 @@ VideoChat-R1, SEED-Bench-R1, Video-RTS and VideoSSR."""
 
 from typing import Any
 
-from mmrl import TaskSpec, VerifierSpec, hookimpl
+from mmrl import AlgorithmSpec, SamplingRuleSpec, TaskSpec, VerifierSpec, hookimpl
+from mmrl.api.specs import Bounds
 
 OURS = "mmrl_video.verifiers:"
 ANSWERS = "mmrl_video.answers:"
@@ -154,4 +155,30 @@ def _published() -> list[VerifierSpec]:
         spec("anomaly@videossr", "videossr:anomaly", "VideoSSR: temporal IoU of the disturbed frames", graded=True),
         spec("counting@videossr", "videossr:counting", "VideoSSR: counts, by their relative errors", graded=True),
         spec("jigsaw@videossr", "videossr:jigsaw", "VideoSSR: the order of parts, by how far they are off", graded=True),
+    ]
+
+
+@hookimpl
+def mmrl_sampling_rules() -> list[SamplingRuleSpec]:
+    return [
+        SamplingRuleSpec(
+            id="video/temporal-contrast",
+            target="mmrl_video.temporal_contrast:TemporalContrast",
+            summary="Pay right answers to videos that are answered better than with their frames shuffled",
+        )
+    ]
+
+
+@hookimpl
+def mmrl_algorithms() -> list[AlgorithmSpec]:
+    return [
+        AlgorithmSpec(
+            id="video/t-grpo",
+            target="mmrl.algorithms.advantage:group_relative",
+            normalise="sequence",
+            stage={"rules": [{"id": "video/temporal-contrast"}]},
+            bounds={"epsilon": Bounds(low=0)},
+            summary="GRPO that pays for answers to videos which are worse when the frames are shuffled",
+            paper="Feng et al., Video-R1, section 3.2",
+        )
     ]

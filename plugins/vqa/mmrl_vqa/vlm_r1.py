@@ -15,7 +15,7 @@ from typing import Any
 
 import Levenshtein
 
-from mmrl import Case
+from mmrl import Case, Conversation
 from mmrl.api.verifiers import mathematics
 from mmrl.api.verifiers.parse import first, first_on_a_line, last, thinks_then_answers
 
@@ -105,7 +105,7 @@ def length(case: Case) -> float:
     looked at; beyond 1,024 tokens the cosine climbs again, to 1 at 2,048.
     """
     tokens = len(case.completion.split())
-    if case.rollout is not None:
+    if isinstance(case.rollout, Conversation):
         turn = next((t for t in reversed(case.rollout.turns) if t.token_ids), None)
         tokens = 0 if turn is None else len(turn.token_ids) - (not case.status.is_truncated)
     return 1.0 - 0.5 * (1 - math.cos(tokens * math.pi / LONGEST)) / 2

@@ -9,7 +9,7 @@ from PIL import Image
 from mmrl import Case, Score
 from mmrl.config.load import load_config
 from mmrl.registry import plugins
-from mmrl.train.setup import resolve
+from mmrl.train.resolve import resolve
 
 PATH = Path(__file__).parents[3] / "docs" / "vqa.md"
 PAGE = PATH.read_text() if PATH.exists() else ""

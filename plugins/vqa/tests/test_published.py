@@ -11,7 +11,8 @@ import pytest
 from mmrl_vqa import r1_reward, seed_bench, vlm_r1
 
 from mmrl import Case, Score
-from mmrl.api.types import Prompt, Rollout, Status, Turn
+from mmrl.api.episodes import Conversation
+from mmrl.api.types import Prompt, Status, Turn
 from mmrl.registry import plugins
 
 VERIFIERS = {
@@ -143,7 +144,7 @@ def test_repetition(completion, wanted):
 
 def episode(tokens, status=Status.FINISHED):
     turn = Turn(observed_ids=(1,), token_ids=tuple(range(tokens)), logprobs=(0.0,) * tokens, text="x")
-    rollout = Rollout(prompt=Prompt(messages=[]), group=0, turns=(turn,), status=status)
+    rollout = Conversation(prompt=Prompt(messages=[]), group=0, turns=(turn,), status=status)
     return Case(completion="x", status=status, rollout=rollout)
 
 

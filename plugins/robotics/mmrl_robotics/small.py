@@ -9,13 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from mmrl.api.errors import UserError
-from mmrl.api.simulators.types import Observation, Track
-from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting import options
-from mmrl.policies.acting.acting import ActingPolicy
-from mmrl.policies.acting.heads import Flow, Normal
-from mmrl.policies.acting.saved import SETTINGS, settings_of
+from mmrl import UserError
+from mmrl.api.policies import SETTINGS, ActingPolicy, Flow, Normal, PolicyConfig, options, picture_of, settings_of, state_of
+from mmrl.api.simulators.types import Observation
 
 HEADS = ("normal", "flow")
 
@@ -99,7 +95,7 @@ class Small(ActingPolicy):
 
     def settings(self) -> Mapping[str, Any]:
         found = {
-            "kind": "small",
+            "kind": "robotics/small",
             "model": self.kind,
             "dims": self.dims,
             "chunk": self.chunk,
@@ -123,24 +119,6 @@ class Small(ActingPolicy):
             height, width = picture.shape[1:3]
             raise UserError(f"policy.options.size = {self.size}, and the camera shows {width} x {height} pixels: make them equal")
         return picture.permute(0, 3, 1, 2).float() / 255 - 0.5
-
-
-def picture_of(seen: Observation | Track, camera: str) -> torch.Tensor:
-    """uint8 [n, H, W, 3] of a camera, the first one where none is named. Raises UserError where there is no such camera."""
-    if not seen.images:
-        raise UserError("the simulator shows no picture: give it a camera, or take a policy that reads the state alone")
-    name = camera or next(iter(seen.images))
-    if name not in seen.images:
-        raise UserError(f"policy.options.camera = {camera!r} is none of the simulator's: it has {', '.join(seen.images)}")
-    return seen.images[name]
-
-
-def state_of(seen: Observation, size: int) -> torch.Tensor:
-    """float32 [n, size]. Raises UserError where the simulator shows another."""
-    if seen.state is None or seen.state.shape[1] != size:
-        there = "no state" if seen.state is None else f"a state of {seen.state.shape[1]}"
-        raise UserError(f"policy.options.state = {size}, and the simulator shows {there}: make them equal")
-    return seen.state
 
 
 def _kind(model: str, folder: Path | None) -> str:

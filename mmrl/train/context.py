@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from mmrl.api.interfaces import Task
+from mmrl.api.sampling import Group
 from mmrl.config.sections import RunConfig
 from mmrl.judge import Judge
 from mmrl.policies.policy import Policy
@@ -14,7 +15,6 @@ from mmrl.rollout.generate.sampling import Sampling
 from mmrl.run_folder.writer import RunFolder
 from mmrl.train.metrics import Clock
 from mmrl.train.position import Position
-from mmrl.train.sampling.groups import Group
 from mmrl.train.setup import Setup
 from mmrl.train.update.packer import Packer
 

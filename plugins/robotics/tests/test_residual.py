@@ -2,14 +2,14 @@
 
 import pytest
 import torch
+from mmrl_robotics.residual import Residual
+from mmrl_robotics.small import Small
 
 from mmrl.api.simulators.types import Observation
 from mmrl.config.sections import CriticConfig, PolicyConfig
 from mmrl.policies.acting.draw import Draw
-from mmrl.policies.acting.small import Small
 from mmrl.policies.batches import Calls
 from mmrl.policies.critic import Critic
-from mmrl.policies.residual.model import Residual
 
 STATE, DIMS = 3, 2
 

@@ -1,7 +1,6 @@
 """Which completions a step trains on. What the policy answers is written in the test, `REWARD` or `REWARD:TOKENS`, and is worth
 what it says; `x` is a completion whose verifier fails, `RIGHT/FORMAT` one that is judged by two verifiers."""
 
-import contextlib
 import math
 import random
 from types import SimpleNamespace
@@ -9,15 +8,22 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mmrl import Task
+from mmrl import SamplingRule, Task
+from mmrl.api.episodes import Conversation
 from mmrl.api.errors import PluginError, UserError
 from mmrl.api.media.clips import Clip
-from mmrl.api.types import Prompt, Rollout, Score, Status, Turn, replace, user
+from mmrl.api.seeds import derive
+from mmrl.api.types import Prompt, Score, Status, Turn, replace, user
 from mmrl.config.sections import RlStage
 from mmrl.judge import weigh
 from mmrl.rollout.generate.sampling import Sampling
-from mmrl.train.sampling.gather import HINT, Gatherer, collected, with_text
+from mmrl.train.position import Moment
+from mmrl.train.sampling import rules
 from mmrl.train.sampling.groups import outcomes
+from mmrl.train.sampling.hints import HINT
+from mmrl.train.sampling.prompts import with_text
+from mmrl.train.sampling.sampler import Sampler, collected
+from mmrl.train.sampling.source import Prompts
 
 
 class Numbers(Task):
@@ -30,6 +36,11 @@ class Numbers(Task):
         return replace(prompt, messages=[user(prompt.text.replace("p", "q"))], task="another's")
 
 
+SEED = derive(0, "sample", 0)
+SEEDS = [SEED, *(derive(SEED, call) for call in range(1, 9))]
+"""Of the step's first completions, and of the later ones."""
+
+
 def encode(prompt):
     return SimpleNamespace(ids=torch.tensor(list(prompt.text.encode())))
 
@@ -39,7 +50,7 @@ def rollout(prompt, inputs, text, logprob=-1.0, reward=0.0):
     turn = Turn(
         observed_ids=tuple(inputs.ids.tolist()), token_ids=(7,) * length, logprobs=(logprob,) * length, text=text, reward=reward
     )
-    return Rollout(prompt=prompt, group=99, turns=(turn,), status=Status.FINISHED, inputs=inputs)
+    return Conversation(prompt=prompt, group=99, turns=(turn,), status=Status.FINISHED, inputs=inputs)
 
 
 class Collector:
@@ -54,6 +65,15 @@ class Collector:
         answers = [(p, i, t) for p, i, n in zip(prompts, inputs, named, strict=True) for t in self.script[n][:size]]
         assert len(answers) == len(prompts) * size
         return [rollout(p, i, text, reward=self.rewards.get(text, 0.0)) for p, i, text in answers]
+
+    def encode(self, prompts):
+        return [encode(prompt) for prompt in prompts]
+
+    def wake(self):
+        pass
+
+    def figures(self):
+        return {}
 
     def demonstrate(self, prompts, inputs, completions):
         return [rollout(p, i, text, math.nan) for p, i, text in zip(prompts, inputs, completions, strict=True)]
@@ -77,7 +97,8 @@ class Judge:
 
 
 class Step:
-    """A gatherer and what was asked of it, on prompts p0, p1, ... of the task `a`, or of the tasks that are named."""
+    """A sampler and what was asked of it, on prompts p0, p1, ... of the task `a`, or of the tasks that are named. It is its own
+    source of prompts."""
 
     def __init__(
         self,
@@ -97,19 +118,32 @@ class Step:
         self.takes, self.tasks, self.answer, self.films = [], tasks, answer, films
         limits, sizes = limits or {}, sizes or {}
         self.stage = RlStage(kind="rl", **{"steps": 1, "prompts_per_step": 2, "group_size": 2, **stage})
-        self.collector, self.judge = Collector(script, world), Judge()
-        self.gatherer = Gatherer(
-            self.stage,
-            {t: task or Numbers() for t in "ab"},
-            self.collector,
-            self.judge,
-            take=self.take,
-            encode=encode,
-            sampling=lambda task, calls: Sampling(max_tokens=limits.get(task, 20), temperature=1.0, seed=100 + calls),
-            weights=lambda task: weights or {"right": 1.0},
-            group_size=lambda task: sizes.get(task, self.stage.group_size),
-            version=lambda: version,
+        self.collector, self.judge, self.at = Collector(script, world), Judge(), Moment(0, 0, version)
+        run = SimpleNamespace(
+            config=SimpleNamespace(seed=0),
+            tasks={t: task or Numbers() for t in "ab"},
+            entries={t: SimpleNamespace(group_size=sizes.get(t)) for t in "ab"},
+            weights={t: {v: (w, w) for v, w in (weights or {"right": 1.0}).items()} for t in "ab"},
+            collector=self.collector,
+            judge=self.judge,
+            sampling=lambda task, seed: Sampling(max_tokens=limits.get(task, 20), temperature=1.0, seed=seed),
         )
+        self.rules = rules.rules_of(self.stage)
+        self.sampler = Sampler(run, self.stage, self, self.rules)
+
+    def settle(self):
+        pass
+
+    def figures(self):
+        return {}
+
+    def upcoming(self, n):
+        return Prompts(self, n)
+
+    def read(self, n, at, clock):
+        assert at is self.at
+        with clock("process"):
+            return self.take(n)
 
     def take(self, n):
         first = sum(self.takes)
@@ -124,7 +158,15 @@ class Step:
         return [(("place", i), p, encode(p)) for i, p in zip(numbers, prompts, strict=True)]
 
     def __call__(self):
-        return self.gatherer(lambda part: contextlib.nullcontext())
+        self.found = self.sampler(self.upcoming(self.sampler.prompts), self.at)
+        return self.found
+
+    def neutral(self):
+        """Of each rollout, whether its advantage is set to 0."""
+        advantages = torch.ones(len(self.found.rollouts))
+        for rule in self.rules:
+            rule.credit(self.found.groups, advantages)
+        return (advantages == 0).tolist()
 
 
 def script(*groups, **others):
@@ -138,6 +180,15 @@ def names(groups):
 
 def values(group):
     return [s.value for s in group.scores]
+
+
+def spent(found):
+    """What was sampled besides the groups of the step's prompts."""
+    return found.everything[len(found.sampled) :]
+
+
+def contrast(**options):
+    return [{"id": "video/temporal-contrast", "options": options}]
 
 
 # -- videos whose order matters -----------------------------------------------------------------------------------------
@@ -156,7 +207,7 @@ TIMED = {
 
 def test_right_answers_are_paid_where_the_order_of_frames_matters():
     """By hand, after Video-R1: 0.3 for each answer above 0.1 where the mean is at least 0.8 of that with shuffled frames."""
-    step = Step(TIMED, tasks="aaab", films="a", prompts_per_step=4, group_size=4, temporal={})
+    step = Step(TIMED, tasks="aaab", films="a", prompts_per_step=4, group_size=4, rules=contrast())
     found = step()
     assert [values(g) for g in found.groups] == [
         pytest.approx([1.3, 0, 0.05, 1.3]),
@@ -170,9 +221,9 @@ def test_right_answers_are_paid_where_the_order_of_frames_matters():
     assert found.counts == pytest.approx(
         {"temporal/ordered": (2.05 + 1 + 1) / 12, "temporal/shuffled": (0.2 + 0.625 + 0.64) / 6, "temporal/paid_share": 2 / 3}
     )
-    assert len(found.rollouts) == 16 and [names(found.spent)] == [["p0", "p1", "p2"]], "shuffled ones are not trained on"
+    assert len(found.rollouts) == 16 and [names(spent(found))] == [["p0", "p1", "p2"]], "shuffled ones are not trained on"
     assert all(r.prompt.videos[0].shuffled is None for g in found.groups[:3] for r in g.rollouts)
-    mixed = {v.shuffled for g in found.spent for r in g.rollouts for v in r.prompt.videos}
+    mixed = {v.shuffled for g in spent(found) for r in g.rollouts for v in r.prompt.videos}
     assert None not in mixed and len(mixed) == 3, "each prompt has an order of its own"
 
 
@@ -180,18 +231,13 @@ def test_one_verifier_may_tell_what_is_right():
     answers = {"p0": ["1/0", "0/1"], "p0~": ["0/1"]}
     weights = {"right": 1.0, "format": 1.0}
     keys = {"films": "a", "prompts_per_step": 1, "weights": weights}
-    by_reward = Step(answers, temporal={"ratio": 1.0}, **keys)()
-    by_verifier = Step(answers, temporal={"ratio": 1.0, "verifier": "right"}, **keys)()
+    by_reward = Step(answers, rules=contrast(ratio=1.0), **keys)()
+    by_verifier = Step(answers, rules=contrast(ratio=1.0, verifier="right"), **keys)()
     assert values(by_reward.groups[0]) == pytest.approx([1.3, 1.3]) and values(by_verifier.groups[0]) == pytest.approx([1.3, 1.0])
 
 
-def test_what_is_right_without_labels_is_nobodys_to_tell():
-    with pytest.raises(ValueError, match='temporal asks verifiers what is right, labels = "majority"'):
-        RlStage(kind="rl", steps=1, temporal={}, labels="majority")
-
-
 def test_scores_that_failed_are_neither_right_nor_wrong():
-    found = Step({"p0": ["1", "x"], "p0~": ["x"]}, films="a", prompts_per_step=1, temporal={})()
+    found = Step({"p0": ["1", "x"], "p0~": ["x"]}, films="a", prompts_per_step=1, rules=contrast())()
     assert values(found.groups[0]) == [1.0, None] and "temporal/paid_share" not in found.counts
 
 
@@ -214,7 +260,7 @@ def test_right_answers_of_some_length_are_paid_where_two_are_right():
 
 def test_a_length_that_is_paid_is_part_of_the_reward_and_a_failed_score_stays_failed():
     found = Step(script("1:400 1:2 x:400 0.5:400"), group_size=4, prompts_per_step=1, length={})().groups[0]
-    assert values(found) == pytest.approx([1.2, 1, None, 0.7], nan_ok=False) and found.alone == pytest.approx([1.2, 1, 0.7])
+    assert values(found) == pytest.approx([1.2, 1, None, 0.7], nan_ok=False) and found.unaided == pytest.approx([1.2, 1, 0.7])
 
 
 def test_lengths_are_paid_as_a_slow_reference_has_it():
@@ -241,9 +287,9 @@ def test_one_verifier_may_tell_which_lengths_are_paid():
 
 
 def test_shuffled_answers_have_no_length_that_is_paid():
-    step = Step({"p0": ["1:400", "1:400"], "p0~": ["1:400"]}, films="a", prompts_per_step=1, temporal={}, length={})
+    step = Step({"p0": ["1:400", "1:400"], "p0~": ["1:400"]}, films="a", prompts_per_step=1, rules=contrast(), length={})
     found = step()
-    assert values(found.groups[0]) == pytest.approx([1.5, 1.5]) and [values(g) for g in found.spent] == [[1.0]]
+    assert values(found.groups[0]) == pytest.approx([1.5, 1.5]) and [values(g) for g in spent(found)] == [[1.0]]
 
 
 # -- groups that are replaced and left out ------------------------------------------------------------------------------
@@ -264,7 +310,7 @@ def test_dynamic_sampling_replaces_groups_without_spread_until_there_are_enough(
     assert names(found.groups) == ["p1", "p3"] and names(found.sampled) == ["p0", "p1", "p2", "p3"]
     assert [r.group for r in found.rollouts] == [0, 0, 1, 1], "numbered anew, as the packer needs it"
     assert found.counts == {"sampling/groups": 4.0, "sampling/left_out_share": 0.5} and not found.idle
-    assert [(c[2].seed, c[3]) for c in step.collector.calls] == [(100, 41), (101, 41), (102, 41)], "other noise in each round"
+    assert [(c[2].seed, c[3]) for c in step.collector.calls] == [(seed, 41) for seed in SEEDS[:3]], "other noise in each round"
 
 
 def test_dynamic_sampling_ends_after_its_rounds_with_what_there_is():
@@ -343,6 +389,23 @@ def test_a_group_without_spread_that_passes_the_success_rules_stays_without_dyna
     answers = script("1 1", "0 0")
     assert names(Step(answers, success_low=0.5)().groups) == ["p0"]
     assert Step(answers, success_low=0.5, dynamic_sampling=1, prompts_per_step=1)().idle
+
+
+def test_a_plugins_rule_chooses_before_the_built_in_ones_and_in_every_round(monkeypatch):
+    class Odd(SamplingRule):
+        phase, leaves_out = "select", True
+
+        def __call__(self, groups, sample):
+            return [g for g in groups if g.place[1] % 2]
+
+        def counts(self, groups):
+            return {"odd/groups": float(len(groups))}
+
+    monkeypatch.setattr(rules, "plugin_rules", lambda stage: [Odd()])
+    step = Step(script("1 0", "1 0", "1 0", "1 1", "0 1", "1 0"), dynamic_sampling=4)
+    found = step()
+    assert step.takes == [2, 1, 1, 1, 1] and names(found.groups) == ["p1", "p5"]
+    assert found.counts == {"sampling/groups": 6.0, "sampling/left_out_share": pytest.approx(2 / 3), "odd/groups": 6.0}
 
 
 # -- more prompts than are trained on -----------------------------------------------------------------------------------
@@ -426,7 +489,7 @@ def test_collected_numbers_groups_by_the_prompts_place_whatever_goes_together():
     taken = dict(enumerate(Step({}, tasks="aba").take(3)))
     collector = Collector(script("a0 a0", "b1", "a2 a2"))
     how = {"a": Sampling(max_tokens=3, temperature=1.0), "b": Sampling(max_tokens=4, temperature=1.0)}
-    found = collected(collector, taken, {"a": 2, "b": 1}.__getitem__, how.__getitem__, version=3)
+    found = collected(collector, taken, {"a": 2, "b": 1}, how, version=3)
     assert [[(r.group, r.completion, r.prompt.text) for r in g] for g in found] == [
         [(0, "a0", "p0")] * 2,
         [(1, "b1", "p1")],
@@ -471,7 +534,7 @@ def test_groups_that_fail_as_a_whole_are_tried_with_longer_and_longer_hints(kind
         [hinted("p0", 1), hinted("p2", 1)],  # p1 succeeded; of p3 nothing is known, its scores failed
         [hinted("p0", 2)],  # p2 was rescued, and p0 is at the second share
     ], "the third share is needed by nobody"
-    assert [c[2].seed for c in step.collector.calls] == [100, 101, 102]
+    assert [c[2].seed for c in step.collector.calls] == SEEDS[:3]
     assert found.counts == {"sampling/hinted": 2.0} and step.takes == [4]
     assert [g.place[1] for g in found.groups] == [0, 1, 2, 3], "each in its place"
     assert [r.group for r in found.rollouts] == [n for n, g in enumerate(found.groups) for _ in g.rollouts]
@@ -487,7 +550,7 @@ def test_guide_adds_the_hinted_answers_as_answers_to_the_prompt_itself():
         assert r.prompt is group.prompt and r.prompt.text == "p0" and r.inputs is group.inputs
         assert r.turns[0].observed_ids == plain == tuple(r.inputs.ids.tolist()), "what the packer insists on"
         assert r.turns[0].logprobs == (-1.0, -1.0), "the sampler's, under the hint"
-    assert [(g.prompt.text, values(g)) for g in found.spent] == [(hinted("p0", 1), [0.25, 0.0])]
+    assert [(g.prompt.text, values(g)) for g in spent(found) if g.rollouts] == [(hinted("p0", 1), [0.25, 0.0])]
 
 
 def test_ghpo_puts_the_hinted_group_in_the_place_of_the_other():
@@ -497,8 +560,8 @@ def test_ghpo_puts_the_hinted_group_in_the_place_of_the_other():
     for r in found.groups[0].rollouts:
         assert r.prompt.text == hinted("p0", 2) and not r.off_policy
         assert r.turns[0].observed_ids == tuple(hinted("p0", 2).encode()) == tuple(r.inputs.ids.tolist())
-    spent = {(g.prompt.text, tuple(values(g))) for g in found.spent}
-    assert spent == {(hinted("p0", 1), (0.25, 0.0)), ("p0", (0.0, 0.0)), ("p2", (0.0, None))}, (
+    besides = {(g.prompt.text, tuple(values(g))) for g in spent(found)}
+    assert besides == {(hinted("p0", 1), (0.25, 0.0)), ("p0", (0.0, 0.0)), ("p2", (0.0, None))}, (
         "their failed scores are failures too"
     )
 
@@ -509,7 +572,7 @@ def test_shares_are_tried_in_the_order_in_which_they_stand_and_all_may_fail():
     found = step()
     assert [c[0] for c in step.collector.calls] == [["p0"], [hinted("p0", 3)], [hinted("p0", 1)], [hinted("p0", 4)]]
     assert found.counts == {"sampling/hinted": 0.0} and names(found.groups) == ["p0"] and values(found.groups[0]) == [0, 0]
-    assert len(found.spent) == 3
+    assert len(spent(found)) == 3
 
 
 def test_a_rescued_group_is_kept_by_the_rules_and_a_lost_one_replaced():
@@ -553,7 +616,7 @@ def test_when_failed_adds_the_gold_completion_to_groups_without_a_success():
     assert [r.demonstrated for r in found.rollouts] == [False, False, True, False, False, False, False, True]
     assert gold.prompt is found.groups[0].prompt and gold.inputs is found.groups[0].inputs
     assert [r.group for r in found.rollouts] == [0, 0, 0, 1, 1, 2, 2, 2]
-    assert found.neutral == [False] * 8
+    assert step.neutral() == [False] * 8
 
 
 def test_always_adds_it_and_makes_it_neutral_where_a_sampled_answer_is_as_good():
@@ -562,10 +625,10 @@ def test_always_adds_it_and_makes_it_neutral_where_a_sampled_answer_is_as_good()
     assert values(found.groups[0]) == [0, 0.5, 0.9, pytest.approx(1.4 / 3)]  # exactly as good
     assert values(found.groups[1]) == [1, 0, 0.5, 0.5]  # better
     assert values(found.groups[2]) == [0, 1, None, 0.5], "the mean of what could be scored"
-    assert [k for k, n in enumerate(found.neutral) if n] == [3, 7, 11]
+    assert [k for k, n in enumerate(step.neutral()) if n] == [3, 7, 11]
     step = Step(script("0 0.5 0.89", "0 0 0"), answer="0.9", group_size=3, ground_truth="always")
     found = step()
-    assert [values(g)[-1] for g in found.groups] == [0.9, 0.9] and not any(found.neutral)
+    assert [values(g)[-1] for g in found.groups] == [0.9, 0.9] and not any(step.neutral())
 
 
 def test_some_verifiers_dont_reward_the_gold_completion():
@@ -574,7 +637,7 @@ def test_some_verifiers_dont_reward_the_gold_completion():
     step = Step(answers, answer="1/x", weights=weights, ground_truth="always", ground_truth_without=["format"])
     found = step()
     assert [values(g) for g in found.groups] == [[0.5, 0, 1], [1.5, 0.5, 1.0]], "1.5 is as good as 1: the mean"
-    assert found.neutral == [False, False, False, False, False, True]
+    assert step.neutral() == [False, False, False, False, False, True]
     assert [g.scores[-1].parts for g in found.groups] == [{"right": 1.0}] * 2, "for algorithms that look at each part"
     assert step.judge.asked[-2:] == [("1/x", {"right": 1.0, "format": 0.0})] * 2, "a verifier of weight 0 can't make it fail"
     with_it = Step(answers, answer="1/1", weights=weights, ground_truth="always")()
@@ -582,8 +645,9 @@ def test_some_verifiers_dont_reward_the_gold_completion():
 
 
 def test_a_gold_completion_whose_score_fails_leaves_the_update():
-    found = Step(script("0 0", "1 0"), answer="x", ground_truth="always")()
-    assert [values(g) for g in found.groups] == [[0, 0, None], [1, 0, None]] and not any(found.neutral)
+    step = Step(script("0 0", "1 0"), answer="x", ground_truth="always")
+    found = step()
+    assert [values(g) for g in found.groups] == [[0, 0, None], [1, 0, None]] and not any(step.neutral())
 
 
 def test_the_gold_completion_comes_after_hints_and_after_the_selection():
@@ -649,7 +713,7 @@ def test_co_reward_rewards_each_by_the_others_majority_and_trains_both():
     other = found.groups[2]
     assert other.place == ("place", 0) and other.prompt.task == "a", "whatever the task wrote there"
     assert all(r.prompt.text == "q0" and r.turns[0].observed_ids == tuple(b"q0") for r in other.rollouts)
-    assert [c[0] for c in step.collector.calls] == [["p0", "p1"], ["q0", "q1"]] and step.collector.calls[1][2].seed == 101
+    assert [c[0] for c in step.collector.calls] == [["p0", "p1"], ["q0", "q1"]] and step.collector.calls[1][2].seed == SEEDS[1]
 
 
 def test_co_reward_replaces_groups_one_by_one_and_keeps_to_twice_the_prompts():

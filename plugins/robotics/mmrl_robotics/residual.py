@@ -7,31 +7,29 @@ import copy
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from mmrl.api.errors import UserError
+from mmrl import SimulatorSpec, UserError
+from mmrl.api.interfaces import Simulator
+from mmrl.api.policies import (
+    SETTINGS,
+    ActingPolicy,
+    Calls,
+    Draw,
+    Normal,
+    PolicyConfig,
+    options,
+    saved_policy,
+    settings_of,
+    state_of,
+)
 from mmrl.api.simulators.types import Observation
-from mmrl.api.specs import SimulatorSpec
-from mmrl.config.sections import PolicyConfig
-from mmrl.policies.acting import options
-from mmrl.policies.acting.acting import ActingPolicy
-from mmrl.policies.acting.draw import Draw
-from mmrl.policies.acting.heads import Normal
-from mmrl.policies.acting.saved import SETTINGS, saved_options, settings_of
-from mmrl.policies.acting.small import Small, state_of
-from mmrl.policies.acting.vla import VLA
-from mmrl.policies.batches import Calls
-from mmrl.policies.pi0.model import Pi0
-
-if TYPE_CHECKING:
-    from mmrl.api.interfaces import Simulator
+from mmrl_robotics.small import Small
 
 PLANS = 65_536
 """Episodes whose planned actions are kept: more than go on at a time, anywhere."""
-KINDS: dict[str, type[ActingPolicy]] = {"vla": VLA, "pi0": Pi0, "small": Small}
-"""What a base may be, by what its folder says."""
 
 
 class Residual(ActingPolicy):
@@ -67,7 +65,7 @@ class Residual(ActingPolicy):
         options.text("base", base)
         options.number("scale", scale, 0, 2)
         options.whole("state", state, 0, 100_000)
-        self.base = loaded(Path(base), config, device)
+        self.base = base_of(Path(base), config, device)
         self.base.model.requires_grad_(False)
         self.device, self.dims, self.chunk, self.scale, self.where = torch.device(device), self.base.dims, 1, scale, base
         self._plans: OrderedDict[int, torch.Tensor] = OrderedDict()
@@ -85,7 +83,7 @@ class Residual(ActingPolicy):
 
     def settings(self) -> Mapping[str, Any]:
         own = self.small.settings()
-        found = {"kind": "residual", "model": own["model"], "base": self.where, "scale": self.scale, "state": self.state}
+        found = {"kind": "robotics/residual", "model": own["model"], "base": self.where, "scale": self.scale, "state": self.state}
         return found | {name: own[name] for name in ("hidden", "size", "camera") if name in own}
 
     def choose(self, seen: Observation, draw: Draw, temperature: float) -> tuple[torch.Tensor, ...]:
@@ -146,17 +144,14 @@ class Residual(ActingPolicy):
         raise UserError("a residual policy corrects another and can't imitate: train its base by imitation")
 
 
-def loaded(folder: Path, config: PolicyConfig, device: str | torch.device) -> ActingPolicy:
+def base_of(folder: Path, config: PolicyConfig, device: str | torch.device) -> Any:
     """The policy that was saved in a folder, with the dtype, attention and limits of this configuration. Raises UserError where
     there is none."""
     if not folder.is_dir():
         raise UserError(f"policy.options.base {str(folder)!r} is no folder: give one with a policy that acts")
     if not (folder / SETTINGS).is_file():
         raise UserError(f"policy.options.base {str(folder)!r} has no {SETTINGS}: give a folder with a policy that acts")
-    saved = saved_options(folder)
-    kind = KINDS.get(saved.pop("kind", ""))
-    if kind is None:
-        raise UserError(f"policy.options.base {str(folder)!r}: a base is one of {', '.join(KINDS)}")
-    own = config.model_copy(update={"model": str(folder), "lora": None, "options": {}})
-    found: ActingPolicy = kind(own, device=device, **saved)  # type: ignore[call-arg]
-    return found
+    base = saved_policy(folder, config, device)
+    if isinstance(base, Residual):
+        raise UserError(f"policy.options.base {str(folder)!r} corrects another policy itself: give one of another kind")
+    return base

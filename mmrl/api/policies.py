@@ -1,0 +1,59 @@
+"""What a plugin imports to bring a kind of policy: the protocol, the base class of policies that act, and their parts.
+
+`mmrl.api` imports nothing else of mmrl, so each name stands in a table and is imported when it is asked for, as in::
+
+    from mmrl.api.policies import ActingPolicy, Normal
+
+A policy of any other kind inherits from `Policy` and names a collector and a packer of its own, see `Collector` and `Packer`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+NAMES = {
+    # the protocol, and what a policy names to make rollouts and batches
+    "Policy": "mmrl.policies.policy:Policy",
+    "PolicyConfig": "mmrl.config.sections:PolicyConfig",
+    "RunConfig": "mmrl.config.sections:RunConfig",
+    "Collector": "mmrl.rollout.collector:Collector",
+    "Sampling": "mmrl.rollout.generate.sampling:Sampling",
+    "Packer": "mmrl.train.update.packer:Packer",
+    "PackOptions": "mmrl.train.update.packer:PackOptions",
+    # what goes into an update and comes out of a forward pass
+    "Batch": "mmrl.policies.batches:Batch",
+    "Calls": "mmrl.policies.batches:Calls",
+    "Credit": "mmrl.policies.batches:Credit",
+    "Outputs": "mmrl.policies.batches:Outputs",
+    "Targets": "mmrl.policies.batches:Targets",
+    # policies that act
+    "ActingPolicy": "mmrl.policies.acting.acting:ActingPolicy",
+    "Draw": "mmrl.policies.acting.draw:Draw",
+    "Flow": "mmrl.policies.acting.heads:Flow",
+    "Normal": "mmrl.policies.acting.heads:Normal",
+    "Tokens": "mmrl.policies.acting.heads:Tokens",
+    "ActionTokens": "mmrl.policies.acting.action_tokens:ActionTokens",
+    "Statistics": "mmrl.policies.acting.units:Statistics",
+    "Units": "mmrl.policies.acting.units:Units",
+    "picture_of": "mmrl.policies.acting.observed:picture_of",
+    "state_of": "mmrl.policies.acting.observed:state_of",
+    "options": "mmrl.policies.acting.options",
+    # what a folder holds
+    "SETTINGS": "mmrl.policies.acting.saved:SETTINGS",
+    "saved_policy": "mmrl.policies.load:saved_policy",
+    "settings_of": "mmrl.policies.acting.saved:settings_of",
+}
+"""Name -> "module:name", or a module."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, attribute = NAMES[name].partition(":")
+    found = importlib.import_module(module)
+    return getattr(found, attribute) if attribute else found
+
+
+def __dir__() -> list[str]:
+    return sorted(NAMES)

@@ -1,0 +1,23 @@
+"""Answers with every picture and video blanked: what the policy knows without looking."""
+
+from __future__ import annotations
+
+from mmrl.api.tasks.altered import blanked
+from mmrl.config.sections import RunConfig
+from mmrl.evaluation.answers import Answering, Answers
+from mmrl.evaluation.figures import mean_of
+from mmrl.evaluation.probes.probe import Probe, Probed
+from mmrl.rollout.generate.steering import Steering
+
+
+class Blank(Probe):
+    """`evaluate.blank`: the figure `blank`, where the task shows anything."""
+
+    @classmethod
+    def of(cls, config: RunConfig) -> Blank | None:
+        return cls() if config.evaluate.blank else None
+
+    def __call__(self, asking: Answering, label: str, plain: Answers, observer: Steering | None) -> Probed:
+        if not any(p.images or p.videos for p in plain.prompts):
+            return Probed()
+        return Probed({"blank": mean_of(asking.answers(label, "on blanked pictures", blanked).items)})

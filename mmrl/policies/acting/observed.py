@@ -1,0 +1,26 @@
+"""What a policy that acts reads of an observation, refused in one line where the simulator shows something else."""
+
+from __future__ import annotations
+
+import torch
+
+from mmrl.api.errors import UserError
+from mmrl.api.simulators.types import Observation, Track
+
+
+def picture_of(seen: Observation | Track, camera: str) -> torch.Tensor:
+    """uint8 [n, H, W, 3] of a camera, the first one where none is named. Raises UserError where there is no such camera."""
+    if not seen.images:
+        raise UserError("the simulator shows no picture: give it a camera, or take a policy that reads the state alone")
+    name = camera or next(iter(seen.images))
+    if name not in seen.images:
+        raise UserError(f"policy.options.camera = {camera!r} is none of the simulator's: it has {', '.join(seen.images)}")
+    return seen.images[name]
+
+
+def state_of(seen: Observation, size: int) -> torch.Tensor:
+    """float32 [n, size]. Raises UserError where the simulator shows another."""
+    if seen.state is None or seen.state.shape[1] != size:
+        there = "no state" if seen.state is None else f"a state of {seen.state.shape[1]}"
+        raise UserError(f"policy.options.state = {size}, and the simulator shows {there}: make them equal")
+    return seen.state

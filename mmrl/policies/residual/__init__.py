@@ -1,1 +1,0 @@
-"""A small policy that corrects the actions of a frozen one."""

@@ -1,0 +1,41 @@
+"""Scores without labels, from the answers to the same prompt in other words (Co-Reward)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from mmrl.algorithms.labels import co_reward
+from mmrl.api.errors import UserError, calling
+from mmrl.api.sampling import Group, SamplingRule, StepSampler
+from mmrl.api.types import Prompt, Score, replace
+from mmrl.config.sections import RlStage
+from mmrl.train.sampling.votes import answers_of, check_kind
+
+
+class CoReward(SamplingRule):
+    """`labels = "co-reward"`: each group is rewarded by the other's majority; both are trained on."""
+
+    groups_per_prompt: ClassVar[int] = 2
+
+    @classmethod
+    def of(cls, stage: RlStage) -> CoReward | None:
+        return cls() if stage.labels == "co-reward" else None
+
+    def __call__(self, groups: list[Group], sample: StepSampler) -> list[Group]:
+        others = sample.complete(groups, [rephrased(g.prompt, sample) for g in groups])
+        for group, other in zip(groups, others, strict=True):
+            own, theirs = answers_of(group, sample), answers_of(other, sample)
+            for one, answers, voters in ((group, own, theirs), (other, theirs, own)):
+                one.scores = [Score(r, {"co-reward": r}) for r in co_reward(answers, voters)]
+        return groups + others
+
+
+def rephrased(prompt: Prompt, sample: StepSampler) -> Prompt:
+    """The prompt in its task's other words."""
+    what = f"task {prompt.task!r}: rephrase()"
+    with calling(what):
+        found = sample.task(prompt.task).rephrase(prompt)
+    if found is None:
+        raise UserError(f'task {prompt.task!r} doesn\'t rephrase its prompts, which labels = "co-reward" needs')
+    check_kind(found, Prompt, f"{what} must give a mmrl.Prompt")
+    return replace(found, task=prompt.task)  # type: ignore[no-any-return]

@@ -1,0 +1,30 @@
+"""Groups without spread teach nothing: they are replaced by those of other prompts (DAPO)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from mmrl.api.sampling import Group, SamplingRule, StepSampler
+from mmrl.config.sections import RlStage
+
+
+class DynamicSampling(SamplingRule):
+    """`dynamic_sampling`: in so many rounds at most, groups that this rule and those before it left out are replaced."""
+
+    phase: ClassVar[Literal["score", "select"]] = "select"
+    leaves_out = True
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+
+    @classmethod
+    def of(cls, stage: RlStage) -> DynamicSampling | None:
+        return cls(stage.dynamic_sampling) if stage.dynamic_sampling else None
+
+    def __call__(self, groups: list[Group], sample: StepSampler) -> list[Group]:
+        kept = [g for g in groups if g.spread]
+        for _ in range(self.rounds):
+            if len(kept) >= sample.wanted:
+                break
+            kept += [g for g in sample.more(sample.wanted - len(kept)) if g.spread]
+        return kept

@@ -1,0 +1,71 @@
+"""Groups that failed as a whole are sampled again with a part of the gold completion in the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import ClassVar, Literal
+
+from mmrl.api.errors import calling
+from mmrl.api.sampling import Group, SamplingRule, StepSampler
+from mmrl.api.types import Prompt, replace
+from mmrl.config.sections import RlStage
+from mmrl.train.sampling.prompts import with_text
+from mmrl.train.sampling.votes import check_kind
+
+HINT = "\n\nHint: "
+HINTED = "hinted"
+"""The note of a group that a hint has helped."""
+
+
+class Hints(SamplingRule):
+    """Longer and longer hints, until one helps. `ghpo` (Liu et al., GHPO, section 3): the hinted group takes the place of the
+    other. `guide` (Nath et al., Adaptive guidance, section 3): its answers join the group, as answers to the prompt without the
+    hint."""
+
+    phase: ClassVar[Literal["score", "select"]] = "select"
+
+    def __init__(self, kind: str, shares: Sequence[float], success: float) -> None:
+        self.kind, self.shares, self.success = kind, shares, success
+
+    @classmethod
+    def of(cls, stage: RlStage) -> Hints | None:
+        return cls(stage.hints, stage.hint_shares, stage.success) if stage.hints != "none" else None
+
+    def __call__(self, groups: list[Group], sample: StepSampler) -> list[Group]:
+        failed = [g for g in groups if g.rewards and not g.successes(self.success)]
+        for share in self.shares:
+            if not failed:
+                break
+            tried = sample.again(failed, partial(hinted, sample=sample, share=share))
+            for group, other in zip(failed, tried, strict=True):
+                self._help(group, other)
+            failed = [g for g in failed if HINTED not in g.notes]
+        return groups
+
+    def _help(self, group: Group, other: Group) -> None:
+        """Let the hinted group take the other's place or join it, if it succeeded."""
+        if not other.successes(self.success):
+            group.others.append(other)
+            return
+        if self.kind == "ghpo":
+            group.others = [replace(group), *other.others]
+            group.prompt, group.inputs, group.notes = other.prompt, other.inputs, other.notes
+            group.rollouts, group.scores = other.rollouts, other.scores
+        else:
+            group.others.append(replace(other, rollouts=[], scores=[]))  # its notes count in metrics
+            group.rollouts = group.rollouts + [r.answering(group.prompt, group.inputs) for r in other.rollouts]
+            group.scores = group.scores + other.scores
+        group.notes = {**group.notes, HINTED: True}
+
+    def counts(self, groups: Sequence[Group]) -> Mapping[str, float]:
+        return {"sampling/hinted": float(sum(HINTED in g.notes for g in groups))}
+
+
+def hinted(group: Group, sample: StepSampler, share: float) -> Prompt:
+    """The group's prompt with a hint of a share of its gold completion."""
+    what = f"task {group.prompt.task!r}: hint()"
+    with calling(what):
+        hint = sample.task(group.prompt.task).hint(group.prompt, share)
+    check_kind(hint, str, f"{what} must give text")
+    return with_text(group.prompt, HINT + hint)

@@ -1,0 +1,36 @@
+"""A bonus for right answers of some length (Feng et al., Video-R1)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from mmrl.algorithms.shaping import length_bonus
+from mmrl.api.sampling import Group, SamplingRule, StepSampler
+from mmrl.api.types import right
+from mmrl.config.sections import LengthConfig, RlStage
+
+
+class LengthBonus(SamplingRule):
+    """`[stages.length]`: pay as `length_bonus` says, in groups that the rule's verifier scored."""
+
+    def __init__(self, config: LengthConfig) -> None:
+        self.config = config
+
+    @classmethod
+    def of(cls, stage: RlStage) -> LengthBonus | None:
+        return cls(stage.length) if stage.length else None
+
+    def __call__(self, groups: list[Group], sample: StepSampler) -> list[Group]:
+        rule = self.config
+        for group in groups:
+            judged = [right(s, rule.verifier) for s in group.scores]
+            accuracy_N = torch.tensor([math.nan if v is None else v for v in judged], dtype=torch.float64)
+            lengths_N = torch.tensor([r.length for r in group.rollouts])
+            paid_N = length_bonus(
+                accuracy_N, lengths_N, bonus=rule.bonus, low=rule.low, high=rule.high, threshold=rule.above
+            ).nan_to_num(0.0)
+            if not all(v is None for v in judged):
+                group.pay("length", paid_N.tolist())
+        return groups

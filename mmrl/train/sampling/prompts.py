@@ -1,0 +1,18 @@
+"""Prompts with something added, and answers that are trained on under another prompt than they were sampled from."""
+
+from __future__ import annotations
+
+from mmrl.api.errors import PluginError
+from mmrl.api.types import Prompt, replace
+
+
+def with_text(prompt: Prompt, text: str) -> Prompt:
+    """The prompt with a text at the end of its last user message."""
+    messages = list(prompt.messages)
+    last = max((i for i, m in enumerate(messages) if m["role"] == "user"), default=-1)
+    if last < 0:
+        raise PluginError(f"task {prompt.task!r}: prompt {prompt.id!r} has no user message that a text could be added to")
+    content = messages[last]["content"]
+    added = content + text if isinstance(content, str) else [*content, {"type": "text", "text": text}]
+    messages[last] = {**messages[last], "content": added}
+    return replace(prompt, messages=messages)

@@ -1,0 +1,43 @@
+"""The rules of sampling that a stage asks for, in the order in which they are applied."""
+
+from __future__ import annotations
+
+from mmrl.api.errors import UserError
+from mmrl.api.sampling import SamplingRule
+from mmrl.config.sections import RlStage
+from mmrl.registry import plugins
+from mmrl.train.sampling.co_reward import CoReward
+from mmrl.train.sampling.dynamic_sampling import DynamicSampling
+from mmrl.train.sampling.ground_truth import GroundTruth
+from mmrl.train.sampling.hints import Hints
+from mmrl.train.sampling.length import LengthBonus
+from mmrl.train.sampling.overlong import OverlongMask, OverlongPenalty
+from mmrl.train.sampling.oversampling import Oversampling
+from mmrl.train.sampling.success_filter import SuccessFilter
+from mmrl.train.sampling.verified import Verified
+from mmrl.train.sampling.votes import Votes
+
+LABELS = (Verified, Votes, CoReward)
+"""Rules that give scores; a stage has one of them. The rules of plugins follow."""
+OTHERS = (*(LengthBonus, OverlongPenalty), *(Hints, SuccessFilter, DynamicSampling, Oversampling, GroundTruth), OverlongMask)
+"""Rules that follow those of plugins."""
+
+
+def rules_of(stage: RlStage) -> list[SamplingRule]:
+    """The rules that a stage's keys ask for. Each built-in rule makes itself from the stage, or None where it isn't asked for."""
+    made = [kind.of(stage) for kind in LABELS], plugin_rules(stage), [kind.of(stage) for kind in OTHERS]
+    return [rule for some in made for rule in some if rule is not None]
+
+
+def plugin_rules(stage: RlStage) -> list[SamplingRule]:
+    """The rules that `[[stages.rules]]` names, made with their options."""
+    return [plugins.registry().make_sampling_rule(entry.id, entry.options) for entry in stage.rules]
+
+
+def check_plugin_rules(where: str, stage: RlStage, verifiers: list[str]) -> None:
+    """Refuse rules that can't be had or whose options are wrong. where: the stage's key. verifiers: those that reward it."""
+    for number, entry in enumerate(stage.rules):
+        try:
+            plugins.registry().make_sampling_rule(entry.id, entry.options).check(verifiers)
+        except UserError as error:
+            raise type(error)(f"{where}.rules.{number}: {error}") from error

@@ -1,0 +1,248 @@
+"""From prompts to the groups that a step trains on: completions, and the stage's rules in their order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from mmrl.api.interfaces import Task
+from mmrl.api.sampling import Group, SamplingRule
+from mmrl.api.seeds import derive
+from mmrl.api.types import Prompt, Rollout, replace
+from mmrl.compute import ranks
+from mmrl.config.sections import RlStage
+from mmrl.data.prompts import gold_of
+from mmrl.judge import cases_of
+from mmrl.judge.rewards import weights_at
+from mmrl.rollout.collector import Collector
+from mmrl.rollout.generate.sampling import Sampling
+from mmrl.train.metrics import Clock, collected_figures
+from mmrl.train.position import Moment
+from mmrl.train.sampling.groups import Sampled, light_group
+from mmrl.train.sampling.source import Prompts, PromptSource, Taken
+
+if TYPE_CHECKING:
+    from mmrl.train.context import Context
+
+BEHIND = 2**31
+"""Numbers begin here of the groups that rules make besides those of the prompts."""
+
+
+class Sampler:
+    """Samples and scores for the steps of an `rl` stage. `mmrl.train.sampling.ahead.Ahead` is one that works ahead."""
+
+    def __init__(self, run: Context, stage: RlStage, source: PromptSource, rules: Sequence[SamplingRule]) -> None:
+        """source: where rules that want more prompts get them. rules: in the order in which they are applied."""
+        self.run, self.stage, self.source, self.rules = run, stage, source, rules
+        self.scoring = [rule for rule in rules if rule.phase == "score"]
+        self.selecting = [rule for rule in rules if rule.phase == "select"]
+        self.per_prompt = math.prod(rule.groups_per_prompt for rule in rules)
+        self.wanted = stage.prompts_per_step * self.per_prompt
+        """Groups that a step trains on."""
+        self.prompts = self.prompts_for(self.wanted)
+        """Prompts that a step begins with."""
+
+    def prompts_for(self, groups: int) -> int:
+        """How many prompts are sampled to have so many groups to train on."""
+        prompts = math.ceil(groups / self.per_prompt)
+        return math.ceil(round(prompts * math.prod(rule.oversample for rule in self.rules), 6))  # 10 x 1.1 is 11
+
+    def __call__(self, prompts: Prompts, at: Moment) -> Sampled:
+        """The groups of a step, with the weights of now."""
+        self.refresh()
+        return self.sample(prompts, at)
+
+    def refresh(self) -> None:
+        """The policy that samples takes the weights of now, and the source what came of its prompts."""
+        self.source.settle()
+        self.run.collector.wake()
+
+    def sample(self, prompts: Prompts, at: Moment) -> Sampled:
+        """The groups of a step, with the weights of the last `refresh`."""
+        step = SamplingStep(self, at, Clock())
+        kept = step.passed(step.fresh(prompts), self.selecting)
+        found = Sampled(groups=kept or step.sampled, sampled=step.sampled, seconds=step.clock.seconds, idle=not kept)
+        for number, group in enumerate(found.groups):
+            group.number, group.rollouts = number, [replace(r, group=number) for r in group.rollouts]
+        if any(rule.leaves_out for rule in self.rules):
+            left = 1 - len(kept) / len(step.sampled)
+            found.counts |= {"sampling/groups": float(len(step.sampled)), "sampling/left_out_share": left}
+        for rule in self.rules:
+            found.counts |= rule.counts(found.everything)
+        found.counts |= self.source.figures() | collected_figures(self.run.collector)
+        return found
+
+    def greedy(self, groups: Sequence[Group], at: Moment, clock: Clock) -> list[Group]:
+        """The likeliest completion of each group's prompt, scored as the sampled ones are."""
+        self.run.collector.wake()
+        own = {n: g for n, g in enumerate(groups) if not g.elsewhere}
+        return ranks.gathered(lambda: SamplingStep(self, at, clock).greedy(own), light_group)
+
+    def rest(self) -> None:
+        """Give the memory of the sampling policy to the learner."""
+        self.run.collector.rest()
+
+    def state(self) -> dict[str, Any]:
+        """What the source of prompts needs to go on behind this step."""
+        self.source.settle()
+        return self.source.state()
+
+    def close(self) -> None:
+        """Nothing is under way between steps."""
+
+
+class SamplingStep:
+    """The sampling of one step: what rules work with, see `mmrl.api.sampling.StepSampler`."""
+
+    def __init__(self, sampler: Sampler, at: Moment, clock: Clock) -> None:
+        self.sampler, self.run, self.at, self.clock = sampler, sampler.run, at, clock
+        self.calls = 0
+        """How often the step has sampled."""
+        self.sampled: list[Group] = []
+        """The groups of all prompts so far."""
+        self.before: Sequence[SamplingRule] = ()
+        """The selecting rules that stand before the one at work."""
+
+    @property
+    def seed(self) -> int:
+        seed = derive(self.run.config.seed, "sample", self.at.step)
+        return derive(seed, self.calls) if self.calls else seed
+
+    @property
+    def wanted(self) -> int:
+        return self.sampler.wanted
+
+    def task(self, label: str) -> Task:
+        return self.run.tasks[label]
+
+    def max_tokens(self, label: str) -> int:
+        return self.run.sampling(label, 0).max_tokens
+
+    # -- for rules that score ---------------------------------------------------------------------------------------------
+
+    def complete(self, groups: Sequence[Group], prompts: Sequence[Prompt], share: float = 1.0) -> list[Group]:
+        return self._complete({g.number: self._instead(g, p) for g, p in zip(groups, prompts, strict=True)}, share)
+
+    def score(self, groups: Sequence[Group], without: Collection[str] = ()) -> None:
+        rollouts = [r for g in groups for r in g.rollouts]
+        share = self.at.stage_step / max(1, self.sampler.stage.steps - 1)
+        weights = [weights_at(self.run.setup.weights[r.prompt.task], share) for r in rollouts]
+        asked = [{v: 0.0 if v in without else w for v, w in own.items()} for own in weights]
+        with self.clock("judge"):
+            scores = iter(self.run.judge.score(cases_of(rollouts), asked))
+        for group in groups:
+            group.scores = [next(scores) for _ in group.rollouts]
+
+    # -- for rules that select --------------------------------------------------------------------------------------------
+
+    def again(self, groups: Sequence[Group], prompt_of: Callable[[Group], Prompt]) -> list[Group]:
+        def read() -> dict[int, Taken | None]:
+            return {g.number: None if g.elsewhere else self._instead(g, prompt_of(g)) for g in groups}
+
+        return self._scored(ranks.each(read))
+
+    def more(self, groups: int) -> list[Group]:
+        before = self.before
+        found = self.passed(self.fresh(self.sampler.source.upcoming(self.sampler.prompts_for(groups))), before)
+        self.before = before
+        return found
+
+    def gold(self, groups: Sequence[Group], without: Collection[str] = ()) -> list[Group]:
+        own = {n: g for n, g in enumerate(groups) if not g.elsewhere}
+        return ranks.gathered(partial(self._gold, own, without), light_group)
+
+    def _gold(self, groups: Mapping[int, Group], without: Collection[str]) -> dict[int, Group]:
+        prompts, inputs = [g.prompt for g in groups.values()], [g.inputs for g in groups.values()]
+        gold = [gold_of(self.task(p.task), p) for p in prompts]
+        shown = self.run.collector.demonstrate(prompts, inputs, gold)
+        found = [_beside(g, [r]) for g, r in zip(groups.values(), shown, strict=True)]
+        self.score(found, without)
+        return dict(zip(groups, found, strict=True))
+
+    # -- for the sampler --------------------------------------------------------------------------------------------------
+
+    def fresh(self, prompts: Prompts) -> list[Group]:
+        """The scored groups of the next prompts, of all ranks."""
+        groups = self._scored(dict(enumerate(prompts.read(self.at, self.clock))))
+        self.sampled += groups
+        return groups
+
+    def passed(self, groups: list[Group], rules: Sequence[SamplingRule]) -> list[Group]:
+        """What selecting rules leave of the groups."""
+        for number, rule in enumerate(rules):
+            self.before = rules[:number]
+            groups = rule(groups, self)
+        return groups
+
+    def greedy(self, groups: Mapping[int, Group]) -> dict[int, Group]:
+        """The greedy completions of this rank's groups, scored."""
+        taken = {n: (g.place, g.prompt, g.inputs) for n, g in groups.items()}
+        how = {label: replace(self.run.sampling(label, self.seed), temperature=0.0) for label in self.run.tasks}
+        with self.clock("generate"):
+            found = collected(self.run.collector, taken, dict.fromkeys(how, 1), how, self.at.version)
+        tried = [_beside(g, rollouts) for g, rollouts in zip(groups.values(), found, strict=True)]
+        for rule in self.sampler.scoring:
+            tried = rule(tried, self) if rule.per_rollout else tried
+        return dict(zip(groups, tried, strict=True))
+
+    def _scored(self, taken: Mapping[int, Taken | None]) -> list[Group]:
+        """Groups of scored completions of these prompts, of all ranks, in the order of their numbers. None: another rank samples
+        it."""
+
+        def work() -> dict[int, Group]:
+            groups = self._complete(own_of(taken))
+            for rule in self.sampler.scoring:
+                groups = rule(groups, self)
+            numbered: dict[int, Group] = {}
+            for group in groups:
+                group.unaided = group.rewards
+                numbered[group.number + BEHIND * (group.number in numbered)] = group
+            return numbered
+
+        return ranks.gathered(work, light_group)
+
+    def _complete(self, taken: Mapping[int, Taken], share: float = 1.0) -> list[Group]:
+        """Groups of completions of this rank's prompts, not yet scored."""
+        labels, stage = self.run.tasks, self.sampler.stage
+        size = {label: self.run.setup.entries[label].group_size or stage.group_size for label in labels}
+        size = {label: max(1, round(share * n)) for label, n in size.items()}
+        how = {label: self.run.sampling(label, self.seed) for label in labels}
+        self.calls += 1
+        with self.clock("generate"):
+            found = collected(self.run.collector, taken, size, how, self.at.version)
+        return [
+            Group(number=number, place=place, prompt=prompt, inputs=inputs, rollouts=rollouts)
+            for (number, (place, prompt, inputs)), rollouts in zip(taken.items(), found, strict=True)
+        ]
+
+    def _instead(self, group: Group, prompt: Prompt) -> Taken:
+        return group.place, prompt, self.run.collector.encode([prompt])[0]
+
+
+def _beside(group: Group, rollouts: list[Rollout]) -> Group:
+    """A group of the same prompt with other rollouts."""
+    return Group(number=group.number, place=group.place, prompt=group.prompt, inputs=group.inputs, rollouts=rollouts)
+
+
+def collected(
+    collector: Collector, taken: Mapping[int, Taken], size: Mapping[str, int], sampling: Mapping[str, Sampling], version: int = 0
+) -> list[list[Rollout]]:
+    """The rollouts of each prompt, its number as their group. size, sampling: by task; prompts that are sampled alike go
+    together."""
+    alike: dict[tuple[int, Sampling], list[int]] = {}
+    for i, (_, prompt, _) in taken.items():
+        alike.setdefault((size[prompt.task], sampling[prompt.task]), []).append(i)
+    found: dict[int, list[Rollout]] = {}
+    for (n, how), chosen in alike.items():
+        prompts, inputs = [taken[i][1] for i in chosen], [taken[i][2] for i in chosen]
+        rollouts = collector.collect(prompts, inputs, n, how, version=version, numbers=chosen)
+        for k, i in enumerate(chosen):
+            found[i] = [replace(r, group=i) for r in rollouts[k * n : (k + 1) * n]]
+    return [found[i] for i in taken]
+
+
+def own_of(taken: Mapping[int, Taken | None]) -> dict[int, Taken]:
+    """What this rank has of them."""
+    return {number: one for number, one in taken.items() if one is not None}

@@ -1,0 +1,26 @@
+"""Groups that succeed too rarely or too often are left out."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from mmrl.api.sampling import Group, SamplingRule, StepSampler
+from mmrl.config.sections import RlStage
+
+
+class SuccessFilter(SamplingRule):
+    """`success_low` and `success_high`: the share of successes that a group may have, both bounds included."""
+
+    phase: ClassVar[Literal["score", "select"]] = "select"
+    leaves_out = True
+
+    def __init__(self, low: float, high: float, success: float) -> None:
+        self.low, self.high, self.success = low, high, success
+
+    @classmethod
+    def of(cls, stage: RlStage) -> SuccessFilter | None:
+        low, high = stage.success_low, stage.success_high
+        return cls(low, high, stage.success) if low > 0 or high < 1 else None
+
+    def __call__(self, groups: list[Group], sample: StepSampler) -> list[Group]:
+        return [g for g in groups if self.low <= g.successes(self.success) <= self.high]

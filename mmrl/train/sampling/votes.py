@@ -1,0 +1,45 @@
+"""Scores without labels, from a group's own answers: their majority, or its frequency less the entropy of the answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mmrl.algorithms.labels import co_reward, frequency_entropy
+from mmrl.api.errors import PluginError, calling
+from mmrl.api.sampling import Group, SamplingRule, StepSampler
+from mmrl.api.types import Score
+from mmrl.config.sections import RlStage
+
+
+class Votes(SamplingRule):
+    """`labels = "majority"`, and `"ttrv"` (TTRV)."""
+
+    def __init__(self, labels: str) -> None:
+        self.labels = labels
+
+    @classmethod
+    def of(cls, stage: RlStage) -> Votes | None:
+        return cls(stage.labels) if stage.labels in ("majority", "ttrv") else None
+
+    def __call__(self, groups: list[Group], sample: StepSampler) -> list[Group]:
+        for group in groups:
+            answers = answers_of(group, sample)
+            rewards = frequency_entropy(answers) if self.labels == "ttrv" else co_reward(answers, answers)
+            group.scores = [Score(r, {self.labels: r}) for r in rewards]
+        return groups
+
+
+def answers_of(group: Group, sample: StepSampler) -> list[str]:
+    """What the group's completions answer, as their task reads them."""
+    what = f"task {group.prompt.task!r}: answer_of()"
+    with calling(what):
+        answers = [sample.task(group.prompt.task).answer_of(r.completion) for r in group.rollouts]
+    for answer in answers:
+        check_kind(answer, str, f"{what} must give text")
+    return answers
+
+
+def check_kind(found: Any, kind: type, what: str) -> None:
+    """Raise PluginError unless what a task gave is of this type."""
+    if not isinstance(found, kind):
+        raise PluginError(f"{what}, not {found!r:.60}")

@@ -1,0 +1,78 @@
+"""`video/temporal-contrast`: a bonus where the order of frames matters (Feng et al., Video-R1, T-GRPO, section 3.2)."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+
+from mmrl import SamplingRule, Score, UserError
+from mmrl.api.sampling import Group, StepSampler
+from mmrl.api.tasks.altered import shuffled
+from mmrl.api.types import right
+
+NOTE = "video/temporal-contrast"
+"""Of a group: how right its answers are, those to shuffled frames, and whether the order matters."""
+
+
+class TemporalContrast(SamplingRule):
+    """Pay right answers to videos that are answered better than with their frames shuffled.
+
+    bonus: Added to the reward of each right answer to a video whose order matters.
+    ratio: The order matters where the group's mean is at least so many times the mean with shuffled frames.
+    share: Completions that are sampled with shuffled frames, and not trained on, as a share of the group's size.
+    above: An answer is right if its verifier gives more than this.
+    verifier: The verifier that tells right from wrong; the whole reward when empty.
+    """
+
+    def __init__(
+        self, bonus: float = 0.3, ratio: float = 0.8, share: float = 0.5, above: float = 0.1, verifier: str = ""
+    ) -> None:
+        if not bonus >= 0:
+            raise UserError(f"bonus = {bonus} must be 0 or more")
+        if not ratio > 0:
+            raise UserError(f"ratio = {ratio} must be above 0")
+        if not 0 < share <= 1:
+            raise UserError(f"share = {share} must be above 0 and at most 1")
+        self.bonus, self.ratio, self.share, self.above, self.verifier = bonus, ratio, share, above, verifier
+
+    def check(self, verifiers: Collection[str]) -> None:
+        if not verifiers:
+            raise UserError("it asks verifiers what is right, and this stage's labels do without: drop one of them")
+        if self.verifier not in {"", *verifiers}:
+            raise UserError(f"options.verifier names {self.verifier!r}, which rewards nothing here: {', '.join(verifiers)}")
+
+    def __call__(self, groups: list[Group], sample: StepSampler) -> list[Group]:
+        clips, seed = [g for g in groups if g.prompt.videos], sample.seed
+        others = sample.complete(clips, [shuffled(g.prompt, seed) for g in clips], self.share)
+        sample.score(others)
+        for group, other in zip(clips, others, strict=True):
+            ordered, mixed = self.known(group.scores), self.known(other.scores)
+            matters = self.matters(ordered, mixed)
+            group.others.append(other)
+            group.notes[NOTE] = (ordered, mixed, matters)
+            group.pay("temporal", [self.paid(s, matters) for s in group.scores])
+        return groups
+
+    def known(self, scores: Sequence[Score]) -> list[float]:
+        """How right the answers are whose score didn't fail."""
+        return [value for s in scores if (value := right(s, self.verifier)) is not None]
+
+    def matters(self, ordered: Sequence[float], mixed: Sequence[float]) -> bool:
+        """Whether the order of frames does; where nothing is known it doesn't."""
+        return bool(ordered and mixed) and statistics.fmean(ordered) >= self.ratio * statistics.fmean(mixed)
+
+    def paid(self, score: Score, matters: bool) -> float:
+        """What an answer is paid."""
+        return self.bonus if matters and (right(score, self.verifier) or 0.0) > self.above else 0.0
+
+    def counts(self, groups: Sequence[Group]) -> Mapping[str, float]:
+        """How right answers were with frames in order and shuffled, and the share of prompts whose order mattered."""
+        noted = [g.notes[NOTE] for g in groups if NOTE in g.notes]
+        ordered, mixed = [v for note in noted for v in note[0]], [v for note in noted for v in note[1]]
+        if not ordered or not mixed:
+            return {}
+        return {
+            "temporal/ordered": statistics.fmean(ordered),
+            "temporal/shuffled": statistics.fmean(mixed),
+            "temporal/paid_share": statistics.fmean(matters for _, _, matters in noted),
+        }
