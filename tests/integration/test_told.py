@@ -75,7 +75,6 @@ LONG = "a long thought about the colour " * 9
 )
 def test_a_gold_score_is_told_with_the_digits_that_matter(monkeypatch, value, high, verifier, told):
     spec = VerifierSpec(id=verifier, target="-:-", high=high)
-    monkeypatch.setattr("mmrl.train.checks.gold.plugins.registry", lambda: SimpleNamespace(get=lambda kind, name: spec))
     monkeypatch.setattr("mmrl.train.checks.gold.cases_of", list)
     meta = {}
     rollout = SimpleNamespace(length=30, completion=LONG, prompt=SimpleNamespace(meta=meta))
@@ -85,7 +84,7 @@ def test_a_gold_score_is_told_with_the_digits_that_matter(monkeypatch, value, hi
 
     def said(**more):
         tasks = {"toy": SimpleNamespace(simulation=None)}
-        return list(doubts(tasks, {"toy": []}, {"toy": [verifier]}, None, judge, {"toy": 16}, entries, **more))
+        return list(doubts(tasks, {"toy": []}, {"toy": {verifier: spec}}, None, judge, {"toy": 16}, entries, **more))
 
     first, *others = said()
     assert first == "toy: generate.max_tokens = 16 cuts off even gold completions, of 30 tokens: raise it"
