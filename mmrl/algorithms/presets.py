@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -14,7 +15,8 @@ from pydantic import ValidationError
 from mmrl.algorithms.loss import LossFunction
 from mmrl.algorithms.signals import SIGNALS, Signals
 from mmrl.api.errors import PluginError, UserError, calling, is_finite, one_line, suggest
-from mmrl.api.specs import AlgorithmSpec
+from mmrl.api.specs import AlgorithmSpec, Bounds
+from mmrl.config.load import said
 from mmrl.config.sections import CriticConfig, RlStage
 from mmrl.config.values import LARGEST
 from mmrl.policies.batches import Credit
@@ -36,6 +38,8 @@ class Algorithm:
     """With its settings."""
     normalise: Normalise
     constant: float
+    bounds: Mapping[str, Bounds] = field(default_factory=dict)
+    """What a run file may set its settings to, see `check_bounds`."""
 
     @property
     def compares(self) -> bool:
@@ -95,7 +99,11 @@ def load_algorithm(id: str, settings: Mapping[str, Any], max_tokens: int = 1) ->
     max_tokens: the constant of `normalise = "constant"` unless one is set.
     Raises UserError for an unknown id or setting, PluginError for an advantage that asks for what there isn't.
     """
-    spec: AlgorithmSpec = plugins.registry().get("algorithms", id)
+    return compose(plugins.registry().get("algorithms", id), settings, max_tokens)
+
+
+def compose(spec: AlgorithmSpec, settings: Mapping[str, Any], max_tokens: int = 1) -> Algorithm:
+    """The same of a spec."""
     what = f"algorithm {spec.id!r}"
     advantage = plugins.registry().target(spec)
     loss = load_target(spec.loss, f"loss of {what}")
@@ -137,7 +145,26 @@ def load_algorithm(id: str, settings: Mapping[str, Any], max_tokens: int = 1) ->
         loss=partial(loss, **parts[1]),
         normalise=own["normalise"],
         constant=float(constant),
+        bounds=spec.bounds,
     )
+
+
+def check_bounds(where: str, settings: Mapping[str, Any], bounds: Mapping[str, Bounds]) -> None:
+    """UserError for a setting outside the bounds of its algorithm's spec. settings: those of a run file that `load_algorithm`
+    took, so that those with bounds are numbers. where: their key."""
+    for name in [name for name in settings if name in bounds]:
+        value, bound, key = settings[name], bounds[name], f"{where}.{name}"
+        if LARGEST < value < math.inf:
+            raise UserError(f"{key} = {value!r:.40} must be at most {LARGEST:g}, or inf")
+        if value == bound.off:
+            continue
+        if bound.above is not None and value <= bound.above:
+            off = "" if bound.off is None else f", or {bound.off:g} to switch it off"
+            raise UserError(f"{key} = {value!r} must be above {bound.above:g}{off}")
+        low, high = -math.inf if bound.low is None else bound.low, math.inf if bound.high is None else bound.high
+        if not low <= value <= high:
+            limits = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+            raise UserError(f"{key} = {value!r} must be {limits}")
 
 
 def _check_kind(what: str, name: str, value: Any, default: Any) -> None:
@@ -167,9 +194,10 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
         raise PluginError(f"{one_line(error)}: an advantage or a loss must be a Python function with named parameters") from error
 
 
-def with_defaults(stage: RlStage) -> RlStage:
-    """The stage as its algorithm has it: keys that the run file doesn't set are the algorithm's, not the schema's."""
-    spec: AlgorithmSpec = plugins.registry().get("algorithms", stage.algorithm)
+def with_defaults(stage: RlStage, spec: AlgorithmSpec | None = None) -> RlStage:
+    """The stage as its algorithm has it: keys that the run file doesn't set are the algorithm's, not the schema's. spec: of the
+    algorithm, where it was looked up."""
+    spec = spec or plugins.registry().get("algorithms", stage.algorithm)
     data = stage.model_dump(exclude_unset=True)
     added = {k: v for k, v in spec.stage.items() if k not in data}
     if stage.critic is None and "values_NT" in signals_of(plugins.registry().target(spec)):
@@ -182,4 +210,4 @@ def with_defaults(stage: RlStage) -> RlStage:
     except ValidationError as error:
         fault, given = error.errors()[0], ", ".join(f"{k} = {v!r}" for k, v in added.items())
         where = "".join(f"{part}: " for part in fault["loc"])
-        raise UserError(f"{what} brings {given}: {where}{fault['msg'].removeprefix('Value error, ')}") from error
+        raise UserError(f"{what} brings {given}: {where}{said(fault)}") from error

@@ -1,11 +1,12 @@
 """The exceptions that are meant for people, and the one that costs an episode."""
 
 import contextlib
+import copy
 import difflib
 import math
 import numbers
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeGuard
+from typing import Any, Self, TypeGuard
 
 
 class UserError(Exception):
@@ -13,7 +14,32 @@ class UserError(Exception):
 
     The command line prints it to stderr and exits with code 2; a library caller may catch it.
     Anything else that escapes is a bug and keeps its traceback.
+
+    key: the key of the run file that is at fault, such as `policy.model`. The message begins with it, and `what` is the rest, so
+    that whoever knows the same value by another name (a teacher is a model too) can say it with that one.
     """
+
+    def __init__(self, what: str = "", *, key: str = "") -> None:
+        super().__init__(what)
+        self.what, self.key = what, key
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.what}" if self.key else self.what
+
+    def at(self, where: str) -> Self:
+        """The same error, whose message begins with where it happened, such as a step."""
+        found = copy.copy(self)
+        found.what, found.key = f"{where}: {self}", ""
+        return found
+
+
+class LimitReached(UserError):
+    """A figure passed a limit that stops a run. alarm: the limit's name, a key of `[limits]` or `failure_limit` of `[judge]`.
+    task: the one that the figure is about; empty for all."""
+
+    def __init__(self, what: str = "", *, alarm: str = "", task: str = "") -> None:
+        super().__init__(what)
+        self.alarm, self.task = alarm, task
 
 
 class NoGold(UserError):

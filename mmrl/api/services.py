@@ -76,7 +76,7 @@ def vision_language(
     """A vision-language model, loaded now, frozen, which answers greedily. model: a folder (also a checkpoint's `policy` in a run
     folder), a hub name, or `tiny`. batch_size: questions answered at once. max_pixels: larger pictures are shrunk.
 
-    Raises UserError that begins with `model`.
+    Raises UserError with the key `model`.
     """
     make = _engine("mmrl.judge.models:vision_language")
     found: VisionLanguage = make(model, device=device, dtype=dtype, batch_size=batch_size, max_pixels=max_pixels)
@@ -102,7 +102,7 @@ class Contrastive(Protocol):
 
 def contrastive(model: str, *, device: str = "auto", dtype: Dtype = "auto", batch_size: int = 64) -> Contrastive:
     """A contrastive model, loaded now and frozen. model: a folder or hub name of a CLIP or SigLIP checkpoint, or `tiny`.
-    batch_size: pictures encoded at once. Raises UserError that begins with `model`."""
+    batch_size: pictures encoded at once. Raises UserError with the key `model`."""
     make = _engine("mmrl.judge.models:contrastive")
     found: Contrastive = make(model, device=device, dtype=dtype, batch_size=batch_size)
     return found

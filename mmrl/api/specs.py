@@ -109,13 +109,34 @@ class PolicySpec(Spec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What a number may be: from `low` to `high`, both of them allowed, where None is no bound."""
+
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    """It must be larger than this."""
+    off: float | None = None
+    """This value is allowed too: it switches the setting off."""
+
+
+SURROGATE = "mmrl.algorithms.loss:clipped_surrogate"
+SURROGATE_BOUNDS: Mapping[str, Bounds] = {
+    "clip_low": Bounds(low=0, high=1),
+    "clip_high": Bounds(low=0),
+    "dual_clip": Bounds(above=1, off=0),
+}
+"""Of the settings of the loss that an algorithm has by default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AlgorithmSpec(Spec):
     """A named composition: advantage (the target) + loss + normalisation + sampling rule; `options` are the settings' defaults.
 
     See `mmrl.algorithms.signals` for what the target may ask for.
     """
 
-    loss: str = "mmrl.algorithms.loss:clipped_surrogate"
+    loss: str = SURROGATE
     """`module:function`; see `mmrl.algorithms.loss` for the signature."""
     normalise: Literal["token", "sequence", "constant"] = "token"
     """Average over all trained tokens; over each rollout and then over rollouts; or divide each rollout's sum by `constant`."""
@@ -123,8 +144,14 @@ class AlgorithmSpec(Spec):
     """The divisor of `normalise="constant"`; by default `generate.max_tokens`."""
     stage: Mapping[str, Any] = field(default_factory=dict)
     """What keys of the `rl` stage are when the run file doesn't say: the sampling rule, the KL penalty."""
+    bounds: Mapping[str, Bounds] = field(default_factory=dict)
+    """Setting -> the numbers that a run file may give it; those of the default loss's settings are added."""
     paper: str = ""
     """Authors, title, section."""
+
+    def __post_init__(self) -> None:
+        if self.loss == SURROGATE:
+            object.__setattr__(self, "bounds", {**SURROGATE_BOUNDS, **self.bounds})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,3 +166,5 @@ class TrackerSpec(Spec):
 
     needs: tuple[str, ...] = ()
     """Modules that it imports when a run starts; a run file that names it is refused where one is missing."""
+    local: bool = False
+    """Its curves stay in the run folder, so that a smoke run may have it too."""

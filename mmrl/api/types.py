@@ -10,7 +10,7 @@ import abc
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from mmrl.api.frames import Frame
 
@@ -318,10 +318,21 @@ class Score:
     steps: tuple[float, ...] = ()
     """How much of `value` each call of the policy earned (in a conversation each turn), one number for each: it is paid where
     that call ends. What is left of `value` is paid at the end; without `steps` that is all of it."""
+    lost: bool = False
+    """The episode's world or simulator broke, so that there is nothing to score: a failure that no verifier is to blame for."""
+
+    def __post_init__(self) -> None:
+        if self.lost and self.value is not None:
+            raise ValueError(f"the score of a lost episode has no value, not {self.value!r}")
 
     @property
     def failed(self) -> bool:
         return self.value is None
+
+    @property
+    def status(self) -> Literal["ok", "failed", "lost"]:
+        """`failed` for an answer that could not be scored, `lost` for an episode whose world broke."""
+        return "lost" if self.lost else "failed" if self.failed else "ok"
 
     def as_json(self) -> dict[str, Any]:
         """`{"value", "parts", "status", "detail"}`, the format of `mmrl score` and of the run folder; `steps` too where there are
@@ -329,7 +340,7 @@ class Score:
         return {
             "value": self.value,
             "parts": dict(self.parts),
-            "status": "failed" if self.failed else "ok",
+            "status": self.status,
             "detail": self.detail,
             **({"steps": list(self.steps)} if self.steps else {}),
         }

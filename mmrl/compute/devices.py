@@ -6,16 +6,16 @@ import torch
 
 from mmrl.api.errors import UserError
 from mmrl.compute import ranks
-from mmrl.config.sections import RunConfig
+from mmrl.config.sections import PolicyConfig
 
 
-def device_of(config: RunConfig) -> str:
+def device_of(policy: PolicyConfig) -> str:
     """The torch device that `policy.device` stands for. Raises UserError when this machine lacks it."""
-    if config.policy.device == "auto":
+    if policy.device == "auto":
         return f"cuda{ranks.local_device()}" if torch.cuda.is_available() else "cpu"
-    if ranks.count() > 1 and config.policy.device.startswith("cuda:"):
-        raise UserError(f'policy.device = {config.policy.device!r} is one GPU, and {ranks.count()} learners run: use "auto"')
-    return present("policy.device", config.policy.device)
+    if ranks.count() > 1 and policy.device.startswith("cuda:"):
+        raise UserError(f'policy.device = {policy.device!r} is one GPU, and {ranks.count()} learners run: use "auto"')
+    return present("policy.device", policy.device)
 
 
 def present(key: str, device: str) -> str:

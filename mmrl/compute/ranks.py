@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import distributed
@@ -157,13 +157,21 @@ def gathered(work: Callable[[], Mapping[int, T]], light: Callable[[T], T] = lamb
     return [whole[number] for number in sorted(whole)]
 
 
-def figures(own: Mapping[str, float]) -> dict[str, float]:
-    """Metrics of all ranks from those of each: shares are averaged over the ranks that have them, all else is added up."""
+Reduction = Literal["sum", "mean", "max"]
+"""How a metric of all ranks comes from those of each."""
+
+
+def figures(own: Mapping[str, float], reductions: Mapping[str, Reduction]) -> dict[str, float]:
+    """Metrics of all ranks from those of each; one without a reduction is averaged. Ranks without a metric don't count in it."""
     found: dict[str, list[float]] = {}
     for one in told(dict(own)):
         for name, value in one.items():
             found.setdefault(name, []).append(value)
-    return {name: sum(values) / (len(values) if name.endswith("_share") else 1) for name, values in found.items()}
+    return {name: _reduced(values, reductions.get(name, "mean")) for name, values in found.items()}
+
+
+def _reduced(values: list[float], how: Reduction) -> float:
+    return max(values) if how == "max" else sum(values) / (len(values) if how == "mean" else 1)
 
 
 def start_waiting() -> None:

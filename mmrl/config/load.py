@@ -7,20 +7,19 @@ on a laptop.
 from __future__ import annotations
 
 import difflib
-import math
 import re
 import tomllib
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from mmrl.api.errors import UserError
 from mmrl.api.settings import parse_value
 from mmrl.config.sections import STAGES, RunConfig
-from mmrl.config.values import LARGEST
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
@@ -103,11 +102,16 @@ def explain(err: ValidationError) -> str:
     if fault["type"] in ("union_tag_not_found", "union_tag_invalid"):
         return f"{where!r} needs " + " or ".join(f'kind = "{kind}"' for kind in STAGES)
     found = fault.get("input")
-    message = fault["msg"].removeprefix("Value error, ").rstrip(".")
+    message = said(fault).rstrip(".")
     if not path:
         return message
     shown = "" if fault["type"] == "value_error" and isinstance(found, dict) else f"; found {found!r}"  # such a rule says it
     return f"{where!r}: {message[0].lower()}{message[1:]}{shown}"
+
+
+def said(fault: ErrorDetails) -> str:
+    """What a rule of the schema says of a fault, or pydantic itself."""
+    return str(fault["ctx"]["error"]) if fault["type"] == "value_error" else fault["msg"]
 
 
 MOVED: Mapping[tuple[int | str, int | str], str] = {
@@ -132,28 +136,6 @@ def _section(annotation: Any) -> Any:
         return annotation
     found = {_section(part) for part in typing.get_args(annotation)} - {None}
     return found.pop() if len(found) == 1 else None
-
-
-RANGES: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("clip_low", "gamma", "lam"), (0.0, 1.0)),
-    **dict.fromkeys(("clip_high", "dual_clip", "epsilon", "positive", "negative"), (0.0, math.inf)),
-    **dict.fromkeys(("beta", "limit", "max_weight"), (1e-6, math.inf)),
-    "bound": (1.0, math.inf),
-}
-"""Between what a setting of the core's own algorithms may be, where its type alone doesn't say."""
-
-
-def check_ranges(where: str, settings: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Refuse settings of these names outside their `RANGES`. They are numbers already."""
-    for name in [n for n in names if n in settings and n in RANGES]:
-        low, high = RANGES[name]
-        if LARGEST < settings[name] < math.inf:
-            raise UserError(f"{where}.{name} = {settings[name]!r:.40} must be at most {LARGEST:g}, or inf")
-        if not low <= settings[name] <= high:
-            limits = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
-            raise UserError(f"{where}.{name} = {settings[name]!r} must be {limits}")
-    if 0 < settings.get("dual_clip", 0.0) <= 1 and "dual_clip" in names:
-        raise UserError(f"{where}.dual_clip = {settings['dual_clip']!r} must be above 1, or 0 to switch it off")
 
 
 def as_data(config: RunConfig) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from mmrl.config.compute import ComputeConfig
+from mmrl.config.policy import LoraConfig, PolicyConfig, VideoConfig
 from mmrl.config.stages import (
     EXPERT,
     PARTS,
@@ -40,7 +41,9 @@ __all__ = [
     "DistillStage",
     "ImitationConfig",
     "LengthConfig",
+    "LoraConfig",
     "PartConfig",
+    "PolicyConfig",
     "RlStage",
     "RuleConfig",
     "Section",
@@ -49,65 +52,12 @@ __all__ = [
     "SimulateConfig",
     "SteeringConfig",
     "Training",
+    "VideoConfig",
 ]
 
 
-class LoraConfig(Section):
-    """`[policy.lora]`: train low-rank adapters (Hu et al., LoRA) and leave the model's own weights as they are."""
-
-    rank: Positive = 16
-    """Rank of the added matrices."""
-    alpha: Rate = 32.0
-    """The adapters' output is scaled by alpha / rank."""
-    match: list[str] = ["language"]
-    """Which linear layers get one: `vision`, `projector`, `language`, or patterns of their names, such as `*.q_proj`."""
-
-
-class VideoConfig(Section):
-    """`[policy.video]`: how much of a video the model looks at."""
-
-    fps: Annotated[float, Field(gt=0, le=1000)] = 2.0
-    """Frames a second, of a clip whose task doesn't say."""
-    max_frames: Annotated[int, Field(ge=1, le=4096)] = 128
-    """Of one clip; of a longer one as many, evenly."""
-    max_pixels: Positive = 602_112
-    """Width times height of a frame; larger ones are shrunk. 768 tokens of Qwen2.5-VL."""
-    total_pixels: Positive = 2**24
-    """Of all frames of a clip together: with many of them, each is smaller."""
-
-
-class PolicyConfig(Section):
-    """`[policy]`: the model that is trained."""
-
-    model: str
-    """A folder or hub name of a transformers checkpoint, or `tiny:FAMILY` (see `mmrl.policies.vlm.tiny`) for a small random
-    one."""
-    kind: str = "vlm"
-    """Id of the policy, see `mmrl list policies`."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of weights and activations; log-probabilities and losses are float32 whatever this says."""
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
-    """`auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:1`."""
-    attention: Literal["sdpa", "eager"] = "sdpa"
-    """How attention is computed; `eager` is slow and transparent. Others can't express a shared prompt."""
-    trust_remote_code: bool = False
-    """Run code that comes with the checkpoint. Off unless you know whose code it is."""
-    min_pixels: Positive | None = None
-    """Images below this are enlarged by the processor; its own limit when unset."""
-    max_pixels: Positive | None = None
-    """Images above this are shrunk by the processor; its own limit when unset."""
-    video: VideoConfig = VideoConfig()
-    """How much of a video the model looks at."""
-    lora: LoraConfig | None = None
-    """Train low-rank adapters instead of the model's own weights."""
-    options: Free = {}
-    """Keyword arguments of this kind of policy; see `mmrl list policies KIND`."""
-
-    @model_validator(mode="after")
-    def _limits_are_in_order(self) -> PolicyConfig:
-        if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
-            raise ValueError(f"min_pixels = {self.min_pixels} is above max_pixels = {self.max_pixels}: lower it")
-        return self
+SMOKE = "-smoke"
+"""What the name of a smoke run ends with, for people."""
 
 
 class TaskConfig(Section):
@@ -145,6 +95,10 @@ class TaskConfig(Section):
             raise ValueError('must hold {text} once, where the task\'s own text goes, such as "{text} Think first."')
         return prompt
 
+    def smaller(self) -> TaskConfig:
+        """Few and short completions, where the entry says anything of them."""
+        return self.at_most(**{key: most for key, most in (("group_size", 4), ("max_tokens", 16)) if getattr(self, key)})
+
     @property
     def label(self) -> str:
         """What the rest of the engine calls this entry."""
@@ -170,6 +124,9 @@ class GenerateConfig(Section):
     batch_size: Positive = 256
     """Completions sampled at once, and episodes that worlds serve at once; a larger group is not divided."""
 
+    def smaller(self) -> GenerateConfig:
+        return self.at_most(max_tokens=16)
+
 
 class SimulateConfig(Section):
     """`[simulate]`: the simulators of tasks that act."""
@@ -182,6 +139,9 @@ class SimulateConfig(Section):
     """Where simulators that can run on a GPU do; `auto` is the policy's."""
     demonstrations_mb: Annotated[int, Field(ge=0, le=2**30)] = 4096
     """Memory for the expert's episodes that were played, the newest of them; others are played again when they are needed."""
+
+    def smaller(self) -> SimulateConfig:
+        return self.at_most(environments=4).model_copy(update={"device": "cpu"})
 
 
 class SteeringConfig(Section):
@@ -220,6 +180,9 @@ class EvaluateConfig(Section):
     """Also answer videos steered by the entropy of the answer while it is written (V-Reason)."""
     steering: SteeringConfig = SteeringConfig()
     """How, for `steer`."""
+
+    def smaller(self) -> EvaluateConfig:
+        return self.at_most(n=4).model_copy(update={"frames": sorted({min(frames, 8) for frames in self.frames})})
 
     @model_validator(mode="after")
     def _samples_differ(self) -> EvaluateConfig:
@@ -338,6 +301,8 @@ class RunConfig(Section):
     """The folder that run folders are made in."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
     """Fixes prompts, sampling and initial weights."""
+    smoke: bool = False
+    """Written by `mmrl train --smoke` into what it has cut short. By hand it cuts nothing short, and is refused."""
     policy: PolicyConfig
     """The model."""
     tasks: Annotated[list[TaskConfig], Field(min_length=1)]
@@ -362,6 +327,15 @@ class RunConfig(Section):
         if not re.fullmatch(r"[^\s/\\-]([^/\\]{0,198}[^\s/\\])?", name) or not name.isprintable() or name.strip(".") == "":
             raise ValueError("must be usable as a folder name: no slashes, no blanks or dash in front, at most 200 characters")
         return name
+
+    @model_validator(mode="after")
+    def _smoke_is_not_set_by_hand(self) -> RunConfig:
+        if self.smoke and not self.name.endswith(SMOKE):
+            raise ValueError(
+                f"smoke = true marks a run file that `mmrl train --smoke` has cut short, and named NAME{SMOKE}: leave it out, "
+                "and give --smoke"
+            )
+        return self
 
     @model_validator(mode="after")
     def _tasks_are_distinct(self) -> RunConfig:
@@ -400,6 +374,13 @@ class RunConfig(Section):
                     f'generate.{filtered[0]} changes: drop that, or set importance = "off"'
                 )
         return self
+
+    def smaller(self) -> RunConfig:
+        """The run file of a smoke run, but for the models and trackers that `mmrl.train.smoke` chooses."""
+        sections = ("policy", "generate", "simulate", "evaluate")
+        found: dict[str, Any] = {name: getattr(self, name).smaller() for name in sections}
+        found |= {name: [each.smaller() for each in getattr(self, name)] for name in ("tasks", "stages")}
+        return self.model_copy(update={**found, "name": f"{self.name}{SMOKE}", "smoke": True})
 
     def weights(self, stage: Training) -> dict[str, float]:
         """Task -> its share of a stage's prompts, for those that have one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -107,6 +107,10 @@ class Training(Section):
             raise ValueError("the weights of tasks add up to 0: give at least one more than that")
         return self
 
+    def smaller(self) -> Self:
+        most = {"steps": 2, "batch_size": 4, "prompts_per_step": 2, "minibatches": 2, "group_size": 4, "epochs": 2}
+        return self.at_most(warmup_steps=0, **{key: limit for key, limit in most.items() if key in type(self).model_fields})
+
 
 class SftStage(Training):
     """`[[stages]] kind = "sft"`: imitate the tasks' gold completions."""
@@ -138,6 +142,10 @@ class CriticConfig(Section):
     """A value may move this far from the old one before its loss is cut off; 0 never cuts."""
     huber: Limit = math.inf
     """Errors beyond this count linearly; inf is half the squared error."""
+
+    def smaller(self) -> CriticConfig:
+        return self.at_most(warmup_steps=1)
+
     max_grad_norm: Limit = 1.0
     """The critic's gradient is clipped apart from the policy's; with a shared backbone, the head's."""
 
@@ -308,6 +316,10 @@ class RlStage(Training):
     """Rules of sampling that plugins bring, in the order in which they are applied."""
     length: LengthConfig | None = None
     """Pay right answers of some length."""
+
+    def smaller(self) -> RlStage:
+        smaller = super().smaller()
+        return smaller.model_copy(update={"critic": self.critic.smaller()}) if self.critic else smaller
 
     @model_validator(mode="after")
     def _rules_leave_something(self) -> RlStage:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Self, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -44,6 +44,10 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False, ser_json_inf_nan="constants"
     )
+
+    def at_most(self, **limits: int) -> Self:
+        """A copy in which none of these numbers is above its limit."""
+        return self.model_copy(update={key: min(getattr(self, key), limit) for key, limit in limits.items()})
 
     @model_validator(mode="before")
     @classmethod

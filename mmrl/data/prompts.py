@@ -47,6 +47,25 @@ def prompts_of(label: str, task: Task, split: str, seed: int) -> Indexable:
     return items
 
 
+class Splits:
+    """The prompts of each task's splits, asked for once."""
+
+    def __init__(self, tasks: Mapping[str, Task], seed: int) -> None:
+        self.tasks, self.seed = tasks, seed
+        self._items: dict[tuple[str, str], Indexable] = {}
+
+    def __call__(self, label: str, split: str) -> Indexable:
+        """Raises UserError as `prompts_of` does."""
+        if (label, split) not in self._items:
+            self._items[label, split] = prompts_of(label, self.tasks[label], split, self.seed)
+        return self._items[label, split]
+
+    def forget(self) -> None:
+        """The tasks have changed, such as how a policy sees their pictures: prompts that were made at once are asked for again.
+        Those that are made one by one (`mmrl.api.tasks.options.Prompts`) follow by themselves."""
+        self._items = {place: items for place, items in self._items.items() if isinstance(items, Prompts)}
+
+
 def prompt_at(items: Indexable, index: int, label: str, template: str = "") -> Prompt:
     """A task's prompt, with its text put in the place of `{text}` in the template, where there is one.
 

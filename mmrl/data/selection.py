@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mmrl.api.errors import PluginError, UserError, brief, is_finite
-from mmrl.api.interfaces import Task
 from mmrl.api.seeds import derive
 from mmrl.api.tasks.rows import read_rows
 from mmrl.api.types import Prompt
-from mmrl.config.sections import SelectConfig, Training
-from mmrl.data.prompts import Indexable, prompt_at, prompts_of
+from mmrl.config.sections import SelectConfig
+from mmrl.data.prompts import Indexable, prompt_at
 
 
 @dataclass(frozen=True)
@@ -32,15 +31,12 @@ class Selected:
         return self.items[self.numbers[index]]
 
 
-def prompts_for(stage: Training, label: str, task: Task, seed: int) -> Indexable:
-    """The prompts of a task that a stage draws from: its split, or what `select` leaves of it.
+def selected(items: Indexable, rule: SelectConfig, label: str, split: str, seed: int) -> list[int]:
+    """The numbers of a split's prompts that a stage's rule takes, in their order. items: the split.
 
-    Raises UserError where the split or the evaluation can't be used, and where nothing is left.
+    Raises UserError where the evaluation can't be used, and where nothing is left.
     """
-    items = prompts_of(label, task, stage.split, seed)
-    if stage.select is None:
-        return items
-    return Selected(items, _numbers(items, label, set(taken(stage.select, label, stage.split, seed)), stage.select.path))
+    return _numbers(items, label, set(taken(rule, label, split, seed)), rule.path)
 
 
 def taken(rule: SelectConfig, label: str, split: str, seed: int) -> list[str]:

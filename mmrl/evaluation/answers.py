@@ -6,19 +6,19 @@ import functools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from mmrl.api.errors import PluginError, UserError, calling
+from mmrl.api.errors import LimitReached, PluginError, calling
 from mmrl.api.interfaces import Task
 from mmrl.api.seeds import derive
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.types import Case, Prompt, Rollout, Score
 from mmrl.compute import ranks
-from mmrl.config.sections import RunConfig
+from mmrl.config.sections import RunConfig, TaskConfig
+from mmrl.data.prompts import Splits
 from mmrl.evaluation.figures import Item
 from mmrl.evaluation.heldout import Asked, Heldout
-from mmrl.judge import Judge, cases_of, lost
-from mmrl.judge.rewards import entry_of, metric_of
-from mmrl.registry import plugins
+from mmrl.judge import Judge, cases_of
 from mmrl.rollout.collector import Collector
 from mmrl.rollout.generate.sampling import Sampling
 from mmrl.rollout.generate.steering import Steering
@@ -43,35 +43,52 @@ class Answers:
         return any(p.videos for p in self.prompts)
 
 
+class Evaluated(Protocol):
+    """What an evaluation reads of a `mmrl.train.setup.Setup`. All by task's label."""
+
+    @property
+    def config(self) -> RunConfig: ...
+    @property
+    def tasks(self) -> Mapping[str, Task]: ...
+    @property
+    def entries(self) -> Mapping[str, TaskConfig]: ...
+    @property
+    def splits(self) -> Splits: ...
+    @property
+    def metrics(self) -> Mapping[str, str]:
+        """Id of the verifier that evaluates the task."""
+        ...
+
+    @property
+    def verifiers(self) -> Mapping[str, VerifierSpec]:
+        """By such an id."""
+        ...
+
+
 class Answering:
     """Answers `evaluate.n` held-out prompts of each task, as `[evaluate]` says, and scores them with the task's metric.
 
     Which prompts is the same for every seed and run, see `Heldout`. Sampled answers depend on the run's seed alone and not on the
     step, so that an evaluation can be repeated.
 
-    tasks: label -> task. shown: what is done to a prompt before it is answered; verifiers and `summarise` get the prompt as the
+    shown: what is done to a prompt before it is answered; verifiers and `summarise` get the prompt as the
     task posed it.
     """
 
     def __init__(
-        self,
-        config: RunConfig,
-        tasks: Mapping[str, Task],
-        collector: Collector,
-        judge: Judge,
-        shown: Callable[[Prompt], Prompt] = lambda prompt: prompt,
+        self, setup: Evaluated, collector: Collector, judge: Judge, shown: Callable[[Prompt], Prompt] = lambda prompt: prompt
     ) -> None:
-        self.config, self.tasks, self.collector, self.judge, self.shown = config, tasks, collector, judge, shown
-        self.heldout = Heldout(config, tasks, collector.encode)
+        self.setup, self.config, self.tasks = setup, setup.config, setup.tasks
+        self.collector, self.judge, self.shown = collector, judge, shown
+        self.heldout = Heldout(setup.config.evaluate, setup.splits, collector.encode)
 
     def spec(self, label: str) -> VerifierSpec:
         """Of the verifier that is the task's metric."""
-        spec: VerifierSpec = plugins.registry().get("verifiers", metric_of(self.config, label))
-        return spec
+        return self.setup.verifiers[self.setup.metrics[label]]
 
     def max_tokens(self, label: str) -> int:
         """Limit of an answer, in tokens."""
-        entry, limit = entry_of(self.config, label), self.config.generate.max_tokens
+        entry, limit = self.setup.entries[label], self.config.generate.max_tokens
         return min(entry.max_tokens or limit, limit)
 
     def answers(
@@ -83,9 +100,9 @@ class Answering:
         steering: Steering | None = None,
     ) -> Answers:
         """A task's prompts with their answers. alter: what is done to a prompt before it is answered, `how` in words. watched: is
-        shown the first answer to each. steering: of answers to videos. UserError when more scores failed than
+        shown the first answer to each. steering: of answers to videos. LimitReached when more scores failed than
         `judge.failure_limit` allows."""
-        entry, settings = entry_of(self.config, label), self.config.evaluate
+        entry, settings = self.setup.entries[label], self.config.evaluate
         asked: list[Prompt] = []
         own: dict[int, list[Case]] = {}
         at_once = max(1, self.collector.batch_size // settings.samples)
@@ -103,7 +120,7 @@ class Answering:
                 watched.see([posed[0] for posed in found.values()], settings.temperature)
             own |= {n: self.light_cases(label, posed) for n, posed in found.items()}
             asked += prompts
-        judged = ranks.gathered(functools.partial(self._judge, metric_of(self.config, label), own), _without_media)
+        judged = ranks.gathered(functools.partial(self._judge, self.setup.metrics[label], own), _without_media)
         cases, scores = [c for some, _ in judged for c in some], [s for _, some in judged for s in some]
         self.check_failures(scores, f"evaluation of {label!r}{' ' if how else ''}{how}")
         return Answers(asked, cases, scores, self._items(label, asked, cases, scores))
@@ -122,13 +139,14 @@ class Answering:
         return answer
 
     def check_failures(self, scores: Sequence[Score], where: str) -> None:
-        """UserError when more scores failed than `judge.failure_limit` allows, or all."""
+        """LimitReached when more scores failed than `judge.failure_limit` allows, or all."""
         failed = [s for s in scores if s.failed]
-        gone = sum(map(lost, failed))  # which says nothing of verifiers
+        gone = sum(s.lost for s in failed)  # which says nothing of verifiers
         if len(failed) - gone > self.config.judge.failure_limit * (len(scores) - gone) or len(failed) == len(scores):
-            raise UserError(
+            raise LimitReached(
                 f"{where}: {len(failed)} of {len(scores)} scores failed, more than judge.failure_limit = "
-                f"{self.config.judge.failure_limit} allows; the first: {failed[0].detail}"
+                f"{self.config.judge.failure_limit} allows; the first: {failed[0].detail}",
+                alarm="failure_limit",
             )
 
     def _collect(self, asked: Mapping[int, Asked], sampling: Sampling) -> dict[int, list[Rollout]]:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mmrl.api.errors import PluginError, calling
-from mmrl.api.interfaces import Task
 from mmrl.api.types import Case, Prompt, Score
-from mmrl.config.sections import RunConfig
-from mmrl.evaluation.answers import Answering
+from mmrl.evaluation.answers import Answering, Evaluated
 from mmrl.evaluation.figures import HELD, Evaluation, figure_of, interval_of, parts_of, several
 from mmrl.evaluation.probes.table import probes_of
 from mmrl.judge import Judge
-from mmrl.judge.rewards import metric_of
 from mmrl.rollout.collector import Collector
 from mmrl.run_folder.episodes import Watched
 
@@ -24,20 +21,15 @@ class Evaluator(Answering):
     """Sums up what was answered, and asks the further questions that `[evaluate]` wants (`mmrl.evaluation.probes`)."""
 
     def __init__(
-        self,
-        config: RunConfig,
-        tasks: Mapping[str, Task],
-        collector: Collector,
-        judge: Judge,
-        shown: Callable[[Prompt], Prompt] = lambda prompt: prompt,
+        self, setup: Evaluated, collector: Collector, judge: Judge, shown: Callable[[Prompt], Prompt] = lambda prompt: prompt
     ) -> None:
         """See `Answering`."""
-        super().__init__(config, tasks, collector, judge, shown)
-        self.probes = probes_of(config)
+        super().__init__(setup, collector, judge, shown)
+        self.probes = probes_of(setup.config)
 
     def __call__(self, label: str) -> tuple[Evaluation, list[Score]]:
-        """One task's figure and the scores of all answers. Raises UserError when more of them failed than `judge.failure_limit`
-        allows."""
+        """One task's figure and the scores of all answers. Raises LimitReached when more of them failed than
+        `judge.failure_limit` allows."""
         self.collector.wake()
         settings, spec = self.config.evaluate, self.spec(label)
         watched = Watched(self.config.record.episodes)
@@ -60,7 +52,7 @@ class Evaluator(Answering):
             found = probe(self, label, plain, observer)
             extra |= found.extra
             intervals |= found.intervals
-        figure = figure_of(label, settings.split, spec, metric_of(self.config, label), items, extra)
+        figure = figure_of(label, settings.split, spec, self.setup.metrics[label], items, extra)
         return replace(
             figure,
             intervals=intervals,

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from mmrl.api.errors import PluginError, UserError
-from mmrl.api.interfaces import Task
 from mmrl.api.seeds import derive
 from mmrl.api.types import Prompt
 from mmrl.compute import ranks
-from mmrl.config.sections import RunConfig, TaskConfig
-from mmrl.data.prompts import Indexable, prompt_at, prompts_of, tolerated
+from mmrl.config.sections import EvaluateConfig, TaskConfig
+from mmrl.data.prompts import Indexable, Splits, prompt_at, tolerated
 
 
 class Asked(NamedTuple):
@@ -31,14 +30,13 @@ class Asked(NamedTuple):
 class Heldout:
     """`evaluate.n` prompts of each task: the same for every seed and run, and spread over the split, as data are often sorted.
 
-    tasks: label -> task. encode: prompts as the policy reads them.
+    splits: the tasks' prompts. encode: prompts as the policy reads them.
     """
 
-    def __init__(self, config: RunConfig, tasks: Mapping[str, Task], encode: Callable[[Sequence[Prompt]], Sequence[Any]]) -> None:
-        self.config, self.tasks, self.encode = config, tasks, encode
+    def __init__(self, evaluate: EvaluateConfig, splits: Splits, encode: Callable[[Sequence[Prompt]], Sequence[Any]]) -> None:
+        self.evaluate, self.splits, self.encode = evaluate, splits, encode
         self.left_out: dict[str, dict[int, str]] = {}
         """Label -> the number of each prompt that can't be used -> its name and why."""
-        self._items: dict[str, Indexable] = {}  # a task may make its prompts anew whenever it is asked
 
     def prompts(self, entry: TaskConfig) -> list[Prompt]:
         """All of a task that were not left out so far, as it poses them."""
@@ -106,7 +104,7 @@ class Heldout:
         gone[number] = f"item {number}: {why}"
         if len(gone) > tolerated(there, there):
             raise UserError(
-                f"evaluation of {entry.label!r}: {len(gone)} of {there} prompts of split {self.config.evaluate.split!r} can't be "
+                f"evaluation of {entry.label!r}: {len(gone)} of {there} prompts of split {self.evaluate.split!r} can't be "
                 f"used: mend or remove them; the last: {why}"
             )
 
@@ -114,12 +112,12 @@ class Heldout:
         return self.left_out.setdefault(entry.label, {})
 
     def _posed(self, entry: TaskConfig, number: int) -> Prompt:
-        return prompt_at(self._items[entry.label], number, entry.label, template=entry.prompt)
+        return prompt_at(self._items(entry), number, entry.label, template=entry.prompt)
 
     def _chosen(self, entry: TaskConfig) -> list[int]:
-        split, label = self.config.evaluate.split, entry.label
-        if label not in self._items:
-            self._items[label] = prompts_of(label, self.tasks[label], split, self.config.seed)
-        there = len(self._items[label])
-        n = min(self.config.evaluate.n, there)
-        return sorted(random.Random(derive(0, "evaluate", entry.id, split)).sample(range(there), n))
+        there = len(self._items(entry))
+        n = min(self.evaluate.n, there)
+        return sorted(random.Random(derive(0, "evaluate", entry.id, self.evaluate.split)).sample(range(there), n))
+
+    def _items(self, entry: TaskConfig) -> Indexable:
+        return self.splits(entry.label, self.evaluate.split)

@@ -21,13 +21,8 @@ from mmrl.judge.pool import Crew, Pool
 from mmrl.judge.process import Worker
 from mmrl.registry import plugins
 
-BROKE = Score(None, {}, "its world or simulator was lost")
-"""Of an episode that says nothing of the policy."""
-
-
-def lost(score: Score) -> bool:
-    """Whether it is that of an episode whose world was lost, and not of an answer that couldn't be scored."""
-    return score.failed and score.detail == BROKE.detail
+LOST = Score(None, {}, "its world or simulator was lost", lost=True)
+"""The score of an episode whose world broke: it says nothing about the policy."""
 
 
 class Scorers(Protocol):
@@ -77,7 +72,7 @@ class Judge:
 
         def finish(scores: Mapping[str, Mapping[int, Score]]) -> list[Score]:
             weighed = [weigh(w, {name: scores[name][i] for name in w}) for i, w in enumerate(weights)]
-            return [BROKE if case.status is Status.WORLD_ERROR else s for case, s in zip(cases, weighed, strict=True)]
+            return [LOST if case.status is Status.WORLD_ERROR else s for case, s in zip(cases, weighed, strict=True)]
 
         return self._submit(Request(cases, wanted, finish))
 
@@ -86,7 +81,7 @@ class Judge:
         self._check(verifier)
 
         def finish(scores: Mapping[str, Mapping[int, Score]]) -> list[Score]:
-            return [BROKE if c.status is Status.WORLD_ERROR else scores[verifier][i] for i, c in enumerate(cases)]
+            return [LOST if c.status is Status.WORLD_ERROR else scores[verifier][i] for i, c in enumerate(cases)]
 
         return self._submit(Request(cases, {verifier: range(len(cases))}, finish)).result()
 

@@ -132,7 +132,7 @@ def vision_language(
     model: str, *, device: str = "auto", dtype: Dtype = "auto", batch_size: int = 16, max_pixels: int | None = None
 ) -> VisionLanguage:
     """A vision-language model, loaded now. model: a folder (also a checkpoint's `policy` in a run folder), a hub name, or `tiny`.
-    batch_size: questions answered at once. max_pixels: larger pictures are shrunk. Raises UserError that begins with `model`."""
+    batch_size: questions answered at once. max_pixels: larger pictures are shrunk. Raises UserError with the key `model`."""
     check_vision_language(model, device=device, batch_size=batch_size)
     device = device_of(device)
     try:
@@ -151,7 +151,7 @@ def _policy(model: str, device: str, dtype: Literal["float32", "bfloat16"], max_
 
 def contrastive(model: str, *, device: str = "auto", dtype: Dtype = "auto", batch_size: int = 64) -> Contrastive:
     """A contrastive model, loaded now. model: a folder or hub name of a CLIP or SigLIP checkpoint, or `tiny`. batch_size:
-    pictures looked at at once. Raises UserError that begins with `model`."""
+    pictures looked at at once. Raises UserError with the key `model`."""
     check_contrastive(model, device=device, batch_size=batch_size)
     device = device_of(device)
     if model in (TINY, f"{TINY}:clip"):
@@ -166,11 +166,11 @@ def contrastive(model: str, *, device: str = "auto", dtype: Dtype = "auto", batc
         processor = AutoProcessor.from_pretrained(model)
     except Exception as error:
         raise UserError(
-            f"model {model!r} can't be loaded: {one_line(error)[:300]}: give the folder of a CLIP checkpoint"
+            f"{model!r} can't be loaded: {one_line(error)[:300]}: give the folder of a CLIP checkpoint", key="model"
         ) from error
     if not hasattr(loaded, "get_image_features") or not hasattr(loaded, "get_text_features"):
         raise UserError(
-            f"model {model!r} is a {loaded.config.model_type}, which doesn't compare pictures with texts: give a CLIP"
+            f"{model!r} is a {loaded.config.model_type}, which doesn't compare pictures with texts: give a CLIP", key="model"
         )
     return Contrastive(loaded, processor, device, batch_size)
 
@@ -191,9 +191,9 @@ def check_contrastive(model: str, *, device: str = "auto", batch_size: int = 64)
     if model in (TINY, f"{TINY}:clip"):
         return
     if not Path(model).is_dir() and (model.startswith((".", "/", "~", TINY + ":")) or model.count("/") > 1):
-        raise UserError(f"model {model!r} is not a folder: give one with a CLIP checkpoint, a hub name, or tiny:clip")
+        raise UserError(f"{model!r} is not a folder: give one with a CLIP checkpoint, a hub name, or tiny:clip", key="model")
     if Path(model).is_dir() and not (Path(model) / "config.json").is_file():
-        raise UserError(f"model {model!r} is a folder without config.json: give one with a CLIP checkpoint")
+        raise UserError(f"{model!r} is a folder without config.json: give one with a CLIP checkpoint", key="model")
     _check_sight(model)
 
 
@@ -221,10 +221,10 @@ def _check_sight(model: str) -> None:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"model {model!r}: its config.json can't be read: {one_line(error)[:200]}") from None
+        raise UserError(f"{model!r}: its config.json can't be read: {one_line(error)[:200]}", key="model") from None
     if not isinstance(config, dict) or "vision_config" not in config:
         kind = config.get("model_type", "model") if isinstance(config, dict) else "model"
-        raise UserError(f"model {model!r} is a {kind} that sees no pictures: give one that does")
+        raise UserError(f"{model!r} is a {kind} that sees no pictures: give one that does", key="model")
 
 
 def _named(model: str, family: str) -> str:
@@ -239,7 +239,7 @@ def _dtype(dtype: Dtype, device: str) -> Literal["float32", "bfloat16"]:
 
 def _of_model(error: UserError) -> UserError:
     """What a policy says of its model, said of an option."""
-    return UserError(re.sub(r"^policy\.(model: )?", "", str(error)))
+    return UserError(error.what, key="model" if error.key else "")
 
 
 def _unit(found: Any) -> torch.Tensor:

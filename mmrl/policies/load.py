@@ -39,12 +39,10 @@ def saved_policy(folder: Path, config: PolicyConfig, device: str | torch.device)
     return made_policy(own, device=device)
 
 
-def policy_class(config: PolicyConfig) -> Any:
+def policy_class(spec: PolicySpec) -> Any:
     """The class of this kind of policy, to be asked what it takes before one is made. Of a target that is a function nothing is
     known then: `Policy`, which refuses nothing."""
-    registry = plugins.registry()
-    spec = registry.get("policies", config.kind)
-    kind = registry.target(spec)
+    kind = plugins.registry().target(spec)
     if not isinstance(kind, type):
         return Policy
     _refuse_incomplete(spec, lacking(kind, ON_CLASS))

@@ -12,7 +12,7 @@ from mmrl.api.errors import UserError
 def refuse_path(name: str, cure: str) -> None:
     """Refuse what looks like a folder and is none; a hub name has one slash at most. What that stands for is not looked up."""
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise UserError(f"policy.model {name!r} is not a folder: {cure}")
+        raise UserError(f"{name!r} is not a folder: {cure}", key="policy.model")
 
 
 def base_name(model: str, seed: int, full_name: Callable[[str, int], str]) -> str:
@@ -31,7 +31,7 @@ def tiny_sizes(name: str, sizes: Mapping[str, int], seed: int) -> tuple[str, dic
         key, _, value = item.partition("=")
         if key not in found or not re.fullmatch(r"[0-9]{1,19}", value):
             example = tiny_name(family, sizes)
-            raise UserError(f"policy.model {name!r}: {item!r} is not understood: write {example}")
+            raise UserError(f"{name!r}: {item!r} is not understood: write {example}", key="policy.model")
         found[key] = int(value)
     return family, found
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from mmrl.api.hooks import CONTRACT, hookimpl
-from mmrl.api.specs import AlgorithmSpec, PolicySpec, TrackerSpec
+from mmrl.api.specs import SURROGATE_BOUNDS, AlgorithmSpec, Bounds, PolicySpec, TrackerSpec
 
 MMRL_CONTRACT = CONTRACT
 ADVANTAGE = "mmrl.algorithms.advantage:"
 LOSS = "mmrl.algorithms.loss:"
+
+SHARE, NOT_NEGATIVE, POSITIVE = Bounds(low=0, high=1), Bounds(low=0), Bounds(low=1e-6)
+CLIP = {name: SURROGATE_BOUNDS[name] for name in ("clip_low", "clip_high")}
+"""Of the bounds that other losses share with the default one."""
+SPREAD = {"epsilon": NOT_NEGATIVE}
+"""Of the settings of `group_relative`."""
 
 
 @hookimpl
@@ -49,6 +55,7 @@ def _of_groups() -> list[AlgorithmSpec]:
             target=ADVANTAGE + "group_relative",
             options={"scale": "group", "clip_low": 0.2, "clip_high": 0.2},
             normalise="sequence",
+            bounds=SPREAD,
             summary="Reward relative to the group's mean, in units of its spread",
             paper="Shao et al., DeepSeekMath, section 4.1; without its KL penalty (0.04)",
         ),
@@ -57,6 +64,7 @@ def _of_groups() -> list[AlgorithmSpec]:
             target=ADVANTAGE + "group_relative",
             options={"scale": "none"},
             normalise="constant",
+            bounds=SPREAD,
             summary="GRPO without the division by spread and by length",
             paper="Liu et al., Understanding R1-Zero-Like Training, section 3.1",
         ),
@@ -65,6 +73,7 @@ def _of_groups() -> list[AlgorithmSpec]:
             target=ADVANTAGE + "group_relative",
             options={"clip_low": 0.2, "clip_high": 0.28},
             stage={"dynamic_sampling": 3, "overlong_buffer": 0.25},
+            bounds=SPREAD,
             summary="GRPO by tokens, clipped higher, with groups without spread replaced and long completions penalised",
             paper="Yu et al., DAPO, section 3",
         ),
@@ -74,6 +83,7 @@ def _of_groups() -> list[AlgorithmSpec]:
             options={"clip_low": 3e-4, "clip_high": 4e-4},
             loss=LOSS + "sequence_surrogate",
             normalise="sequence",
+            bounds=SPREAD | CLIP,
             summary="GRPO with one probability ratio for a whole completion",
             paper="Zheng et al., Group Sequence Policy Optimization, section 4",
         ),
@@ -82,6 +92,7 @@ def _of_groups() -> list[AlgorithmSpec]:
             target=ADVANTAGE + "group_relative",
             options={"clip_low": 1.0, "clip_high": 4.0},
             loss=LOSS + "clipped_weight",
+            bounds=SPREAD | CLIP,
             summary="GRPO where the ratio is a bounded weight, so no token is left out",
             paper="MiniMax-M1, section 3.1; the upper bound of 5 is that of Khatri et al., ScaleRL",
         ),
@@ -111,6 +122,7 @@ def _of_spreads() -> list[AlgorithmSpec]:
             id="lite-ppo",
             target=ADVANTAGE + "group_relative",
             options={"scale": "batch", "biased": True, "epsilon": 0.0},
+            bounds=SPREAD,
             summary="Reward relative to the group's mean, in units of the spread of the batch's rewards",
             paper="Liu et al., Tricks or Traps? A Deep Dive into RL for LLM Reasoning",
         ),
@@ -120,6 +132,7 @@ def _of_spreads() -> list[AlgorithmSpec]:
             options={"limit": 3.0, "bound": 1e3},
             loss=LOSS + "bounded_surrogate",
             normalise="sequence",
+            bounds={**CLIP, "limit": POSITIVE, "bound": Bounds(low=1)},
             summary="Advantages beyond three sigma are dropped, and ratios bounded before they can overflow",
             paper="Zhang et al., R1-Reward, StableReinforce; without its KL penalty (0.001)",
         ),
@@ -129,6 +142,7 @@ def _of_spreads() -> list[AlgorithmSpec]:
             options={"clip_low": 0.16, "clip_high": 0.2},
             loss=LOSS + "adaptive_surrogate",
             normalise="sequence",
+            bounds={**CLIP, "limit": POSITIVE},
             summary="Rewards standardised over all visits of a prompt; wider bounds for less likely tokens",
             paper="Yang et al., DCPO, sections 2 and 3",
         ),
@@ -159,6 +173,7 @@ def _of_domains() -> list[AlgorithmSpec]:
             options={"clip_low": 0.2, "clip_high": 0.28},
             normalise="sequence",
             stage={"dynamic_sampling": 3, "success_low": 0.1, "success_high": 0.9},
+            bounds=SPREAD,
             summary="GRPO for episodes: each counts the same, and groups that nearly always or never succeed are left out",
             paper="Li et al., SimpleVLA-RL",
         ),
@@ -189,6 +204,7 @@ def _of_rewards() -> list[AlgorithmSpec]:
                 id=id,
                 target=ADVANTAGE + "weighted",
                 options={"positive": positive, "negative": negative},
+                bounds={"positive": NOT_NEGATIVE, "negative": NOT_NEGATIVE},
                 summary=summary,
                 paper="Zhu et al., The Surprising Effectiveness of Negative Reinforcement in LLM Reasoning",
             )
@@ -208,6 +224,7 @@ def _with_models() -> list[AlgorithmSpec]:
             id="ppo",
             target="mmrl.algorithms.gae:gae",
             options={"gamma": 1.0, "lam": 0.95, "clip_low": 0.2, "clip_high": 0.2},
+            bounds={"gamma": SHARE, "lam": SHARE},
             summary="Generalised advantage estimation with a critic, and clipped ratios",
             paper="Schulman et al., Proximal Policy Optimization Algorithms, section 3",
         ),
@@ -216,6 +233,7 @@ def _with_models() -> list[AlgorithmSpec]:
             target=ADVANTAGE + "step_filter",
             loss=LOSS + "negative_log_likelihood",
             stage={"credit": "turn"},  # its steps are actions, each a whole answer
+            bounds={"gamma": SHARE},
             summary="Imitate the steps that a critic finds made things better",
             paper="Bai et al., DigiRL, its step-level filter",
         ),
@@ -237,6 +255,7 @@ def _of_likelihood() -> list[AlgorithmSpec]:
             target=ADVANTAGE + "exponential",
             options={"beta": 0.5, "max_weight": 20.0},
             loss=LOSS + "negative_log_likelihood",
+            bounds={"beta": POSITIVE, "max_weight": POSITIVE},
             summary="Imitate completions, the more the better they did in their group",
             paper="Peng et al., Advantage-Weighted Regression, Algorithm 1",
         ),
@@ -257,6 +276,7 @@ def mmrl_trackers() -> list[TrackerSpec]:
             id="tensorboard",
             target="mmrl.train.trackers.tensorboard:TensorBoard",
             needs=("tensorboard",),
+            local=True,
             summary="Event files in the run folder's tensorboard/",
         ),
         TrackerSpec(id="wandb", target="mmrl.train.trackers.wandb:Wandb", needs=("wandb",), summary="Weights & Biases"),

@@ -25,7 +25,7 @@ from mmrl.api.interfaces import Simulator, Task
 from mmrl.api.sampling import SamplingRule
 from mmrl.api.simulators.screens import Screens
 from mmrl.api.simulators.types import Simulation, parts_of
-from mmrl.api.specs import Spec
+from mmrl.api.specs import Spec, TaskSpec, VerifierSpec
 from mmrl.registry import builtin, contract
 from mmrl.registry.contract import CORE, KINDS, SINGULAR
 from mmrl.registry.distributions import DISTRIBUTION, GROUP, canonical, distribution_of
@@ -161,7 +161,10 @@ class Registry:
 
     def make_task(self, id: str, options: Mapping[str, Any] | None = None) -> Task:
         """The task of an id, built with its spec's options and then these."""
-        spec = self.get("tasks", id)
+        return self.build_task(self.get("tasks", id), options)
+
+    def build_task(self, spec: TaskSpec, options: Mapping[str, Any] | None = None) -> Task:
+        """The same of a spec."""
         task = self._built(spec, options or {})
         if not isinstance(task, Task):
             raise PluginError(
@@ -237,7 +240,7 @@ class Registry:
         """The verifier of an id as a function of a case only: its spec's options and then these are bound. It pickles. One that
         is a model is loaded now, and is a function of several cases."""
         spec = self.get("verifiers", id)
-        function, merged = self.check_verifier(id, options)
+        function, merged = self.check_verifier(spec, options)
         if not spec.model:
             return functools.partial(function, **merged) if merged else function
         try:
@@ -252,12 +255,11 @@ class Registry:
         return model  # type: ignore[no-any-return]
 
     def check_verifier(
-        self, id: str, options: Mapping[str, Any] | None = None, cameras: Mapping[str, Sequence[str]] | None = None
+        self, spec: VerifierSpec, options: Mapping[str, Any] | None = None, cameras: Mapping[str, Sequence[str]] | None = None
     ) -> tuple[Callable[..., Any], dict[str, Any]]:
         """Refuse options that a verifier can't have, without loading a model; gives its target and all its options.
 
         cameras: of the simulators of the tasks that it judges, by the task's label."""
-        spec = self.get("verifiers", id)
         function, merged = self.target(spec), {**spec.options, **(options or {})}
         if not callable(function):
             raise PluginError(f"verifier {spec.id!r}: its target {spec.target!r} is not a function of a case")

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from mmrl.api.interfaces import Task
 from mmrl.api.types import Prompt, Rollout
+from mmrl.compute.ranks import Reduction
 from mmrl.config.compute import ComputeConfig
 from mmrl.config.sections import RunConfig
 from mmrl.policies.acting.acting import ActingPolicy
@@ -29,6 +30,10 @@ class Collector(Protocol):
 
     advised: bool = False
     """Ask simulators' experts what they would do."""
+
+    reductions: Mapping[str, Reduction] = {}
+    """How its own figures add up over several learners, of those that `mmrl.run_folder.metrics.REDUCTIONS` doesn't know; a figure
+    in neither is averaged."""
 
     @property
     def batch_size(self) -> int:

@@ -1,8 +1,12 @@
-"""Which curves a report shows, in which order and with which words."""
+"""The catalogue of metrics: which curves a report shows, in which order and with which words, and how they add up over ranks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # torch would make a report slow to start
+    from mmrl.compute.ranks import Reduction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,6 +366,15 @@ SECTIONS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
         ),
     ),
 )
+REDUCTIONS: dict[str, Reduction] = {
+    "world/lost": "sum",
+    "simulator/steps": "sum",
+    "simulator/lost": "sum",
+    "simulator/steps_per_s": "sum",
+    "simulator/busy_share": "mean",
+    "policy/idle_share": "mean",
+}
+"""How a metric that each of several learners measures for itself becomes the run's; one that isn't here is averaged."""
 PARTS = ("generate", "update", "judge", "process", "other", "evaluate", "wait")
 """Parts of the time, in the order of their colours."""
 HIDDEN = ("time/step", "simulator/steps")  # the sum of what the stacked chart shows; what the speed is made of

@@ -31,6 +31,8 @@ _TEXTS = (
     "source",
     "status",
     "instruction",
+    "alarm",
+    "level",
 )
 _NUMBERS = ("time", "reward", "advantage", "value")
 _COUNTS = ("step", "group", "tokens")

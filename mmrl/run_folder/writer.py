@@ -13,7 +13,7 @@ import time
 import tomllib
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from mmrl.api.errors import UserError
 from mmrl.run_folder import episodes, files
@@ -24,7 +24,7 @@ from mmrl.run_folder.webp import of_clip
 
 ENDED = "the end of the run"
 """Where a fault that ended a run says in `errors.jsonl` that it is from."""
-MAY_CHANGE = ("runs", "judge", "train", "compute", "checkpoint", "record", "limits")
+MAY_CHANGE = ("runs", "smoke", "judge", "train", "compute", "checkpoint", "record", "limits")
 """Sections of the run file that a resumed run may have otherwise: they don't change what is learned."""
 FIXED = ("compute.sampler", "compute.staleness")
 """Keys of them that do: samplers draw otherwise, and what is stale is other prompts' answers."""
@@ -101,9 +101,15 @@ class RunFolder:
         """One task's `mmrl.evaluation.figures.Evaluation` as plain data. Before any training, `step` is 0."""
         self._append("metrics.jsonl", {"step": step, "stage": stage, "time": self._seconds(), "eval": figure})
 
-    def error(self, step: int | None, where: str, what: str) -> None:
-        """Something that went wrong and did not end the run, such as a failed verifier."""
-        self._append("errors.jsonl", {"step": step, "where": where, "what": what})
+    def error(
+        self, step: int | None, where: str, what: str, *, alarm: str = "", level: Literal["warn", "stop"] = "warn", task: str = ""
+    ) -> None:
+        """Something that went wrong or looked wrong, such as a failed verifier. alarm: the limit that a figure has reached;
+        level: what the limit does; task: the one that the figure is about."""
+        row: dict[str, Any] = {"step": step, "where": where, "what": what}
+        if alarm:
+            row |= {"alarm": alarm, "level": level}
+        self._append("errors.jsonl", row | {"task": task} if task else row)
 
     def rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
         """All rollouts of a step that are kept, in one call. Images in `messages` (PIL images, arrays or paths) are stored once

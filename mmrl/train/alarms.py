@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeGuard
 
-from mmrl.api.errors import UserError
+from mmrl.api.errors import LimitReached
 from mmrl.config.sections import GenerateConfig, JudgeConfig, LimitsConfig
 
 FIRST = 5
@@ -52,18 +52,24 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What to tell, and whether it ends the run."""
+    """An alarm: a figure has reached a limit."""
 
+    alarm: str
+    """The limit's name: a key of `[limits]`, or `failure_limit`."""
     text: str
+    """One line for people."""
+    task: str = ""
+    """The task that the figure is about; empty for all."""
     stop: bool = False
+    """It ends the run."""
 
 
 class Watch:
     """Compares each step and each evaluation with `[limits]`.
 
-    Both methods return sentences for a person, each alarm once per stage (and per task, where it is about one), and raise
-    UserError when a `stop` is passed. What they say depends on nothing but what they were given since the stage began, and on the
-    evaluation before it.
+    Both methods return what a person should know, each alarm once per stage (and per task, where it is about one), and raise
+    LimitReached when a `stop` is passed. What they say depends on nothing but what they were given since the stage began, and
+    on the evaluation before it.
     """
 
     def __init__(
@@ -81,14 +87,14 @@ class Watch:
         self.last: dict[str, Best] = {}
         """Task -> its newest figure."""
 
-    def step(self, stage_number: int, step: int, metrics: Mapping[str, float]) -> list[str]:
+    def step(self, stage_number: int, step: int, metrics: Mapping[str, float]) -> list[Finding]:
         """After a step: what is wrong with its metrics, see `docs/run-folder.md` for their names."""
-        return _tell(step, self._after_step(stage_number, metrics))
+        return _stopping(step, self._after_step(stage_number, metrics))
 
-    def evaluated(self, step: int, figures: Iterable[Figure]) -> list[str]:
+    def evaluated(self, step: int, figures: Iterable[Figure]) -> list[Finding]:
         """After an evaluation, and after that step's own metrics: what is wrong with the figures of all tasks."""
         found = [self._after_evaluation(step, f.task, (f.low, f.value, f.high), f.extra) for f in figures]
-        return _tell(step, [each for one in found for each in one])
+        return _stopping(step, [each for one in found for each in one])
 
     def replay(self, rows: Iterable[Mapping[str, Any]], steps: Sequence[int]) -> None:
         """Take in what a resumed run told before: the rows of `metrics.jsonl` up to where it goes on. Never raises an alarm.
@@ -143,7 +149,7 @@ class Watch:
         if not share or not _reaches(share, limit / 2):
             return []
         what = f"{share:.0%} of the scores failed, and more than judge.failure_limit = {limit:g} of a step's stop the run"
-        return self._once("failures", f"{what}: see errors.jsonl, then mend the verifier or raise judge.deadline_s")
+        return self._once("failure_limit", f"{what}: see errors.jsonl, then mend the verifier or raise judge.deadline_s")
 
     def _collapse(self) -> list[Finding]:
         if (share := self._now("answers/top_share")) is None:
@@ -257,7 +263,8 @@ class Watch:
         """One alarm's thresholds."""
         limit = getattr(self.limits, alarm)
         if limit.stop is not None and _reaches(value, limit.stop):
-            return [Finding(f"{what}: {cure}; or raise limits.{alarm}.stop = {limit.stop:g}, and go on with --resume", stop=True)]
+            text = f"{what}: {cure}; or raise limits.{alarm}.stop = {limit.stop:g}, and go on with --resume"
+            return [Finding(alarm, text, task, stop=True)]
         if limit.warn is not None and _reaches(value, limit.warn):
             return self._once(alarm, f"{what}: {cure} (limits.{alarm}.warn = {limit.warn:g})", task)
         return []
@@ -266,14 +273,15 @@ class Watch:
         if (alarm, task) in self.told:
             return []
         self.told.add((alarm, task))
-        return [Finding(text)]
+        return [Finding(alarm, text, task)]
 
 
-def _tell(step: int, found: Sequence[Finding]) -> list[str]:
+def _stopping(step: int, found: list[Finding]) -> list[Finding]:
+    """The same alarms. Raises LimitReached for the first that ends the run."""
     for each in found:
         if each.stop:
-            raise UserError(f"step {step}: {each.text}")
-    return [each.text for each in found]
+            raise LimitReached(f"step {step}: {each.text}", alarm=each.alarm, task=each.task)
+    return found
 
 
 def _reaches(value: float, limit: float) -> bool:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from mmrl.api.interfaces import Task
 from mmrl.api.sampling import Group
-from mmrl.config.sections import DistillStage, RunConfig, TaskConfig
+from mmrl.config.sections import RunConfig
 from mmrl.judge import Judge
 from mmrl.policies.policy import Policy
 from mmrl.rollout.collector import Collector
@@ -15,15 +15,16 @@ from mmrl.rollout.generate.sampling import Sampling
 from mmrl.run_folder.writer import RunFolder
 from mmrl.train.metrics import Clock
 from mmrl.train.position import Position
+from mmrl.train.setup import Setup
 from mmrl.train.update.packer import Packer
 
 
 class Context(Protocol):
     """The parts of a `mmrl.train.run.Run` that stages use."""
 
+    setup: Setup
     config: RunConfig
     tasks: Mapping[str, Task]
-    entries: dict[str, TaskConfig]
     folder: RunFolder
     policy: Policy
     judge: Judge
@@ -31,8 +32,7 @@ class Context(Protocol):
     packer: Packer
     at: Position
     clock: Clock
-    weights: dict[str, dict[str, tuple[float, float]]]
-    teacher: Callable[[DistillStage], Policy | None]
+    teacher: Callable[[int], Policy | None]
     consistent: bool
 
     def sampling(self, task: str, seed: int, temperature: float | None = None) -> Sampling: ...

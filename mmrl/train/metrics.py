@@ -14,6 +14,9 @@ from pathlib import Path
 import torch
 
 from mmrl.api.types import Rollout, Score
+from mmrl.compute import ranks
+from mmrl.rollout.collector import Collector
+from mmrl.run_folder.metrics import REDUCTIONS
 
 FEW_GROUPS = 4
 """Fewer groups than this are too few to say that the policy answers all of them alike."""
@@ -89,6 +92,11 @@ def rl_metrics(rollouts: Sequence[Rollout], scores: Sequence[Score], advantages:
         metrics[f"{name}/zero_spread_share"] = zero_spread_share(its_rollouts, advantages[own])
         metrics |= {f"{name}/reward/{part}": mean for part, mean in _parts(its_scores).items()}
     return metrics
+
+
+def collected_figures(collector: Collector) -> dict[str, float]:
+    """What a collector measured of its own, over all learners."""
+    return ranks.figures(collector.figures(), {**REDUCTIONS, **collector.reductions})
 
 
 def zero_spread_share(rollouts: Sequence[Rollout], advantages: torch.Tensor) -> float:

@@ -12,7 +12,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from mmrl.api.errors import UserError
 from mmrl.compute import ranks
-from mmrl.config.sections import RunConfig
 from mmrl.run_folder.reader import read_rows, step_of
 from mmrl.run_folder.writer import RunFolder
 from mmrl.train import checkpoint
@@ -55,11 +54,11 @@ def check_position(run: Run, path: Path) -> None:
         raise ValueError(f"its state says step {at.step}, step {at.stage_step} of stage {at.stage}")
 
 
-def stage_of(path: Path, config: RunConfig) -> int:
-    """The number of the stage that a checkpoint is from."""
+def stage_of(path: Path, stages: int) -> int:
+    """The number of the stage that a checkpoint is from. stages: how many the run has."""
     with checkpoint.reading(path):
         number = checkpoint.state(path)["stage"]
-        if not isinstance(number, int) or not 0 <= number < len(config.stages):
+        if not isinstance(number, int) or not 0 <= number < stages:
             raise ValueError(f"its state says stage {number!r}")
     return number
 

@@ -10,29 +10,26 @@ from typing import Any
 
 import torch
 
-from mmrl.api.errors import UserError
-from mmrl.api.interfaces import Task
+from mmrl.api.errors import LimitReached, UserError
 from mmrl.api.sampling import Group
 from mmrl.compute import ranks
 from mmrl.compute.progress import Progress
-from mmrl.config.sections import DistillStage, RunConfig, SftStage, Training
+from mmrl.config.sections import SftStage, Training
 from mmrl.evaluation.evaluator import Evaluator
 from mmrl.evaluation.figures import Evaluation
-from mmrl.judge import Judge, lost
-from mmrl.judge.rewards import metric_of, task_weights
+from mmrl.judge import Judge
 from mmrl.policies.policy import Policy
 from mmrl.registry import plugins
 from mmrl.rollout.collector import Collector, collector_of
 from mmrl.rollout.generate.sampling import Sampling
 from mmrl.run_folder.writer import RunFolder
 from mmrl.train import checkpoint
-from mmrl.train.alarms import Watch
+from mmrl.train.alarms import Finding, Watch
 from mmrl.train.checks.gold import doubts
 from mmrl.train.metrics import Clock, memory, peak_memory
 from mmrl.train.position import Position
 from mmrl.train.sampling.condition import shown_in
-from mmrl.train.setup import lend_eyes, opening
-from mmrl.train.smoke import SMOKE
+from mmrl.train.setup import Setup
 from mmrl.train.stages import Steps, steps_of
 from mmrl.train.trackers import Trackers
 from mmrl.train.update.packer import Packer, packer_of
@@ -46,28 +43,24 @@ class Run:
 
     def __init__(
         self,
-        config: RunConfig,
-        tasks: Mapping[str, Task],
+        setup: Setup,
         folder: RunFolder,
         policy: Policy,
         judge: Judge,
         progress: Progress,
-        teacher: Callable[[DistillStage], Policy | None],
+        teacher: Callable[[int], Policy | None],
         collector: Collector | None = None,
         packer: Packer | None = None,
     ) -> None:
-        """tasks: label -> task. teacher: loads the one of a distill stage, None for an expert. collector, packer: made here where
-        none is given."""
-        self.config, self.tasks, self.folder = config, tasks, folder
+        """teacher: loads the one of a distill stage, by the stage's number; None for an expert. collector, packer: made here
+        where none is given."""
+        config = setup.config
+        self.setup, self.config, self.tasks, self.folder = setup, config, setup.tasks, folder
         self.policy, self.judge, self.progress, self.teacher = policy, judge, progress, teacher
-        self.entries = {t.label: t for t in config.tasks}
-        self.collector = collector or collector_of(config, tasks, policy)
+        self.collector = collector or collector_of(config, setup.tasks, policy)
         self.packer = packer or packer_of(config, policy)
-        lend_eyes(tasks.values(), policy)
-        self.evaluator = Evaluator(config, tasks, self.collector, judge)
-        self.weights = task_weights(config)
-        self.before = opening(config)
-        """The stage before which the first evaluation stands."""
+        setup.lend_eyes(policy.eyes)
+        self.evaluator = Evaluator(setup, self.collector, judge)
         self.at = Position()
         self.steps: Steps
         self.watch = Watch(config.limits, config.judge, config.generate)
@@ -87,7 +80,7 @@ class Run:
 
     def sampling(self, task: str, seed: int, temperature: float | None = None) -> Sampling:
         """How a task's completions are sampled; `""` stands for any."""
-        generate, entry = self.config.generate, self.entries.get(task)
+        generate, entry = self.config.generate, self.setup.entries.get(task)
         limit = entry.max_tokens if entry and entry.max_tokens else generate.max_tokens
         return Sampling(
             max_tokens=min(limit, generate.max_tokens),
@@ -103,7 +96,7 @@ class Run:
         failed = [(s, p) for s, p in scored if s.failed]
         for score, prompt in failed[:8]:
             self.folder.error(self.at.step + 1, f"{prompt.task} {prompt.id}", score.detail)
-        gone = sum(lost(s) for s, _ in failed)
+        gone = sum(s.lost for s, _ in failed)
         self._lost_steps = self._lost_steps + 1 if gone and gone == len(scored) else 0
         if self._lost_steps >= LOST_STEPS:
             raise UserError(
@@ -111,15 +104,21 @@ class Run:
                 "errors.jsonl for what the worlds said"
             )
         if len(failed) - gone > self.config.judge.failure_limit * (len(scored) - gone):
-            raise UserError(
+            raise LimitReached(
                 f"{len(failed)} of {len(scored)} scores of step {self.at.step + 1} failed, more than judge.failure_limit = "
-                f"{self.config.judge.failure_limit} allows; the first: {next(s.detail for s, _ in failed if not lost(s))}"
+                f"{self.config.judge.failure_limit} allows; the first: {next(s.detail for s, _ in failed if not s.lost)}",
+                alarm="failure_limit",
             )
 
     def warn(self, where: str, what: str, step: int | None = None) -> None:
         """Something that a person should know and that doesn't end the run. step: the one under way when it isn't given."""
         self.folder.error(self.at.step + 1 if step is None else step, where, what)
         self.progress.note(what)
+
+    def alarm(self, where: str, found: Finding) -> None:
+        """Write an alarm down and tell it."""
+        self.folder.error(self.at.step, where, found.text, alarm=found.alarm, task=found.task)
+        self.progress.note(found.text)
 
     # -- stages ---------------------------------------------------------------------------------------------------------
 
@@ -131,7 +130,7 @@ class Run:
             self.prepare(stage)
             if self.at.step == 0:
                 self.rehearse()
-            if self.at.stage == self.before and "before" not in self.at.figures:
+            if self.at.stage == self.setup.opening and "before" not in self.at.figures:
                 self.evaluate(("before", "best", "last"))
             self.progress.stage_started(self.at.stage, len(self.config.stages), stage, self.at.stage_step)
             self.look(stage)  # if a stop came before it
@@ -147,11 +146,11 @@ class Run:
 
     def rehearse(self) -> None:
         """Say what stands against learning anything, before time is spent on it."""
-        smoke = self.config.name.endswith(SMOKE)  # which shortens answers itself
-        verifiers = {t: list(dict.fromkeys([*self.weights[t], metric_of(self.config, t)])) for t in self.tasks}
+        setup = self.setup
+        verifiers = {t: {v: setup.verifiers[v] for v in (*setup.weights[t], setup.metrics[t])} for t in self.tasks}
         limits = {t: self.sampling(t, 0).max_tokens for t in self.tasks}
         for what in doubts(
-            self.tasks, self.steps.source.prompts, verifiers, self.collector, self.judge, limits, self.entries, smoke
+            self.tasks, self.steps.source.prompts, verifiers, self.collector, self.judge, limits, setup.entries, self.config.smoke
         ):
             self.warn("gold completions", what)
 
@@ -201,8 +200,8 @@ class Run:
         self.progress.step_finished(self.at.step, metrics)
         self.trackers.log(self.at.step, metrics)
         self.observe("mmrl_step_finished", run=self.folder, step=self.at.step, metrics=metrics)
-        for what in self.watch.step(self.at.stage, self.at.step, metrics):
-            self.warn(stage.kind, what, self.at.step)
+        for found in self.watch.step(self.at.stage, self.at.step, metrics):
+            self.alarm(stage.kind, found)
         self.look(stage)
         every = self.config.checkpoint.every
         if every and self.at.step % every == 0:
@@ -245,8 +244,8 @@ class Run:
             if self.at.step:
                 self.save()
         self.folder.keep_episodes((self.at.best_step, self.at.step))
-        for what in self.watch.evaluated(self.at.step, figures):
-            self.warn("evaluation", what, self.at.step)
+        for alarm in self.watch.evaluated(self.at.step, figures):
+            self.alarm("evaluation", alarm)
 
     @contextlib.contextmanager
     def _averaged(self) -> Iterator[None]:

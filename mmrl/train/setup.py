@@ -2,41 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from pydantic import ValidationError
-
-from mmrl.algorithms.presets import with_defaults
-from mmrl.api.errors import UserError
+from mmrl.algorithms.presets import Algorithm
+from mmrl.api.frames import Eyes
 from mmrl.api.interfaces import Task
-from mmrl.config.load import explain
-from mmrl.config.sections import RlStage, RunConfig, SftStage
-from mmrl.policies.policy import Policy
+from mmrl.api.specs import PolicySpec, VerifierSpec
+from mmrl.config.sections import RunConfig, SftStage, TaskConfig
+from mmrl.data.prompts import Indexable, Splits
+from mmrl.data.selection import Selected
+from mmrl.judge.rewards import Weights
 
 
-def resolved(config: RunConfig) -> RunConfig:
-    """The run file with what its algorithms have by default."""
-    stale = config.compute.staleness
-    stages = [corrected(with_defaults(s), stale) if isinstance(s, RlStage) else s for s in config.stages]
-    try:
-        return RunConfig.model_validate(config.model_copy(update={"stages": stages}).model_dump(exclude_unset=True))
-    except ValidationError as error:
-        raise UserError(f"the run file with the defaults of its algorithms: {explain(error)}") from None
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """A run file that was checked, with everything that it names looked up and made."""
 
+    config: RunConfig
+    """With what its algorithms have by default."""
+    device: str
+    """The torch device that `policy.device` stands for."""
+    policy: PolicySpec
+    tasks: Mapping[str, Task]
+    """By label, as is all that follows of tasks."""
+    weights: Mapping[str, Weights]
+    """Verifier id -> its weight in the reward at the beginning and at the end of a stage."""
+    metrics: Mapping[str, str]
+    """Id of the verifier that evaluates the task."""
+    verifiers: Mapping[str, VerifierSpec]
+    """Those of rewards and metrics, by the id that asks for them."""
+    verifier_options: Mapping[str, Mapping[str, Any]]
+    """By the same ids what the run file gives them."""
+    algorithms: Sequence[Algorithm | None]
+    """Of each stage; None for one that only imitates."""
+    splits: Splits
+    chosen: Mapping[tuple[int, str], Sequence[int]] = field(default_factory=dict)
+    """(stage, task) -> the numbers of the prompts that the stage's `select` takes; of stages that have one."""
 
-def corrected(stage: RlStage, staleness: int) -> RlStage:
-    """The stage with the importance correction on, where a run file with `staleness` doesn't say."""
-    if not staleness or "importance" in stage.model_fields_set:
-        return stage
-    return RlStage.model_validate({**stage.model_dump(exclude_unset=True), "importance": "truncate"})
+    @functools.cached_property
+    def entries(self) -> Mapping[str, TaskConfig]:
+        """The `[[tasks]]` entry of each task."""
+        return {entry.label: entry for entry in self.config.tasks}
 
+    @property
+    def opening(self) -> int:
+        """The number of the first stage that isn't a warm start, which is where a run is first evaluated."""
+        return next((i for i, s in enumerate(self.config.stages) if not isinstance(s, SftStage)), 0)
 
-def lend_eyes(tasks: Iterable[Task], policy: Policy) -> None:
-    """Let tasks know how the policy sees pictures, before they are asked for prompts."""
-    for task in tasks:
-        task.eyes = policy.eyes
+    def prompts(self, stage: int, label: str) -> Indexable:
+        """The prompts of a task that a stage draws from. stage: its number."""
+        items, numbers = self.splits(label, self.config.stages[stage].split), self.chosen.get((stage, label))
+        return items if numbers is None else Selected(items, numbers)
 
-
-def opening(config: RunConfig) -> int:
-    """The number of the first stage that isn't a warm start, which is where a run is first evaluated."""
-    return next((i for i, s in enumerate(config.stages) if not isinstance(s, SftStage)), 0)
+    def lend_eyes(self, eyes: Eyes) -> None:
+        """Let the tasks know how the policy sees pictures."""
+        for task in self.tasks.values():
+            task.eyes = eyes
+        self.splits.forget()

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import torch
 
-from mmrl.api.errors import UserError, one_line
+from mmrl.api.errors import LimitReached, UserError, one_line
 from mmrl.api.seeds import derive
 from mmrl.api.signals import asked_to_end
 from mmrl.compute import ranks
-from mmrl.compute.devices import device_of
 from mmrl.compute.progress import Progress
 from mmrl.config.load import as_data
 from mmrl.config.sections import EXPERT, DistillStage, RunConfig
@@ -25,20 +24,21 @@ from mmrl.evaluation.evaluator import Evaluator
 from mmrl.evaluation.figures import Evaluation
 from mmrl.judge import Judge, local_judge
 from mmrl.judge.actors import ray_judge
-from mmrl.judge.rewards import verifier_ids
 from mmrl.policies.load import made_policy
 from mmrl.policies.policy import Policy
 from mmrl.rollout.collector import collector_of
 from mmrl.run_folder.reader import is_run
 from mmrl.run_folder.writer import ENDED, RunFolder, Unwritten, refuse_used
 from mmrl.train import checkpoint
-from mmrl.train.checks.run_file import check_config, check_model, of_teacher, remarks
+from mmrl.train.checks.run_file import check_model, of_teacher
 from mmrl.train.plan import check_fits
 from mmrl.train.plan.machines import at_hand
+from mmrl.train.remarks import remarks
+from mmrl.train.resolve import resolve
 from mmrl.train.resume import find_checkpoint, newest, restore, stage_of
 from mmrl.train.run import Run
 from mmrl.train.sampling.condition import shown_in
-from mmrl.train.setup import lend_eyes, opening, resolved
+from mmrl.train.setup import Setup
 from mmrl.train.update.packer import packer_of
 
 
@@ -57,10 +57,10 @@ def train(
     so that somebody else can stop it (`Run.stop`).
     """
     with ranks.joined(config.policy.device != "cpu"), within_memory(config), contextlib.ExitStack() as held:
-        config = counted(resolved(config))
+        setup = resolve(counted(config))
+        config = setup.config
         path = Path(config.runs) / config.name
-        tasks = check_config(config)
-        check_started(config)
+        check_started(config.compute.learners)
         if config.train.threads:
             torch.set_num_threads(config.train.threads)
         folder = ranks.first(lambda: opened(config, path, held, resume, overwrite))
@@ -71,17 +71,17 @@ def train(
             ranks.each(lambda: check_shared(path))
         found = ranks.first(lambda: newest(folder))
         if found is None:
-            check_model(config)
-        ranks.each(lambda: check_memory(config, progress))
-        judge = held.enter_context(_judge(config))
+            check_model(config, setup.policy)
+        ranks.each(lambda: check_memory(setup, progress))
+        judge = held.enter_context(_judge(setup))
         source = found / checkpoint.POLICY if found else None
-        policy = ranks.each(lambda: load_policy(config, source))  # while the judge's workers start
+        policy = ranks.each(lambda: load_policy(setup, source))  # while the judge's workers start
         if ranks.count() > 1 and config.compute.weights == "sharded":
             policy.spread()
         packer = packer_of(config, policy)
         if packer.remark:
             progress.note(packer.remark)
-        collector = collector_of(config, tasks, policy)
+        collector = collector_of(config, setup.tasks, policy)
         held.callback(collector.close)
         ranks.each(collector.ready)  # a simulator that can't be made, or doesn't fit, is refused while nothing is written
         ranks.each(judge.ready)
@@ -89,11 +89,9 @@ def train(
         if not ranks.is_first():
             folder = Unwritten(path)
         ranks.each(lambda: check_shared(path))
-        for remark in remarks(config, tasks):
+        for remark in remarks(setup):
             progress.note(remark)
-        run = Run(
-            config, tasks, folder, policy, judge, progress, lambda stage: load_teacher(config, stage, policy), collector, packer
-        )
+        run = Run(setup, folder, policy, judge, progress, lambda number: load_teacher(setup, number, policy), collector, packer)
         if resume:
             restore(run, found)
         begun(run)
@@ -111,9 +109,8 @@ def counted(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"compute": config.compute.model_copy(update={"learners": ranks.count()})})
 
 
-def check_started(config: RunConfig) -> None:
+def check_started(learners: int) -> None:
     """UserError where the run file asks for several learners and nobody started them."""
-    learners = config.compute.learners
     if ranks.count() == 1 and learners > 1:
         raise UserError(
             f"compute.learners = {learners}, and this is one process: start the run with `mmrl train`, which starts the others, "
@@ -213,7 +210,8 @@ def finish(run: Run) -> None:
         raise
     except UserError as error:
         with contextlib.suppress(UserError):  # a full disk, most likely, which is what the person is told
-            run.folder.error(run.at.step, ENDED, str(error))
+            limit = {"alarm": error.alarm, "task": error.task} if isinstance(error, LimitReached) else {}
+            run.folder.error(run.at.step, ENDED, str(error), level="stop", **limit)
         raise
     finally:
         if hasattr(run, "steps"):
@@ -229,36 +227,37 @@ def finish(run: Run) -> None:
         run.observe("mmrl_run_finished", run=run.folder, status=status)
 
 
-def load_policy(config: RunConfig, source: Path | None, cure: str = "remove that folder to go on from an earlier one") -> Policy:
+def load_policy(setup: Setup, source: Path | None, cure: str = "remove that folder to go on from an earlier one") -> Policy:
     """source: the checkpoint's folder, in place of `policy.model`. cure: what to do where that can't be read."""
-    seed, device = derive(config.seed, "weights"), device_of(config)
+    policy, seed = setup.config.policy, derive(setup.config.seed, "weights")
     try:
-        return made_policy(config.policy, device=device, seed=seed, source=source)
+        return made_policy(policy, device=setup.device, seed=seed, source=source)
     except UserError as error:
-        if source is None or str(error).startswith(f"policy.model {config.policy.model!r}"):  # what adapters belong to is missing
+        if source is None or (policy.lora and error.key == "policy.model"):  # what adapters belong to is missing
             raise
         raise UserError(f"checkpoint {source.parent} can't be read: {error}: {cure}") from error
 
 
-def check_memory(config: RunConfig, progress: Progress) -> None:
+def check_memory(setup: Setup, progress: Progress) -> None:
     """Refuse a GPU that is too small for the run, before anything is loaded onto it; see `mmrl.train.plan`."""
-    device = device_of(config)
-    if device.startswith("cuda"):
-        remark = check_fits(config, at_hand(device, measured=False)[0], ranks.count())
+    if setup.device.startswith("cuda"):
+        remark = check_fits(setup.config, at_hand(setup.device, measured=False)[0], ranks.count())
         if remark:
             progress.note(remark)
 
 
-def load_teacher(config: RunConfig, stage: DistillStage, policy: Policy) -> Policy | None:
-    """The policy that a distill stage follows; None where it is the simulator's expert. policy: the one that learns."""
-    if stage.teacher == EXPERT:
+def load_teacher(setup: Setup, number: int, policy: Policy) -> Policy | None:
+    """The policy that a distill stage follows; None where it is the simulator's expert. number: the stage's. policy: the one that
+    learns."""
+    config, stage = setup.config, setup.config.stages[number]
+    if not isinstance(stage, DistillStage) or stage.teacher == EXPERT:
         return None
     other = config.policy.model_copy(update={"model": stage.teacher, "lora": None})
     try:
-        teacher = made_policy(other, device=device_of(config), seed=derive(config.seed, "weights"))
+        teacher = made_policy(other, device=setup.device, seed=derive(config.seed, "weights"))
         policy.refuse_teacher(teacher, stage.teacher)
     except UserError as error:
-        raise of_teacher(error, config.stages.index(stage)) from error
+        raise of_teacher(error, number) from error
     teacher.model.requires_grad_(False)
     return teacher
 
@@ -267,24 +266,24 @@ def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Ev
     """The figures of a run file's policy, or of a checkpoint (`best`, `last` or a step) of a run folder."""
     if not config.evaluate.n:
         raise UserError("evaluate.n = 0 switches evaluation off: give -n")
-    config = resolved(config)
-    tasks = check_config(config)
+    setup = resolve(config)
+    config = setup.config
     found = find_checkpoint(RunFolder.open(folder), which) if folder else None
     if found is None:
-        check_model(config)
+        check_model(config, setup.policy)
     cure = "leave out what --set changes of [policy], or give another --checkpoint"
     with within_memory(config):
-        policy = load_policy(config, found / checkpoint.POLICY if found else None, cure)
-        lend_eyes(tasks.values(), policy)
-        collector = collector_of(config, tasks, policy)
-        shown = shown_in(config.stages[stage_of(found, config) if found else opening(config)])
-        with _judge(config) as judge, contextlib.closing(collector):
-            evaluator = Evaluator(config, tasks, collector, judge, shown)
-            return [evaluator(name)[0] for name in tasks]
+        policy = load_policy(setup, found / checkpoint.POLICY if found else None, cure)
+        setup.lend_eyes(policy.eyes)
+        collector = collector_of(config, setup.tasks, policy)
+        shown = shown_in(config.stages[stage_of(found, len(config.stages)) if found else setup.opening])
+        with _judge(setup) as judge, contextlib.closing(collector):
+            evaluator = Evaluator(setup, collector, judge, shown)
+            return [evaluator(name)[0] for name in setup.tasks]
 
 
-def _judge(config: RunConfig) -> Judge:
-    settings = config.judge
+def _judge(setup: Setup) -> Judge:
+    config, settings = setup.config, setup.config.judge
     if config.compute.judges:
-        return ray_judge(config, verifier_ids(config), on_gpu=device_of(config).startswith("cuda"))
-    return local_judge(verifier_ids(config), settings.processes, settings.deadline_s, settings.memory_mb)
+        return ray_judge(config, setup.verifier_options, on_gpu=setup.device.startswith("cuda"))
+    return local_judge(setup.verifier_options, settings.processes, settings.deadline_s, settings.memory_mb)

@@ -20,7 +20,7 @@ from mmrl.api.tasks.marks import Mark, wrong
 from mmrl.api.tasks.options import Prompts
 from mmrl.api.types import Case, Prompt, Score, Status, Turn
 from mmrl.data.prompts import gold_of
-from mmrl.judge import Judge, cases_of, local_judge, lost
+from mmrl.judge import Judge, cases_of, local_judge
 from mmrl.registry import plugins
 from mmrl.testing.acting import OutcomeSubject
 from mmrl.testing.gold import TURNS, finished
@@ -280,7 +280,7 @@ class Surveyor:
 
     def _compare(self, looked: Looked) -> None:
         """Record the scores of a prompt's completions."""
-        scores = {tried.source: tried.score for tried in looked.tried if tried.score is not None and not lost(tried.score)}
+        scores = {tried.source: tried.score for tried in looked.tried if tried.score is not None and not tried.score.lost}
         for name, spec in self.verifiers.items():
             given = {source: score.parts[name] for source, score in scores.items() if name in score.parts}
             for source, value in given.items():

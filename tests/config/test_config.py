@@ -181,6 +181,14 @@ def test_a_smoke_run_keeps_a_model_in_a_folder_that_is_small_itself(tmp_path, si
     assert (small.policy.model == str(model)) == kept
 
 
+def test_smoke_is_a_field_that_is_not_set_by_hand():
+    small = smoke(configs.parse_config(GOOD))
+    assert small.smoke and small.name == "x-smoke" and smoke(small) is small
+    assert configs.parse_config(configs.as_data(small)).smoke, "as its run folder has it"
+    with pytest.raises(UserError, match=r"smoke = true marks a run file .* has cut short, .*: leave it out"):
+        configs.parse_config({**GOOD, "smoke": True})
+
+
 def test_smoke_makes_any_run_small_and_local():
     config = configs.parse_config(
         {

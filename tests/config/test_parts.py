@@ -97,7 +97,7 @@ def test_a_skeleton_of_another_family(tmp_path):
 
 def test_a_config_that_is_no_image_text_to_text_model_is_one_line(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(UserError, match=r"policy\.model .* can't be built from its config") as caught:
+    with pytest.raises(UserError, match=r"policy\.model: .* can't be built from its config") as caught:
         skeleton(PolicyConfig(model=str(tmp_path)))
     assert "\n" not in str(caught.value)
 

@@ -10,8 +10,8 @@ import pytest
 from mmrl import Prompt, Task, UserError, user
 from mmrl.api.errors import brief
 from mmrl.api.tasks.options import Prompts
-from mmrl.config.sections import RlStage, SelectConfig
-from mmrl.data.selection import chosen, prompts_for, scored, taken
+from mmrl.config.sections import SelectConfig
+from mmrl.data.selection import Selected, chosen, scored, selected, taken
 
 
 def rule(kind="variance", **keys):
@@ -171,21 +171,22 @@ class Films(Task):
         return Prompt(id=f"{split}-{i}", messages=[user("?")], answer="1")
 
 
-def stage(path, **keys):
-    return RlStage(kind="rl", steps=1, select={"path": path, **keys})
+def left(rule, task):
+    """What a rule leaves of the training prompts."""
+    items = task.prompts("train", 0)
+    return Selected(items, selected(items, rule, "films", "train", 0))
 
 
 def test_a_stage_draws_from_the_prompts_that_are_selected(tmp_path):
     path = write(tmp_path / "e.jsonl", {"train-7": [0, 1], "train-2": [0, 1, 1], "train-5": [1, 1], "train-3": [0.4, 0.6]})
     task = Films()
-    found = prompts_for(stage(path, n=2), "films", task, 0)
+    found = left(SelectConfig(path=path, n=2), task)
     assert [found[i].id for i in range(len(found))] == ["train-2", "train-7"]
     assert task.read[:8] == list(range(8)), "nothing is read behind the last that is taken"
-    assert len(prompts_for(RlStage(kind="rl", steps=1), "films", task, 0)) == 10
     with pytest.raises(
         UserError, match=f"select leaves none of the 4 prompts of task 'films' in {brief(path)}: widen it, or give"
     ):
-        prompts_for(stage(path, above=0.9), "films", task, 0)
+        left(SelectConfig(path=path, above=0.9), task)
     assert taken(SelectConfig(path=path, rule="all", above=0.9), "films", "train", 0) == ["train-5"]
 
 
@@ -194,9 +195,9 @@ def test_prompts_of_other_options_are_refused_and_broken_ones_passed_over(tmp_pa
     with pytest.raises(
         UserError, match=r"has 1 prompts that task 'films' hasn't, such as 'train-40': evaluate the task as it is"
     ):
-        prompts_for(stage(path), "films", Films(), 0)
+        left(SelectConfig(path=path), Films())
     path = write(tmp_path / "e.jsonl", {"train-1": [0, 1], "train-2": [0, 1]})
-    found = prompts_for(stage(path), "films", Films(broken=(2, 6)), 0)
+    found = left(SelectConfig(path=path), Films(broken=(2, 6)))
     assert [found[i].id for i in range(len(found))] == ["train-1"]
     with pytest.raises(UserError, match="none of the prompts of task 'films' that select takes can be opened"):
-        prompts_for(stage(path), "films", Films(broken=(1, 2)), 0)
+        left(SelectConfig(path=path), Films(broken=(1, 2)))

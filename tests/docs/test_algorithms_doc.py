@@ -31,9 +31,9 @@ from mmrl.data.prompts import gold_of, prompt_at, prompts_of
 from mmrl.policies.vlm.tiny import build
 from mmrl.registry import plugins
 from mmrl.registry.targets import load_target
-from mmrl.train.checks.run_file import remarks
+from mmrl.train.remarks import remarks
+from mmrl.train.resolve import resolve, with_algorithm_defaults
 from mmrl.train.smoke import smoke
-from mmrl.train.start import check_config, resolved
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {name: (DOCS / f"{name}.md").read_text("utf-8") for name in ("algorithms", "training")}
@@ -59,13 +59,13 @@ def whole(page: str, i: int) -> RunConfig:
 
 
 def rl_stages() -> list[RlStage]:
-    found = [resolved(whole("algorithms", i)).stages for i in range(len(BLOCKS["algorithms"]))]
+    found = [with_algorithm_defaults(whole("algorithms", i)).stages for i in range(len(BLOCKS["algorithms"]))]
     return [s for stages in found for s in stages if isinstance(s, RlStage)]
 
 
 @pytest.mark.parametrize(("page", "i"), EXAMPLES)
 def test_a_run_file_is_accepted(page: str, i: int, my_digits: None) -> None:
-    check_config(resolved(whole(page, i)))
+    resolve(whole(page, i))
 
 
 @pytest.mark.parametrize(("page", "i"), EXAMPLES)
@@ -78,11 +78,9 @@ def test_a_run_file_runs(page: str, i: int, my_digits: None, tmp_path: Path) -> 
 def test_the_run_files_of_the_guide_to_robots_are_accepted_without_a_remark() -> None:
     text = (DOCS / "robots.md").read_text("utf-8")
     blocks = [tomllib.loads(block) for block in re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
-    files = {block["name"]: resolved(configs.parse_config(block)) for block in blocks if "name" in block}
+    files = {block["name"]: configs.parse_config(block) for block in blocks if "name" in block}
     assert set(files) == {"pick", "dagger", "distilled"}
-    for config in files.values():
-        check_config(config)
-        assert remarks(config) == []
+    assert [remarks(resolve(config)) for config in files.values()] == [[], [], []]
 
 
 def test_the_pages_show_what_they_speak_of(my_digits: None) -> None:
@@ -103,12 +101,13 @@ def test_the_pages_show_what_they_speak_of(my_digits: None) -> None:
 def test_a_block_can_be_used_as_it_stands(my_digits: None) -> None:
     """With the first file's warm start; each rl stage says its learning rate, and answers have room for gold completions."""
     for i, text in enumerate(BLOCKS["algorithms"]):
-        config = resolved(whole("algorithms", i))
+        setup = resolve(whole("algorithms", i))
+        config = setup.config
         assert [s.kind for s in config.stages].count("sft") == 1 and config.stages[0].kind == "sft"
         for stage in tomllib.loads(text)["stages"]:
             assert "learning_rate" in stage, text
         tokenizer = build(hidden=32, layers=1)[1].tokenizer
-        for label, task in check_config(config).items():
+        for label, task in setup.tasks.items():
             gold = [gold_of(task, prompt_at(prompts_of(label, task, "warm", 0), k, label)) for k in range(3)]
             need = max(len(tokenizer(completion).input_ids) for completion in gold) + 1  # the end of the turn too
             assert need <= config.generate.max_tokens, text

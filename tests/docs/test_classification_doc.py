@@ -10,10 +10,9 @@ from PIL import Image, ImageDraw
 
 from mmrl.api.types import Case, Prompt, Score
 from mmrl.config import load as configs
-from mmrl.judge.rewards import metric_of, task_weights
 from mmrl.registry import plugins
+from mmrl.train.resolve import resolve
 from mmrl.train.smoke import smoke
-from mmrl.train.start import check_config
 from mmrl.ui.cli import main
 from runs import run
 
@@ -85,11 +84,12 @@ def test_a_run_file_pays_a_right_answer_in_full_and_has_room_for_it(name, here, 
 
     config = load(name, here, tmp_path)
     tokenizer = _tokenizer()  # about one token per character: more than a real one takes
-    for id, task in check_config(config).items():
+    setup = resolve(config)
+    for id, task in setup.tasks.items():
         for prompt in [p for split in task.splits for p in task.prompts(split, config.seed)]:
             gold = task.gold(prompt)
-            assert {verifier: value(verifier, gold, prompt) for verifier in task_weights(config)[id]} == dict.fromkeys(
-                task_weights(config)[id], 1
+            assert {verifier: value(verifier, gold, prompt) for verifier in setup.weights[id]} == dict.fromkeys(
+                setup.weights[id], 1
             )
             assert len(tokenizer(gold).input_ids) + 1 <= config.generate.max_tokens
 
@@ -97,10 +97,10 @@ def test_a_run_file_pays_a_right_answer_in_full_and_has_room_for_it(name, here, 
 @pytest.mark.filterwarnings(LEFT_OUT)
 @pytest.mark.parametrize("name", RUN_FILES)
 def test_a_right_answer_counts_in_the_evaluation(name, here, tmp_path):
-    config = load(name, here, tmp_path)
-    for id, task in check_config(config).items():
+    setup = resolve(load(name, here, tmp_path))
+    for id, task in setup.tasks.items():
         prompt = task.prompts("test", 0)[0]
-        assert value(metric_of(config, id), task.gold(prompt), prompt) == 1
+        assert value(setup.metrics[id], task.gold(prompt), prompt) == 1
 
 
 @pytest.mark.filterwarnings(LEFT_OUT)

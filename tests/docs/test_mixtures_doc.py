@@ -16,7 +16,7 @@ from mmrl.data.mixture import enough
 from mmrl.data.prompts import DECAY, FLOOR
 from mmrl.registry import plugins
 from mmrl.testing.kit import check_task
-from mmrl.train.start import check_config, resolved
+from mmrl.train.resolve import resolve
 from mmrl.ui.cli.mix import command
 
 PAGE = (Path(__file__).parents[2] / "docs" / "mixtures.md").read_text("utf-8")
@@ -54,7 +54,7 @@ def as_the_page_says(tmp_path, monkeypatch, site):
 
 @pytest.mark.parametrize("block", BLOCKS[:3], ids=["whole", "own", "stages"])
 def test_the_examples_are_accepted(block, as_the_page_says):
-    check_config(resolved(configs.parse_config({**WHOLE, **block})))
+    resolve(configs.parse_config({**WHOLE, **block}))
 
 
 def test_the_rules_of_selection_are_those_of_the_code():

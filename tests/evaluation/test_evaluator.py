@@ -27,8 +27,8 @@ from mmrl.api.tasks.altered import blanked
 from mmrl.api.types import Prompt, Score, Status, Turn, user
 from mmrl.evaluation.evaluator import Evaluator
 from mmrl.evaluation.figures import Evaluation, Item, figure_of, parts_of, pass_at, several
-from mmrl.judge.rewards import metric_of
 from mmrl.registry import plugins
+from mmrl.train.resolve import resolve
 from mmrl.ui.cli import main
 
 
@@ -141,7 +141,7 @@ class Judged:
 
 def figure(tmp_path, judge, n=200, collector=None, overrides=()):
     config = runs.toy_config(tmp_path, overrides=(f"evaluate.n={n}", *overrides))
-    return Evaluator(config, {"toy/colour": Letters()}, collector or Collector(), judge)("toy/colour")
+    return Evaluator(runs.setup(config, {"toy/colour": Letters()}), collector or Collector(), judge)("toy/colour")
 
 
 def test_the_parts_that_a_verifier_names_are_means_over_the_answers_that_have_them():
@@ -225,13 +225,13 @@ def test_the_prompts_of_a_task_are_made_once(tmp_path):
             Counted.made += 1
             return super().prompts(split, seed)
 
-    evaluator = Evaluator(runs.toy_config(tmp_path), {"toy/colour": Counted()}, Collector(), Judged(*[1.0] * 4))
+    evaluator = Evaluator(runs.setup(runs.toy_config(tmp_path), {"toy/colour": Counted()}), Collector(), Judged(*[1.0] * 4))
     assert evaluator("toy/colour")[0] == evaluator("toy/colour")[0] and Counted.made == 1
 
 
 def test_a_metric_that_the_run_file_replaced_is_not_evaluated(tmp_path):
     def metric(verifiers):
-        return metric_of(runs.toy_config(tmp_path, tasks=[{"id": "toy/colour", "verifiers": verifiers}]), "toy/colour")
+        return resolve(runs.toy_config(tmp_path, tasks=[{"id": "toy/colour", "verifiers": verifiers}])).metrics["toy/colour"]
 
     assert metric({}) == "toy/exact"
     assert metric({"toy/letters": 1.0, "toy/exact": 0.5}) == "toy/exact"
@@ -314,7 +314,9 @@ class Picky(Collector):
 def test_prompts_that_cant_be_used_are_left_out_named_once_and_counted(tmp_path):
     collector = Picky({3, 4})
     evaluator = Evaluator(
-        runs.toy_config(tmp_path, overrides=["evaluate.n=40"]), {"toy/colour": Worn({20})}, collector, Judged(*[1.0] * 37)
+        runs.setup(runs.toy_config(tmp_path, overrides=["evaluate.n=40"]), {"toy/colour": Worn({20})}),
+        collector,
+        Judged(*[1.0] * 37),
     )
     found, scores = evaluator("toy/colour")
     assert found.n == len(scores) == 37 and found.extra["left_out"] == 3
@@ -328,7 +330,7 @@ def test_prompts_that_cant_be_used_are_left_out_named_once_and_counted(tmp_path)
 def test_more_than_a_tenth_of_them_or_all_end_it(tmp_path):
     def evaluate(task, collector, n):
         config = runs.toy_config(tmp_path, overrides=[f"evaluate.n={n}"])
-        return Evaluator(config, {"toy/colour": task}, collector, Judged(*[1.0] * 40))("toy/colour")
+        return Evaluator(runs.setup(config, {"toy/colour": task}), collector, Judged(*[1.0] * 40))("toy/colour")
 
     assert evaluate(Worn(), Picky(range(6)), 40)[0].extra["left_out"] == 6
     with pytest.raises(UserError, match=r"7 of 40 prompts of split 'test' can't be used: .*the last: video p\d+\.mp4 is broken"):
@@ -395,7 +397,7 @@ def test_several_answers_to_a_prompt(tmp_path):
 def test_answers_are_sampled_alike_whenever_they_are_asked_for(tmp_path):
     config = runs.toy_config(tmp_path, overrides=("evaluate.n=3", "seed=4", *FOUR))
     collector = Sampled("a", batch_size=9)
-    evaluator = Evaluator(config, {"toy/colour": Letters()}, collector, Judged(*[1.0] * 12))
+    evaluator = Evaluator(runs.setup(config, {"toy/colour": Letters()}), collector, Judged(*[1.0] * 12))
     evaluator("toy/colour")
     evaluator("toy/colour")
     seeds = [derive(4, "evaluate", "toy/colour", start) for start in (0, 2)]
@@ -463,7 +465,7 @@ def test_an_answer_that_is_no_text_is_the_tasks_fault(tmp_path, answer, told):
         def answer_of(self, completion):
             return answer
 
-    evaluator = Evaluator(runs.toy_config(tmp_path), {"toy/colour": Odd()}, Collector(), Judged(*[1.0] * 4))
+    evaluator = Evaluator(runs.setup(runs.toy_config(tmp_path), {"toy/colour": Odd()}), Collector(), Judged(*[1.0] * 4))
     with pytest.raises(PluginError, match=f"task 'toy/colour': {told}"):
         evaluator("toy/colour")
 
@@ -488,7 +490,7 @@ class Twice(Judged):
 def test_blanked_pictures_are_a_second_pass_that_verifiers_do_not_see(tmp_path):
     config = runs.toy_config(tmp_path, overrides=("evaluate.blank=true", "evaluate.n=3"))
     judge, collector = Twice((1.0, 1.0, 0.0), (1.0, 0.0, 0.0)), Sampled("a")
-    found, scores = Evaluator(config, {"toy/colour": Pictures()}, collector, judge)("toy/colour")
+    found, scores = Evaluator(runs.setup(config, {"toy/colour": Pictures()}), collector, judge)("toy/colour")
     assert (found.value, found.extra["blank"]) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
     assert [s.value for s in scores] == [1.0, 1.0, 0.0] and [i.value for i in found.items] == [1.0, 1.0, 0.0]
     (seen, first), (grey, second) = collector.asked
@@ -515,7 +517,7 @@ def frames_in(prompts):
 def test_shuffled_videos_are_a_second_pass(tmp_path):
     config = runs.toy_config(tmp_path, overrides=("evaluate.shuffled=true", "evaluate.n=3"))
     judge, collector = Twice((1.0, 1.0, 0.0), (1.0, 0.0, 0.0)), Sampled("a")
-    found, _ = Evaluator(config, {"toy/colour": Films()}, collector, judge)("toy/colour")
+    found, _ = Evaluator(runs.setup(config, {"toy/colour": Films()}), collector, judge)("toy/colour")
     assert (found.value, found.extra["shuffled"]) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
     (seen, first), (mixed, second) = collector.asked
     assert first == second and set(frames_in(seen)) == {tuple(range(6))}
@@ -529,7 +531,9 @@ def test_few_frames_and_then_more(tmp_path):
     are judged once."""
     settings = ("evaluate.frames=[2,4]", "evaluate.agree=2", "evaluate.n=2")
     judge, collector = Twice((1.0, 1.0), (1.0, 0.0)), Sampled("ab")
-    found, _ = Evaluator(runs.toy_config(tmp_path, overrides=settings), {"toy/colour": Films()}, collector, judge)("toy/colour")
+    found, _ = Evaluator(runs.setup(runs.toy_config(tmp_path, overrides=settings), {"toy/colour": Films()}), collector, judge)(
+        "toy/colour"
+    )
     assert found.extra["sparse_to_dense"] == 0.5 and found.extra["frames/mean"] in (2.0, 3.0, 4.0)
     shown = [len(frames[0]) for frames in (frames_in(prompts) for prompts, _ in collector.asked)]
     assert shown[:3] == [6, 2, 2] and set(shown[3:]) <= {4}
@@ -559,7 +563,7 @@ def test_prompts_are_shown_changed_and_judged_as_they_were_posed(tmp_path):
         return Prompt(id=prompt.id, messages=[user(f"{prompt.text} good")])
 
     config, judge, collector = runs.toy_config(tmp_path, overrides=("evaluate.n=2",)), Twice((1.0, 0.0)), Sampled("a")
-    found, _ = Evaluator(config, {"toy/colour": Letters()}, collector, judge, shown=shown)("toy/colour")
+    found, _ = Evaluator(runs.setup(config, {"toy/colour": Letters()}), collector, judge, shown=shown)("toy/colour")
     assert [p.text for p in collector.asked[0][0]] == ["x good", "x good"]
     assert [(c.answer, c.rollout.prompt.text) for c in judge.asked[0]] == [("3", "x"), ("6", "x")]
     assert found.extra["answers"] == 3.0
@@ -576,7 +580,7 @@ def test_entries_of_one_task_have_their_own_figures(tmp_path, monkeypatch):
     ]
     config = runs.toy_config(tmp_path, tasks=tasks, overrides=("evaluate.n=2",))
     collector, judge = Sampled("a"), Judged(1.0, 0.0)
-    evaluator = Evaluator(config, {"plain": Letters(), "told": Letters()}, collector, judge)
+    evaluator = Evaluator(runs.setup(config, {"plain": Letters(), "told": Letters()}), collector, judge)
     assert [evaluator(label)[0].task for label in ("plain", "told")] == ["plain", "told"]
     assert [verifier for verifier, _ in judge.asked] == ["toy/letters", "toy/exact"], "the task's, and the one that replaced it"
     (plain, first), (told, second) = collector.asked

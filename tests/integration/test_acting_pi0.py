@@ -12,8 +12,9 @@ from safetensors.torch import load_file
 import runs
 from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
+from mmrl.train.checks.run_file import check_model
+from mmrl.train.resolve import resolve
 from mmrl.train.smoke import smoke
-from mmrl.train.start import check_config, check_model, resolved
 
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
 MODEL = "tiny:pi0:hidden=32,layers=1,chunk=3"
@@ -93,12 +94,12 @@ def test_a_pi0_follows_another(tmp_path):
     found = metrics(runs.run(config(tmp_path, TURN, [{**follow, "learning_rate": 3e-3}])))
     assert len(found) == 2 and all(m["divergence"] > 0 and m["grad_norm"] > 0 for m in found)
     for name, message in ((MODEL, None), ("tiny:qwen2_vl", r"stages\.0\.teacher: 'tiny:qwen2_vl' is no pi0")):
-        run = resolved(config(tmp_path / "other", TURN, [{**follow, "teacher": name}]))
+        run = resolve(config(tmp_path / "other", TURN, [{**follow, "teacher": name}]))
         with pytest.raises(UserError, match=message) if message else contextlib.nullcontext():
-            check_model(run)
+            check_model(run.config, run.policy)
     (kept := teacher / "acting.json").write_text(kept.read_text().replace('"dims": 2', '"dims": 3'))
     with pytest.raises(UserError, match=r"stages\.0\.teacher: .*has dims = 3, and the policy 2") as error:
-        check_model(resolved(config(tmp_path / "other", TURN, [follow])))
+        check_model(run.config.model_copy(update={"stages": config(tmp_path, TURN, [follow]).stages}), run.policy)
     assert "\n" not in str(error.value)
 
 
@@ -146,7 +147,6 @@ def test_what_does_not_fit_is_told_in_one_line(tmp_path, options, message):
 
 
 def test_parts_that_match_nothing_are_refused_without_the_model(tmp_path):
-    made = resolved(config(tmp_path, REACH, [{**PPO, "parts": [{"match": "*.experts.*", "freeze": True}]}]))
+    made = resolve(config(tmp_path, REACH, [{**PPO, "parts": [{"match": "*.experts.*", "freeze": True}]}]))
     with pytest.raises(UserError, match=r"stages\.0\.parts: '\*\.experts\.\*' matches none of the \d+ weights: "):
-        check_config(made)
-        check_model(made)
+        check_model(made.config, made.policy)

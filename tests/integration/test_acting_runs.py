@@ -18,8 +18,10 @@ from mmrl.api.statistics import wilson
 from mmrl.config.load import parse_config
 from mmrl.run_folder.reader import read_items, read_rows, read_run
 from mmrl.run_folder.webp import pictures
+from mmrl.train.remarks import remarks
+from mmrl.train.resolve import resolve
 from mmrl.train.smoke import smoke
-from mmrl.train.start import check_config, evaluate_only, remarks, resolved
+from mmrl.train.start import evaluate_only
 from mmrl.ui.cli import main
 from pages import assert_self_contained, page_of
 
@@ -270,7 +272,7 @@ def test_what_does_not_go_together_is_refused_before_anything_is_loaded(tmp_path
         else config(tmp_path, change.get("stages", [GRPO]), **{k: v for k, v in change.items() if k != "stages"})
     )
     with pytest.raises(UserError, match=message):
-        check_config(resolved(made))
+        resolve(made)
 
 
 @pytest.mark.parametrize("where", ["train", "test"])
@@ -288,13 +290,13 @@ def test_a_variant_that_is_misspelt_is_told_before_anything_is_loaded(tmp_path, 
         runs.run(made)
     assert not (Path(made.runs) / made.name).exists(), "nothing was written"
     told = "far"
-    check_config(resolved(made))
+    resolve(made)
 
 
 def test_fewer_held_out_starts_than_are_asked_for_are_told(tmp_path):
     def told(there, **evaluate):
         return [
-            r for r in remarks(resolved(config(tmp_path, [GRPO], options={"n": there}, evaluate=evaluate))) if "evaluate.n" in r
+            r for r in remarks(resolve(config(tmp_path, [GRPO], options={"n": there}, evaluate=evaluate))) if "evaluate.n" in r
         ]
 
     assert told(7, n=8) == ["evaluate.n = 8, and task 'dial/turn' has 7 prompts in split 'test': all of them are asked"]
@@ -424,12 +426,10 @@ def test_conditioned_training_says_after_the_instruction_whether_it_was_good(tmp
 )
 def test_teachers_that_cannot_teach_are_refused(tmp_path, stage, message):
     with pytest.raises(UserError, match=message):
-        check_config(resolved(config(tmp_path, [{"kind": "distill", "steps": 1, **stage}])))
+        resolve(config(tmp_path, [{"kind": "distill", "steps": 1, **stage}]))
     with pytest.raises(UserError, match=r"an expert says one action at a time: set policy.options.chunk = 1"):
         policy = {**SMALL, "options": {**SMALL["options"], "chunk": 2}}
-        check_config(
-            resolved(config(tmp_path, [{"kind": "distill", "steps": 1, "teacher": "expert", "divergence": "hard"}], policy))
-        )
+        resolve(config(tmp_path, [{"kind": "distill", "steps": 1, "teacher": "expert", "divergence": "hard"}], policy))
 
 
 @pytest.mark.parametrize("chunk", [1, pytest.param(2, marks=pytest.mark.slow)])
@@ -470,7 +470,7 @@ def test_a_correction_of_nothing_is_refused(tmp_path, options, message):
 
 def test_a_time_limit_that_costs_nothing_is_remarked(tmp_path):
     told = {
-        name: " ".join(remarks(resolved(config(tmp_path, [stage], options=options))))
+        name: " ".join(remarks(resolve(config(tmp_path, [stage], options=options))))
         for name, stage, options in (
             ("undiscounted", {**PPO, "settings": {}}, {"reward": "own"}),
             ("discounted", PPO, {"reward": "own"}),

@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 import runs
 from mmrl.api.errors import UserError
 from mmrl.config.load import parse_config
-from mmrl.train.start import check_config, evaluate_only, resolved
+from mmrl.train.resolve import resolve
+from mmrl.train.start import evaluate_only
 
 MOMENTS = str(Path(__file__).parents[1] / "support" / "moments.py")
 TABLE = {"task": "reach", "dims": 4, "size": 36}
@@ -140,7 +141,7 @@ def test_a_broken_episode_is_left_out_and_counted(tmp_path, made):
 )
 def test_without_a_simulator_nothing_is_played(tmp_path, made, sections, message):
     with pytest.raises(UserError, match=message):
-        check_config(resolved(config(tmp_path, "robotics/demos", {"folder": str(made[0] / "own")}, **sections)))
+        resolve(config(tmp_path, "robotics/demos", {"folder": str(made[0] / "own")}, **sections))
 
 
 def test_what_imitated_a_folder_alone_is_evaluated_in_a_simulator_later(tmp_path, made):

@@ -17,6 +17,7 @@ from mmrl.config.sections import PolicyConfig
 from mmrl.evaluation.evaluator import Evaluator
 from mmrl.evaluation.figures import Evaluation
 from mmrl.policies.vlm.vlm import VLM
+from mmrl.train.resolve import resolve
 from mmrl.train.start import alone, evaluate_only, load_policy
 
 RL = {"kind": "rl", "steps": 2, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-3}
@@ -175,7 +176,7 @@ def test_the_best_may_be_what_the_run_began_with(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Evaluator, "__call__", look)
     evaluate_only(config, folder.path, "best")
-    first = [p for _, p in load_policy(config, None).parameters()]
+    first = [p for _, p in load_policy(resolve(config), None).parameters()]
     assert all(torch.equal(a, b) for a, b in zip(seen[0], first, strict=True))
 
 

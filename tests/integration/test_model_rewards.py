@@ -11,8 +11,8 @@ import pytest
 import runs
 from mmrl.api.errors import UserError
 from mmrl.config.load import load_config, parse_config
+from mmrl.train.resolve import resolve
 from mmrl.train.smoke import smoke
-from mmrl.train.start import check_config, resolved
 
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
 ROOT = Path(__file__).parents[2]
@@ -127,7 +127,7 @@ def test_options_of_a_verifier_come_from_the_run_file(tmp_path):
 )
 def test_options_that_no_verifier_has(tmp_path, verifiers, said):
     with pytest.raises(UserError) as error:
-        check_config(resolved(config(tmp_path, verifiers)))
+        resolve(config(tmp_path, verifiers))
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
@@ -142,13 +142,13 @@ def test_options_can_be_set_from_outside(tmp_path):
 
     def refused(*overrides):
         with pytest.raises(UserError) as error:
-            check_config(resolved(load_config(path, overrides)))
+            resolve(load_config(path, overrides))
         assert "\n" not in str(error.value)
         return str(error.value)
 
     assert """needs the option 'model': give model = ... under [verifiers."robotics/judge"] in a run file""" in refused()
     tiny = "verifiers.robotics/judge.model=tiny"
-    check_config(resolved(load_config(path, [tiny, "verifiers.robotics/judge.camera=front"])))
+    resolve(load_config(path, [tiny, "verifiers.robotics/judge.camera=front"]))
     assert "camera = 'behind' is none of the simulator's of task 'robotics/pick': front, wrist, top" in refused(
         tiny, "verifiers.robotics/judge.camera=behind"
     )

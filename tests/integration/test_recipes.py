@@ -9,11 +9,9 @@ import pytest
 import runs
 from browsers import no_browser
 from mmrl.config.load import load_config
-from mmrl.data.selection import prompts_for
-from mmrl.judge.rewards import task_weights
+from mmrl.train.resolve import resolve
 from mmrl.train.sampling.rules import plugin_rules
 from mmrl.train.smoke import smoke
-from mmrl.train.start import check_config, resolved
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "configs" / "recipes").glob("*.toml"))
@@ -67,7 +65,7 @@ def test_it_is_named_after_its_file_and_says_so_at_its_top(path):
     first = path.read_text().splitlines()[0]
     assert config.name == path.stem and first.startswith("# ") and "(" in first, "what it is, with the paper"
     assert not config.policy.model.startswith("tiny:"), "it names the real model"
-    check_config(resolved(config))
+    resolve(config)
 
 
 def test_systems_for_video_have_the_rules_that_they_publish():
@@ -77,11 +75,11 @@ def test_systems_for_video_have_the_rules_that_they_publish():
     assert (length.bonus, length.low, length.high, length.above) == (0.2, 320, 512, 0.1)
     assert (order.bonus, order.ratio, order.share, order.above) == (0.3, 0.8, 0.5, 0.1)
     assert length.verifier == order.verifier == "video/answer@video-r1" in video.tasks[0].verifiers
-    weights = {label: {v: w for v, (w, _) in found.items()} for label, found in task_weights(temporal).items()}
+    setup = resolve(temporal)
+    weights = {label: {v: w for v, (w, _) in found.items()} for label, found in setup.weights.items()}
     assert weights["when"] == {"video/tiou@temporal-r1": 0.5, "video/format@temporal-r1": 0.5}
     assert weights["what"] == {"video/answer": 1.0, "video/format": 0.1}
-    tasks, (stage,) = check_config(temporal), temporal.stages
-    left = {label: prompts_for(stage, label, task, temporal.seed) for label, task in tasks.items()}
+    left = {label: setup.prompts(0, label) for label in setup.tasks}
     ids = {label: sorted(found[i].id for i in range(len(found))) for label, found in left.items()}
     assert ids == {"when": ["train-0-0"], "what": ["train-0-0", "train-0-3"]}, "one that is always right is left out"
 

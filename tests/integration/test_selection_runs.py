@@ -6,7 +6,8 @@ import pytest
 
 import runs
 from mmrl.api.errors import UserError
-from mmrl.train.checks.run_file import check_config, remarks
+from mmrl.train.remarks import remarks
+from mmrl.train.resolve import resolve
 
 PILOT = {"split": "train", "n": 6, "samples": 2, "temperature": 1.0}
 
@@ -39,8 +40,8 @@ def test_a_stage_trains_on_what_a_pilot_selects(tmp_path, pilot):
 
 def test_it_is_told_that_fewer_are_left(tmp_path, pilot):
     many = config(tmp_path, path=str(pilot), rule="all", n=9)
-    assert "stages.0.select.n = 9, and 6 prompts of task 'toy/colour' are left: all are taken" in remarks(many)
-    assert not [note for note in remarks(config(tmp_path, path=str(pilot), rule="all", n=6)) if "select" in note]
+    assert "stages.0.select.n = 9, and 6 prompts of task 'toy/colour' are left: all are taken" in remarks(resolve(many))
+    assert not [note for note in remarks(resolve(config(tmp_path, path=str(pilot), rule="all", n=6))) if "select" in note]
 
 
 def test_a_selection_that_leaves_nothing_is_refused_before_anything_is_loaded(tmp_path, pilot):
@@ -50,8 +51,8 @@ def test_a_selection_that_leaves_nothing_is_refused_before_anything_is_loaded(tm
         ({"path": str(pilot.parent)}, "is no .jsonl"),
     ):
         with pytest.raises(UserError, match=why):
-            check_config(config(tmp_path, **select))
+            resolve(config(tmp_path, **select))
     rows = [row | {"id": row["id"] + "!"} for row in map(json.loads, pilot.read_text().splitlines())]
     pilot.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(UserError, match="has 6 prompts that task 'toy/colour' hasn't"):
-        check_config(config(tmp_path, path=str(pilot), rule="all", n=6))
+        resolve(config(tmp_path, path=str(pilot), rule="all", n=6))

@@ -25,6 +25,7 @@ from mmrl.evaluation.evaluator import Evaluator
 from mmrl.evaluation.figures import Evaluation
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.run_folder.writer import RunFolder
+from mmrl.train.resolve import resolve
 from mmrl.train.run import Run
 from mmrl.train.sampling.groups import Group
 from mmrl.train.smoke import smoke
@@ -288,7 +289,7 @@ def weights(policy):
 
 
 def test_the_seed_fixes_the_first_weights(tmp_path):
-    a, b, c = (weights(load_policy(runs.toy_config(tmp_path, overrides=(f"seed={seed}",)), None)) for seed in (0, 0, 1))
+    a, b, c = (weights(load_policy(resolve(runs.toy_config(tmp_path, overrides=(f"seed={seed}",))), None)) for seed in (0, 0, 1))
     assert torch.equal(a, b) and not torch.equal(a, c)
 
 
@@ -345,7 +346,7 @@ def test_evaluation_of_a_checkpoint_uses_its_weights_and_every_task(tmp_path, sc
 
     monkeypatch.setattr(Evaluator, "__call__", figure)
     first, best, last = (
-        weights(load_policy(config, path)) for path in (None, *(folder.checkpoint_dir(s) / "policy" for s in (7, 12)))
+        weights(load_policy(resolve(config), path)) for path in (None, *(folder.checkpoint_dir(s) / "policy" for s in (7, 12)))
     )
     for where, which, expected in (
         (folder.path, "best", best),

@@ -75,7 +75,6 @@ LONG = "a long thought about the colour " * 9
 )
 def test_a_gold_score_is_told_with_the_digits_that_matter(monkeypatch, value, high, verifier, told):
     spec = VerifierSpec(id=verifier, target="-:-", high=high)
-    monkeypatch.setattr("mmrl.train.checks.gold.plugins.registry", lambda: SimpleNamespace(get=lambda kind, name: spec))
     monkeypatch.setattr("mmrl.train.checks.gold.cases_of", list)
     rollout, detail = SimpleNamespace(length=30, completion=LONG), ""
     monkeypatch.setattr("mmrl.train.checks.gold._gold", lambda *_: [rollout] * 4)
@@ -84,7 +83,7 @@ def test_a_gold_score_is_told_with_the_digits_that_matter(monkeypatch, value, hi
 
     def said(**more):
         tasks = {"toy": SimpleNamespace(simulation=None)}
-        return list(doubts(tasks, {"toy": []}, {"toy": [verifier]}, None, judge, {"toy": 16}, entries, **more))
+        return list(doubts(tasks, {"toy": []}, {"toy": {verifier: spec}}, None, judge, {"toy": 16}, entries, **more))
 
     first, *others = said()
     assert first == "toy: generate.max_tokens = 16 cuts off even gold completions, of 30 tokens: raise it"
@@ -237,7 +236,8 @@ def test_what_ended_a_run_is_written_down(tmp_path):
     with pytest.raises(UserError, match=r"limits\.zero_spread") as told:
         runs.run(config)
     written = [json.loads(line) for line in (tmp_path / "toy" / "errors.jsonl").read_text().splitlines()]
-    assert written[-1] == {"step": 10, "where": "the end of the run", "what": str(told.value)}
+    ended = {"step": 10, "where": "the end of the run", "what": str(told.value), "alarm": "zero_spread", "level": "stop"}
+    assert written[-1] == ended
 
 
 @pytest.mark.parametrize(
@@ -250,11 +250,12 @@ def test_what_ended_a_run_is_written_down(tmp_path):
     ],
 )
 def test_what_is_most_likely_not_meant_is_said_before_the_run(tmp_path, stage, said):
-    from mmrl.train.start import remarks, resolved
+    from mmrl.train.remarks import remarks
+    from mmrl.train.resolve import resolve
 
-    (told,) = remarks(resolved(runs.toy_config(tmp_path, stages=[{**RL, **stage}])))
+    (told,) = remarks(resolve(runs.toy_config(tmp_path, stages=[{**RL, **stage}])))
     assert said in told
-    assert remarks(resolved(runs.toy_config(tmp_path, stages=[RL, {**RL, "kl": 0.1, "epochs": 2, "hints": "guide"}]))) == []
+    assert remarks(resolve(runs.toy_config(tmp_path, stages=[RL, {**RL, "kl": 0.1, "epochs": 2, "hints": "guide"}]))) == []
 
 
 def test_a_run_does_not_replace_the_model_it_begins_with(tmp_path):

@@ -278,7 +278,10 @@ def test_an_episode_whose_world_broke_has_failed_whatever_a_verifier_says():
     with local_judge({"faulty/equal": {}}) as judge:
         first, second, third = judge.run("faulty/equal", [GOOD, lost, GOOD])
         (weighed,) = judge.score([lost], [{"faulty/equal": 1.0}])
-    assert first.value == third.value == 1.0 and second == weighed and weighed.value is None and "lost" in weighed.detail
+    assert first.value == third.value == 1.0 and second == weighed
+    assert (weighed.value, weighed.status, first.status) == (None, "lost", "ok") and weighed.as_json()["status"] == "lost"
+    with pytest.raises(ValueError, match=r"the score of a lost episode has no value, not 1\.0"):
+        Score(1.0, lost=True)
 
 
 def test_processes_work_side_by_side(tmp_path):

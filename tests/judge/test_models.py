@@ -146,7 +146,7 @@ def test_what_is_refused_without_loading(tmp_path):
         (tmp_path / name / "config.json").write_text("{" if config is None else json.dumps(config))
     for check in (check_vision_language, check_contrastive):
         for model, wanted in [
-            (str(tmp_path / "nowhere"), f"model '{tmp_path / 'nowhere'}' is not a folder: give "),
+            (str(tmp_path / "nowhere"), f"model: '{tmp_path / 'nowhere'}' is not a folder: give "),
             (str(tmp_path / "empty"), "is a folder without config.json: give "),
             (str(tmp_path / "text"), "is a llama that sees no pictures: give one that does"),
             (str(tmp_path / "torn"), "its config.json can't be read: "),

@@ -389,7 +389,7 @@ def test_states_are_normalised_and_filled_up(tmp_path):
         ({"prompt": "go"}, r"policy.options.prompt = 'go' must hold \{instruction\}"),
         ({"crop": 0.0}, "policy.options.crop = 0.0 must be a share"),
         ({"model": "tiny:pi0:depth=2"}, "'depth=2' is not understood: write tiny:pi0:hidden=64,layers=2,chunk=50"),
-        ({"model": "tiny:qwen2_vl"}, "policy.model 'tiny:qwen2_vl' is no pi0: write tiny:pi0"),
+        ({"model": "tiny:qwen2_vl"}, "policy.model: 'tiny:qwen2_vl' is no pi0: write tiny:pi0"),
     ],
 )
 def test_options_that_cannot_be(options, message):

@@ -12,6 +12,7 @@ import runs
 from mmrl.api.errors import PluginError, UserError
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.load import made_policy, policy_class
+from mmrl.registry import plugins
 
 GUIDE = Path(__file__).parents[2] / "docs" / "plugins.md"
 
@@ -68,9 +69,9 @@ def test_one_that_lacks_a_member_is_refused_by_its_name(chooser):
         setattr(module.Chooser, name, kept)
     module.Chooser = type("Alone", (), {"collector": "x:y", "check": staticmethod(lambda config: None)})
     with pytest.raises(PluginError, match="lacks trained_whole, check_teacher, skeleton: define them as "):
-        policy_class(config)
+        policy_class(plugins.registry().get("policies", config.kind))
 
 
 def test_the_old_name_of_a_policy_that_moved_leads_to_the_new_one():
     with pytest.raises(UserError, match=r"no policy 'small'\. Did you mean 'robotics/small'\?"):
-        policy_class(PolicyConfig(kind="small", model="mlp"))
+        plugins.registry().get("policies", "small")

@@ -29,7 +29,7 @@ from mmrl.testing import check_plugin
 from mmrl.testing import simulators as simulator_checks
 from mmrl.testing import tasks as task_checks
 from mmrl.testing import verifiers as verifier_checks
-from mmrl.train.start import check_config, resolved
+from mmrl.train.resolve import resolve, with_algorithm_defaults
 from mmrl.train.trackers import Trackers
 
 ROOT = Path(__file__).parents[2]
@@ -212,7 +212,7 @@ def test_the_simulator_of_the_guide_keeps_all_rules(site) -> None:
         ("verifier", "hoist/success"),
     ]
     (run_file,) = (text for language, text in BLOCK.findall(GUIDE) if language == "toml" and "hoist/flag" in text)
-    check_config(resolved(parse_config(tomllib.loads(run_file))))
+    resolve(parse_config(tomllib.loads(run_file)))
     simulator = reports[1]
     assert {r.name for r in simulator.results} == checks(simulator_checks) and not any(r.note for r in simulator.results)
 
@@ -277,7 +277,9 @@ def test_the_example_of_an_algorithm_trains(rloo: Path, site, tmp_path: Path, mo
     (stage,) = tomllib.loads(run_file)["stages"]
     algorithm = load_algorithm("rloo/cispo", stage["settings"])
     assert algorithm.needs == ("rewards_N", "groups_N", "lengths_N") and algorithm.normalise == "token"
-    assert resolved(runs.toy_config(tmp_path, stages=[stage])).stages[0].dynamic_sampling == 2, "its stage's default"
+    assert with_algorithm_defaults(runs.toy_config(tmp_path, stages=[stage])).stages[0].dynamic_sampling == 2, (
+        "its stage's default"
+    )
     stage |= {"steps": 2, "prompts_per_step": 2, "group_size": 4, "learning_rate": 1e-2}
     folder = runs.run(runs.toy_config(tmp_path, stages=[stage], evaluate={"n": 0}))
     shares = [row["metrics"]["clip_share"] for row in runs.rows(folder)]

@@ -19,6 +19,7 @@ from mmrl.registry import plugins
 from mmrl.rollout.generate.sampling import Sampling
 from mmrl.rollout.simulators import lockstep
 from mmrl.rollout.simulators.lockstep import StepCollector
+from mmrl.run_folder.metrics import REDUCTIONS
 
 DIAL = str(Path(__file__).parents[1] / "support" / "dial.py")
 SAMPLING = Sampling(max_tokens=1, temperature=1.0, seed=5)
@@ -216,7 +217,9 @@ def test_tasks_with_the_same_simulation_share_their_environments():
     assert one is two and other is not one
     asked = [replace(p, task=task) for task in tasks for p in prompts(5)]
     found = made.collect(asked, made.encode(asked), 2, SAMPLING)
-    assert made.figures()["simulator/steps"] == sum(r.outcome["steps"] for r in found), "each is counted once"
+    figures = made.figures()
+    assert figures["simulator/steps"] == sum(r.outcome["steps"] for r in found), "each is counted once"
+    assert figures.keys() < REDUCTIONS.keys(), "it is known how they add up over learners"
     closed = []
     for lane in {*one, *other}:
         lane.simulator.close = lambda lane=lane: closed.append(lane)

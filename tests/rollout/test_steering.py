@@ -408,7 +408,7 @@ def test_bad_settings_are_one_line(mmrl_eval, setting, told):
 
 
 def test_policies_that_act_are_not_steered(tmp_path, monkeypatch):
-    from mmrl.train.start import check_config
+    from mmrl.train.resolve import resolve
 
     dial = runs.TOY.replace("toy.py", "dial.py")
     monkeypatch.setenv("MMRL_PLUGIN_FILES", dial)
@@ -420,4 +420,4 @@ def test_policies_that_act_are_not_steered(tmp_path, monkeypatch):
         evaluate={"n": 2, "steer": True},
     )
     with pytest.raises(UserError, match=r"evaluate\.steer is for answers in words to videos, and task 'dial/turn' acts"):
-        check_config(config)
+        resolve(config)

@@ -10,7 +10,7 @@ import runs
 from mmrl.api.errors import UserError
 from mmrl.config.sections import ComputeConfig
 from mmrl.rollout.generate.vllm_engine import check_installed, start
-from mmrl.train.start import check_config
+from mmrl.train.resolve import resolve
 
 
 def found(monkeypatch, **versions):
@@ -36,7 +36,7 @@ def test_none_is_refused_with_what_to_install(monkeypatch):
     with pytest.raises(
         UserError, match=r'compute\.sampler = "vllm": vLLM is not installed: pip install "multimodal-rl\[vllm\]" .*"local"'
     ):
-        check_config(runs.toy_config(".", compute={"sampler": "vllm"}))
+        resolve(runs.toy_config(".", compute={"sampler": "vllm"}))
 
 
 @pytest.mark.parametrize("version", ["0.31.3", "0.9"])

@@ -57,7 +57,13 @@ def whole(path: Path) -> Path:
     rows[0]["marks"] = [{"kind": "box", "of": "said", "at": [0.1, 0.1, 0.5, 0.5], "label": "cup", "image": 0}]
     _write(run / "rollouts" / "step-000010.jsonl", rows)
     what = "91% of the prompts get one answer (limits.answer_collapse.warn = 0.9)"
-    _write(run / "errors.jsonl", [{"step": 9, "where": "rl", "what": what}, {"step": 9, "where": "t p1", "what": "odd"}])
+    _write(
+        run / "errors.jsonl",
+        [
+            {"step": 9, "where": "rl", "what": what, "alarm": "answer_collapse", "level": "warn"},
+            {"step": 9, "where": "t p1", "what": "odd"},
+        ],
+    )
     figure = {"metric": "accuracy", "value": 0.5, "low": 0.4, "high": 0.6, "n": 9, "extra": {"blank": 0.4}}
     closed = {"steps": 10, "best_step": 10, "seconds": {"total": 40.0, "generate": 20.0}, "peak_memory_mb": 300}
     (run / "summary.json").write_text(json.dumps({**{when: {"t": figure} for when in ("before", "best", "last")}, **closed}))

@@ -251,9 +251,10 @@ FAULTS: dict[str, Any] = {"": lambda path: contextlib.nullcontext(), "crowded": 
 
 def first_weights() -> dict[str, torch.Tensor]:
     """The weights that all cases of the plain model begin with."""
-    import mmrl.train.start
+    from mmrl.train.resolve import resolve
+    from mmrl.train.start import load_policy
 
-    policy: Any = mmrl.train.start.load_policy(config("plain", Path("a/b/c")), None)
+    policy: Any = load_policy(resolve(config("plain", Path("a/b/c"))), None)
     return {k: whole(v) for k, v in policy.parameters()}
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mmrl.api.interfaces import Task
 from mmrl.config.load import parse_config
 from mmrl.config.sections import RunConfig
+from mmrl.data.prompts import Splits
 from mmrl.run_folder.writer import RunFolder
+from mmrl.train.resolve import resolve
+from mmrl.train.setup import Setup
 from mmrl.train.start import train
 
 TOY = str(Path(__file__).with_name("toy.py"))
@@ -53,6 +58,12 @@ def toy_config(folder: Path, name: str = "toy", overrides: tuple[str, ...] = (),
         "train": {"threads": 1},
     }
     return parse_config({**data, **sections}, overrides)
+
+
+def setup(config: RunConfig, tasks: dict[str, Task]) -> Setup:
+    """A run file's setup with other tasks, by label, whose held-out split needn't be one that the real ones have."""
+    unchecked = config.model_copy(update={"evaluate": config.evaluate.model_copy(update={"n": 0})})
+    return replace(resolve(unchecked), config=config, tasks=tasks, splits=Splits(tasks, config.seed))
 
 
 def run(config: RunConfig, **options: Any) -> RunFolder:

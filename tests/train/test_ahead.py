@@ -14,11 +14,10 @@ from mmrl.api.errors import UserError
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import Sampling
 from mmrl.rollout.generate.twin import TwinGenerator
-from mmrl.train.checks.run_file import check_config
 from mmrl.train.position import Moment
+from mmrl.train.resolve import resolve, with_algorithm_defaults
 from mmrl.train.sampling.ahead import Ahead, lag
 from mmrl.train.sampling.groups import Sampled
-from mmrl.train.setup import resolved
 from runs import TOY, Silent, run, toy_config
 
 
@@ -197,10 +196,10 @@ def test_it_goes_on_after_a_stop_at_a_checkpoint_as_if_nothing_had_happened(tmp_
 def test_what_can_not_be_sampled_beside_is_refused(tmp_path, stage, said):
     rl = {"kind": "rl", "steps": 4, "prompts_per_step": 3, "group_size": 4, **stage}
     with pytest.raises(UserError, match=said):
-        check_config(resolved(toy_config(tmp_path, stages=[rl, rl], compute={"staleness": 1})))
+        resolve(toy_config(tmp_path, stages=[rl, rl], compute={"staleness": 1}))
 
 
 def test_the_correction_is_on_unless_the_run_file_says_which(tmp_path):
     stages = [{"kind": "rl", "steps": 1}, {"kind": "rl", "steps": 1, "importance": "mask"}]
-    found = [resolved(toy_config(tmp_path, stages=stages, compute={"staleness": k})).stages for k in (0, 1)]
+    found = [with_algorithm_defaults(toy_config(tmp_path, stages=stages, compute={"staleness": k})).stages for k in (0, 1)]
     assert [[stage.importance for stage in some] for some in found] == [["off", "mask"], ["truncate", "mask"]]

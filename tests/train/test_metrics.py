@@ -7,6 +7,8 @@ import torch
 
 from mmrl.api.episodes import Conversation
 from mmrl.api.types import Prompt, Score, Status, Turn, user
+from mmrl.compute import ranks
+from mmrl.run_folder.metrics import REDUCTIONS
 from mmrl.train.metrics import rl_metrics, top_share, zero_spread_share
 
 
@@ -113,3 +115,11 @@ def test_few_groups_say_nothing_about_collapse_and_equal_answers_are_no_collapse
     assert top_share(groups(*[("a", "xx")] * 5)) is None
     assert top_share(groups(*[([1, 2], "xx")] * 3, ([1, 3], "xx"))) == 1.0, "an answer may be anything"
     assert "answers/top_share" not in rl_metrics(groups(*[("a", "x")] * 5), [Score(1.0)] * 5, torch.zeros(5))
+
+
+def test_what_several_learners_measured_is_added_up_or_averaged_as_the_table_says(monkeypatch):
+    one = {"simulator/lost": 2.0, "policy/idle_share": 0.5, "own/figure": 4.0}
+    monkeypatch.setattr(ranks, "told", lambda own: [own, {"simulator/lost": 1.0, "policy/idle_share": 0.25}, {"own/figure": 8.0}])
+    found = ranks.figures(one, REDUCTIONS)
+    assert found == {"simulator/lost": 3.0, "policy/idle_share": 0.375, "own/figure": 6.0}, "by ranks that have it"
+    assert ranks.figures(one, {"simulator/lost": "max"})["simulator/lost"] == 2.0

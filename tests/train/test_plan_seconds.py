@@ -18,7 +18,7 @@ from mmrl.train.plan.seconds import Clock, Cost
 from mmrl.train.plan.shapes import shapes_of
 from mmrl.train.plan.sources import found
 from mmrl.train.plan.workload import Micro, Sizes
-from mmrl.train.setup import resolved
+from mmrl.train.resolve import with_algorithm_defaults
 
 MACHINE = Machine(
     name="plain", kind="gpu", memory=80 * 2**30, flops=100 * TERA, flops32=10 * TERA, bandwidth=1000 * GB, link=100 * GB,
@@ -32,7 +32,7 @@ def run_file(**sections):
     data["policy"] = {"model": "Qwen/Qwen2.5-VL-3B", "dtype": "bfloat16", "max_pixels": 262144}
     for name, section in sections.items():
         data[name] = {**data[name], **section} if isinstance(data.get(name), dict) else section
-    return resolved(RunConfig.model_validate(data))
+    return with_algorithm_defaults(RunConfig.model_validate(data))
 
 
 def seconds(plan, name, stage=0):

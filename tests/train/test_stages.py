@@ -18,16 +18,21 @@ from mmrl.algorithms.presets import load_algorithm
 from mmrl.api.episodes import Conversation
 from mmrl.api.errors import UserError
 from mmrl.api.seeds import derive
+from mmrl.api.specs import TaskSpec
 from mmrl.api.types import Prompt, Score, Status, Turn, user
 from mmrl.config.load import parse_config
 from mmrl.config.sections import PolicyConfig
+from mmrl.data.prompts import Splits
 from mmrl.judge import weigh
+from mmrl.judge.rewards import weights_of
 from mmrl.policies.batches import Credit
 from mmrl.policies.vlm.vlm import VLM
+from mmrl.registry import plugins
 from mmrl.rollout.turns import TurnCollector
 from mmrl.run_folder.rollouts import kept_of
+from mmrl.train.resolve import algorithm_of, algorithm_specs, with_algorithm_defaults
 from mmrl.train.run import Run
-from mmrl.train.start import resolved
+from mmrl.train.setup import Setup
 
 MODEL = "tiny:qwen2_5_vl:hidden=32,layers=1"
 DESCENT = {"optimizer": "sgd", "beta1": 0.0, "learning_rate": 1.0, "max_grad_norm": math.inf}
@@ -120,12 +125,32 @@ class Folder:
     def rollouts(self, step, rows):
         self.kept[step] = rows
 
-    def error(self, step, where, what):
+    def error(self, step, where, what, **alarm):
         self.errors.append((where, what))
 
 
 def silent():
     return SimpleNamespace(step_finished=lambda *a: None, note=lambda text: None)
+
+
+def setup_of(config):
+    """What a run file with tasks and verifiers that no plugin has comes to."""
+    config = with_algorithm_defaults(config)
+    tasks = {t.label: Numbers() for t in config.tasks}
+    return Setup(
+        config=config,
+        device="cpu",
+        policy=plugins.registry().get("policies", "vlm"),
+        tasks=tasks,
+        weights={t.label: weights_of(t, TaskSpec(id=t.id, target="")) for t in config.tasks},
+        metrics={},
+        verifiers={},
+        verifier_options={},
+        algorithms=[
+            algorithm_of(*both, config.generate.max_tokens) for both in zip(config.stages, algorithm_specs(config), strict=True)
+        ],
+        splits=Splits(tasks, config.seed),
+    )
 
 
 def begun(stage, script=None, *, off=(0.0,), tasks=None, teacher=None, lora=None, temperature=1.0, generate=None, **config):
@@ -147,9 +172,10 @@ def begun(stage, script=None, *, off=(0.0,), tasks=None, teacher=None, lora=None
     if stage.get("kind") == "distill":
         del data["stages"][0]["prompts_per_step"], data["stages"][0]["group_size"]
         data["stages"][0] |= stage
-    config = resolved(parse_config(data))
+    setup = setup_of(parse_config(data))
+    config = setup.config
     policy = VLM(config.policy)
-    run = Run(config, {t.label: Numbers() for t in config.tasks}, Folder(), policy, Judge(), silent(), lambda stage: teacher)
+    run = Run(setup, Folder(), policy, Judge(), silent(), lambda number: teacher)
     answers = script if callable(script) else lambda prompt: (script or {})[prompt.id].split(" ")
     run.collector = Scripted(policy, answers, off)
     run.prepare(config.stages[0])

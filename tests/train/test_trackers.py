@@ -279,7 +279,7 @@ def test_what_is_not_installed_is_refused_with_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(PluginError) as refused:
-        check_trackers(config(id))
+        check_trackers(config(id).record)
     assert str(refused.value) == (
         f'tracker {id!r} failed to import: no module named {module!r}: pip install "mmrl[{extra}]", '
         "or take it out of record.trackers"
@@ -287,8 +287,8 @@ def test_what_is_not_installed_is_refused_with_the_extra(
 
 
 def test_what_is_unknown_or_no_tracker_is_refused(flaky) -> None:
-    check_trackers(config())
-    check_trackers(config("tensorboard", "flaky/log"))
+    check_trackers(config().record)
+    check_trackers(config("tensorboard", "flaky/log").record)
     for id, message in {
         "tensorbord": "no tracker 'tensorbord'. Did you mean 'tensorboard'?",
         "flaky/half": "tracker 'flaky/half': its target 'mmrl_flaky:Half' has no method log; see mmrl.Tracker",
@@ -297,7 +297,7 @@ def test_what_is_unknown_or_no_tracker_is_refused(flaky) -> None:
         "install the package that has it, or take it out of record.trackers",
     }.items():
         with pytest.raises(UserError) as refused:
-            check_trackers(config("tensorboard", id))
+            check_trackers(config("tensorboard", id).record)
         assert str(refused.value) == message
 
 
@@ -323,7 +323,7 @@ def test_checking_and_listing_import_nothing_heavy(mmrl) -> None:
 import sys
 from mmrl.config.load import parse_config
 from mmrl.train.trackers import check_trackers
-check_trackers(parse_config({RUN!r}))
+check_trackers(parse_config({RUN!r}).record)
 import mmrl.train.trackers.wandb, mmrl.train.trackers.trackio, mmrl.train.trackers.mlflow
 print(sorted({{"tensorboard", "torch", "numpy", "wandb", "trackio", "mlflow"}} & set(sys.modules)))
 """

@@ -12,7 +12,7 @@ import pytest
 from mmrl.api.errors import UserError
 from mmrl.config.sections import Alarm, GenerateConfig, JudgeConfig, LimitsConfig
 from mmrl.run_folder.files import line
-from mmrl.train.alarms import Watch
+from mmrl.train.alarms import Finding, Watch
 
 OFF = dict.fromkeys(LimitsConfig.model_fields, Alarm())
 
@@ -27,7 +27,7 @@ def feed(watch: Watch, key: str, *values: float | None, stage: int = 0, start: i
     told = []
     for step, value in enumerate(values, start):
         metrics = others if value is None else {key: value, **others}
-        told += [(step, text) for text in watch.step(stage, step, metrics)]
+        told += [(step, found.text) for found in watch.step(stage, step, metrics)]
     return told
 
 
@@ -181,7 +181,8 @@ def test_a_stop_ends_the_run_at_its_threshold(alarm: str, key: str, values: list
 def test_a_figure_that_needs_no_picture_is_told() -> None:
     watch = Watch(only("blind", warn=0.75))
     assert watch.evaluated(0, figures(("a", 0.8, 0.59), ("b", 0.0, 0.0), ("c", 0.8), ("d", -1.0, -1.0))) == []
-    (text,) = watch.evaluated(10, figures(("a", 0.8, 0.6), ("b", 0.0, 0.5)))
+    (found,) = watch.evaluated(10, figures(("a", 0.8, 0.6), ("b", 0.0, 0.5)))
+    text = found.text
     assert text.startswith("a: with blank pictures the figure is 0.6, 75% of the 0.8 with them: ")
     assert text.endswith("(limits.blind.warn = 0.75)")
     assert watch.evaluated(20, figures(("a", 0.8, 0.8))) == [], "told once"
@@ -196,7 +197,7 @@ def hacked(fall: float, part: float, **levels: float) -> list[str]:
     feed(watch, "reward/a/exact", *[0.5] * 10)
     assert watch.evaluated(10, figures(("a", 0.8))) == []
     feed(watch, "reward/a/exact", *[part] * 10, start=11)
-    return watch.evaluated(20, figures(("a", 0.8 - fall)))
+    return [found.text for found in watch.evaluated(20, figures(("a", 0.8 - fall)))]
 
 
 def test_a_reward_that_rises_while_the_figure_falls_is_told() -> None:
@@ -238,7 +239,8 @@ def test_the_mean_of_a_part_is_over_ten_steps() -> None:
     feed(watch, "reward/v", *[0.5] * 9, start=16)
     assert watch.evaluated(24, figures(("a", 0.5))) == []
     feed(watch, "reward/v", 0.6, start=25)
-    (text,) = watch.evaluated(25, figures(("a", 0.5)))
+    (found,) = watch.evaluated(25, figures(("a", 0.5)))
+    text = found.text
     assert "v rose from 0.5 to 0.51: " in text
 
 
@@ -246,7 +248,8 @@ def test_a_figure_that_was_best_before_the_first_step_is_compared_with_the_first
     watch = Watch(only("reward_hacking", warn=0.1))
     watch.evaluated(0, figures(("a", 0.8)))
     feed(watch, "reward/v", *[0.25] * 5, *[0.75] * 10)
-    (text,) = watch.evaluated(15, figures(("a", 0.5)))
+    (found,) = watch.evaluated(15, figures(("a", 0.5)))
+    text = found.text
     assert "fell from 0.8 (step 0) to 0.5 while v rose from 0.25 to 0.75: " in text
 
 
@@ -256,7 +259,8 @@ def test_of_equal_figures_the_first_is_the_best_as_in_the_summary() -> None:
         feed(watch, "reward/v", *[part] * 10, start=start)
         watch.evaluated(start + 9, figures(("a", 0.8)))
     feed(watch, "reward/v", *[0.5] * 10, start=21)
-    (text,) = watch.evaluated(30, figures(("a", 0.5)))
+    (found,) = watch.evaluated(30, figures(("a", 0.5)))
+    text = found.text
     assert "fell from 0.8 (step 10) to 0.5 while v rose from 0.25 to 0.5: " in text
 
 
@@ -268,7 +272,8 @@ def test_tasks_are_held_against_their_own_rewards() -> None:
     watch.evaluated(10, figures(("a", 0.8), ("b", 0.8)))
     for step in range(11, 21):
         watch.step(0, step, {**low, "task/b/reward/v": 0.9, "reward/v": 0.5, "reward/mean": 0.9})
-    (text,) = watch.evaluated(20, figures(("a", 0.5), ("b", 0.5)))
+    (found,) = watch.evaluated(20, figures(("a", 0.5), ("b", 0.5)))
+    text = found.text
     assert text.startswith("b: ") and "v rose from 0.1 to 0.9" in text
 
 
@@ -287,7 +292,8 @@ def test_a_stage_is_held_against_the_figure_it_began_with() -> None:
     watch.evaluated(10, figures(("a", 0.6)))
     feed(watch, "reward/v", *[0.25] * 5, *[0.75] * 10, stage=1, start=11)
     assert watch.evaluated(25, figures(("a", 0.55))) == [], "0.9 was another stage's"
-    (text,) = watch.evaluated(26, figures(("a", 0.5)))
+    (found,) = watch.evaluated(26, figures(("a", 0.5)))
+    text = found.text
     assert "fell from 0.6 (step 10) to 0.5 while v rose from 0.25 to 0.75" in text
 
 
@@ -325,11 +331,11 @@ def stage_of(step: int) -> int:
     return 0 if step <= 4 else 1 if step <= 34 else 2
 
 
-def go(watch: Watch, given: list[tuple[int, Any]]) -> list[tuple[int, str]]:
+def go(watch: Watch, given: list[tuple[int, Any]]) -> list[tuple[int, Finding]]:
     told = []
     for step, what in given:
-        texts = watch.evaluated(step, what) if isinstance(what, list) else watch.step(stage_of(step), step, what)
-        told += [(step, text) for text in texts]
+        found = watch.evaluated(step, what) if isinstance(what, list) else watch.step(stage_of(step), step, what)
+        told += [(step, each) for each in found]
     return told
 
 
@@ -347,7 +353,7 @@ def rows(given: list[tuple[int, Any]]) -> list[dict[str, Any]]:
 def test_a_resumed_run_is_told_exactly_what_it_would_have_been() -> None:
     given = events()
     whole = go(Watch(LimitsConfig()), given)
-    alarms = [(stage_of(step), text.rpartition("limits.")[2].partition(".")[0]) for step, text in whole]
+    alarms = [(stage_of(step), found.alarm) for step, found in whole]
     names = {
         "logprob_gap",
         "answer_collapse",

@@ -25,7 +25,7 @@ CONFIG = {"name": "a", "tasks": [{"id": "t"}]}
 
 
 def told(name: str, step: int | None = 5, where: str = "rl") -> dict[str, Any]:
-    return {"step": step, "where": where, "what": f"12% of it: mend it (limits.{name}.warn = 0.9)"}
+    return {"step": step, "where": where, "what": "12% of it: mend it", "alarm": name, "level": "warn"}
 
 
 def row(group: int = 0, said: str = "a", tokens: int = 3, reward: float | None = 1.0, advantage: float | None = 0.5, **more: Any):
@@ -68,7 +68,11 @@ def test_what_is_alike_is_one_alarm_and_the_worst_comes_first() -> None:
 
 def test_every_limit_that_can_alarm_has_a_title_and_a_way_to_show_it() -> None:
     assert set(WAYS) - {"failure_limit"} == set(LimitsConfig.model_fields)
-    assert alarms.alarms([{"step": 1, "where": "t", "what": "9 of 10 (judge.failure_limit = 0.1)"}])[0].name == "failure_limit"
+
+
+def test_rows_of_an_older_run_folder_are_plain_warnings_whatever_their_sentence_says() -> None:
+    (found,) = alarms.alarms([{"step": 1, "where": "rl", "what": "12% of it: mend it (limits.blind.warn = 0.9)"}])
+    assert (found.kind, found.name, found.title) == ("warning", "", "rl")
 
 
 CASES: dict[str, tuple[list[dict[str, Any]], list[int]]] = {
@@ -80,18 +84,14 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[int]]] = {
     "zero_spread": ([row(0), row(1, reward=0.0, advantage=0.0), row(2, reward=1.0, advantage=None)], [2, 1]),
     "blind": ([row(0, reward=0.5), row(1, reward=None), row(2, reward=1.0)], [2, 0]),
     "reward_hacking": ([row(0, reward=0.5), row(1, reward=None), row(2, reward=1.0)], [2, 0]),
-    "failure_limit": ([row(0), row(1, reward=None), row(2, reward=None)], [1, 2]),
+    "failure_limit": ([row(0), row(1, reward=None), row(2, reward=None, score={"value": None, "status": "lost"})], [1, 2]),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_rollouts_that_show_an_alarm(name: str) -> None:
     rows, groups = CASES[name]
-    if name == "failure_limit":
-        alarm = Alarm(name, "", "alarm", "t", "", "", 1, [5])
-        assert [group for _, group in witnesses(alarm, [5], lambda step: rows)] == groups
-    else:
-        assert shown(name, *rows) == groups
+    assert shown(name, *rows) == groups
     assert set(CASES) == set(WAYS)
 
 
@@ -116,19 +116,14 @@ def test_of_the_steps_the_nearest_before_it_that_has_such_rollouts() -> None:
 
 
 def test_what_a_task_does_is_an_alarm_of_its_own_and_shown_by_its_rollouts() -> None:
-    told = [
-        {"step": 5, "where": "evaluation", "what": f"{task}: with blank pictures the figure is 1 (limits.blind.warn = 0.9)"}
-        for task in ("t", "u", "t")
-    ]
-    found = alarms.alarms(told)
+    found = alarms.alarms([{**told("blind", where="evaluation"), "task": task} for task in ("t", "u", "t")])
     assert [(one.task, one.times) for one in found] == [("t", 2), ("u", 1)]
     rows = [row(0, reward=1.0), row(1, reward=0.5, task="u")]
     assert [witnesses(one, [5], lambda step: rows) for one in found] == [[("t", 0)], [("u", 1)]]
 
 
 def test_what_stopped_a_run_is_shown_too() -> None:
-    what = "10 steps in a row taught nothing; or raise limits.zero_spread.stop = 0.1, and go on with --resume"
-    (fault,) = alarms.alarms([{"step": 5, "where": ENDED, "what": what}])
+    (fault,) = alarms.alarms([{**told("zero_spread", where=ENDED), "level": "stop"}])
     assert (fault.kind, fault.name) == ("fault", "zero_spread")
     assert witnesses(fault, [5], lambda step: [row(0, advantage=0.0), row(1)]) == [("t", 0)]
 
@@ -159,7 +154,7 @@ def keep(run: RunFolder, rows: list[dict[str, Any]], pictures: dict[str, bytes] 
 
 def test_a_report_shows_an_alarm_with_its_rollouts_and_lists_the_rest(run: RunFolder) -> None:
     keep(run, [row(0, "<b>zebra</b>", reward=1.0), row(1, "giraffe", reward=0.2), row(2, "okapi", reward=0.9)])
-    run.error(5, "rl", told("blind")["what"])
+    run.error(5, "rl", "12% of it: mend it", alarm="blind")
     run.error(5, "t p7", "it raised ValueError: <script>alert(1)</script>")
     page = page_of(run)
     text = " ".join(words for _, words in page.words)
@@ -192,7 +187,7 @@ def test_no_place_of_a_page_is_there_twice_and_many_alarms_with_large_pictures_s
         rows += [row(g, f"{g} {m}", messages=asked, marks=marks) for m in range(4)]
     keep(run, rows, pictures)
     for n in range(30):
-        run.error(5, f"stage {n}", told("blind")["what"])
+        run.error(5, f"stage {n}", "12% of it: mend it", alarm="blind")
     html = write_report(run.path).read_text()
     assert len(html) < 10_000_000
     ids = Counter(re.findall(r'\bid="([^"]+)"', html))

@@ -36,6 +36,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "step": 155,
         "where": "rl",
         "what": "91% of the prompts get one answer: balance them (limits.answer_collapse.warn = 0.9)",
+        "alarm": "answer_collapse",
+        "level": "warn",
     }
     ended = {"step": 200, "where": "the end of the run", "what": "out of memory: lower train.micro_batch_tokens = 8192"}
     (second / "errors.jsonl").write_text(json.dumps(alarm) + "\n" + json.dumps(ended) + "\n")

@@ -317,6 +317,7 @@ def test_list_says_all_about_an_algorithm(mmrl, site) -> None:
         "normalise": "constant",
         "constant": 3,
         "stage": {"overlong": "mask", "kl": 0.5},
+        "bounds": {},
         "paper": "A. Author, section 2",
     }
     assert needs["lengths_N"].startswith("int64; trained tokens of each rollout")

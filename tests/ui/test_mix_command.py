@@ -62,7 +62,8 @@ class Stub:
 @pytest.fixture
 def stub(monkeypatch):
     found = Stub()
-    monkeypatch.setitem(sys.modules, "mmrl.train.start", SimpleNamespace(train=found.train, resolved=lambda config: config))
+    monkeypatch.setitem(sys.modules, "mmrl.train.start", SimpleNamespace(train=found.train))
+    monkeypatch.setitem(sys.modules, "mmrl.train.resolve", SimpleNamespace(with_algorithm_defaults=lambda config: config))
     monkeypatch.setattr("mmrl.ui.cli.terminal.quiet", lambda: None)
     monkeypatch.setattr("mmrl.run_folder.manifest.manifest", lambda seed: {})
     return found

@@ -556,7 +556,7 @@ def test_a_report_of_the_longest_texts_can_be_mailed(run: RunFolder) -> None:
         asked = [user('"' * 9000, noise.rotate(90 * step), noise)]
         run.rollouts(step, [rollout(text, group=i // 8, messages=asked) for i, text in enumerate(said)])
     for step in range(1, 60):
-        run.error(step, f"stage {step}", '"' * 4000 + " (limits.blind.warn = 0.9)")
+        run.error(step, f"stage {step}", '"' * 4000, alarm="blind")
         run.error(step, f"p{step}", "<" * step + '"' * 4000)
     path = write_report(run.path)
     assert path.stat().st_size < 10_000_000

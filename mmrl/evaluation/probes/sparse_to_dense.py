@@ -15,7 +15,6 @@ from mmrl.compute import ranks
 from mmrl.config.sections import RunConfig
 from mmrl.evaluation.answers import Answering, Answers
 from mmrl.evaluation.probes.probe import Probe, Probed
-from mmrl.judge.rewards import entry_of, metric_of
 from mmrl.rollout.generate.sampling import Sampling
 from mmrl.rollout.generate.steering import Steering
 
@@ -42,9 +41,9 @@ class SparseToDense(Probe):
         def ask(prompts: Sequence[Prompt], frames: int, number: int) -> list[Case]:
             return ranks.gathered(lambda: self._answered(asking, label, prompts, frames, number))
 
-        posed = asking.heldout.prompts(entry_of(asking.config, label))
+        posed = asking.heldout.prompts(asking.setup.entries[label])
         decided = climb(posed, self.rungs, self.agree, ask, lambda case: asking.read(label, case.completion))
-        scores = asking.judge.run(metric_of(asking.config, label), [one.case for one in decided])
+        scores = asking.judge.run(asking.setup.metrics[label], [one.case for one in decided])
         asking.check_failures(scores, f"evaluation of {label!r} from sparse to dense")
         value = statistics.fmean(s.value for s in scores if s.value is not None)
         return Probed({"sparse_to_dense": value} | figures(decided, self.rungs))

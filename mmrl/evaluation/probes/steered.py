@@ -9,7 +9,6 @@ from mmrl.evaluation.answers import Answering, Answers
 from mmrl.evaluation.figures import figure_of
 from mmrl.evaluation.paired import compare
 from mmrl.evaluation.probes.probe import Probe, Probed
-from mmrl.judge.rewards import metric_of
 from mmrl.rollout.generate.steering import Steering
 
 
@@ -32,7 +31,7 @@ class Steered(Probe):
             return Probed()
         steering = Steering(**self.settings.model_dump())
         items = asking.answers(label, "steered", steering=steering).items
-        figure = figure_of(label, asking.config.evaluate.split, asking.spec(label), metric_of(asking.config, label), items, {})
+        figure = figure_of(label, asking.config.evaluate.split, asking.spec(label), asking.setup.metrics[label], items, {})
         extra = {f"unsteered/{name}": value for name, value in (observer.figures() if observer else {}).items()}
         extra |= {"steered": figure.value} | {f"steered/{name}": value for name, value in steering.figures().items()}
         intervals = {"steered": (figure.low, figure.high)}

@@ -26,5 +26,5 @@ def same_kind(folder: Path, kind: str) -> dict[str, Any]:
     """Those options, without the kind. Raises UserError where another kind of policy was saved."""
     found = saved_options(folder)
     if found.pop("kind", kind) != kind:
-        raise UserError(f"policy.model {str(folder)!r} holds a policy of another kind than policy.kind = {kind!r}")
+        raise UserError(f"{str(folder)!r} holds a policy of another kind than policy.kind = {kind!r}", key="policy.model")
     return found

@@ -128,8 +128,9 @@ class VLA(ActingPolicy):
         found = statistics_of(layers_of(config.model)[1])
         if found is None:
             raise UserError(
-                f"policy.model {config.model!r} comes without statistics of its data (norm_stats, dataset_statistics.json): set "
-                f"policy.options.statistics to a file, or to {NONE!r} where the policy's numbers are the simulator's"
+                f"{config.model!r} comes without statistics of its data (norm_stats, dataset_statistics.json): set "
+                f"policy.options.statistics to a file, or to {NONE!r} where the policy's numbers are the simulator's",
+                key="policy.model",
             )
         return found
 

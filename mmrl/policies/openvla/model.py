@@ -296,11 +296,11 @@ def load(name: str, dtype: torch.dtype, attention: str) -> OpenVLA:
             ignore_mismatched_sizes=True,
         )
     except Exception as error:
-        raise UserError(f"policy.model {name!r} can't be loaded: {one_line(error)[:300]}") from error
+        raise UserError(f"{name!r} can't be loaded: {one_line(error)[:300]}", key="policy.model") from error
     for key, there, here in sorted(found["mismatched_keys"]):
         raise UserError(
-            f"policy.model {name!r}: {key} is {list(there)} in its files, and {list(here)} by its config.json: "
-            "is that of another checkpoint?"
+            f"{name!r}: {key} is {list(there)} in its files, and {list(here)} by its config.json: is that of another checkpoint?",
+            key="policy.model",
         )
     idle = {key for key, _ in model.named_buffers()}
     cure = "take a checkpoint with OpenVLA's own head and weights, its adapters merged"
@@ -308,7 +308,7 @@ def load(name: str, dtype: torch.dtype, attention: str) -> OpenVLA:
         if keys:
             beyond = "" if what == "lacks" else ", which OpenVLA's layout hasn't"
             more = f" and {len(keys) - 1} more weights" if len(keys) > 1 else ""
-            raise UserError(f"policy.model {name!r} {what} {min(keys)}{more}{beyond}: {cure}")
+            raise UserError(f"{name!r} {what} {min(keys)}{more}{beyond}: {cure}", key="policy.model")
     return model
 
 

@@ -119,7 +119,7 @@ def load_processor(name: str, config: Any) -> Processor:
         file = cached_file(name, SETTINGS)
         pictures = Pictures(json.loads(Path(file).read_text(encoding="utf-8")))  # type: ignore[arg-type]
     except Exception as error:
-        raise UserError(f"policy.model {name!r} can't be loaded: {one_line(error)[:300]}") from error
+        raise UserError(f"{name!r} can't be loaded: {one_line(error)[:300]}", key="policy.model") from error
     return made_processor(name, tokenizer, pictures, config)
 
 
@@ -128,12 +128,14 @@ def made_processor(name: str, tokenizer: Any, pictures: Pictures, config: Any) -
     towers = config.shapes
     if len(pictures.mean) != 3 * len(towers) or any(tower["size"] != pictures.side for tower in towers):
         raise UserError(
-            f"policy.model {name!r}: {SETTINGS} makes {len(pictures.mean) // 3} pictures of {pictures.side} pixels, and its "
-            f"config.json has towers for {[tower['size'] for tower in towers]}: is one of another checkpoint?"
+            f"{name!r}: {SETTINGS} makes {len(pictures.mean) // 3} pictures of {pictures.side} pixels, and its "
+            f"config.json has towers for {[tower['size'] for tower in towers]}: is one of another checkpoint?",
+            key="policy.model",
         )
     if tokenizer.convert_tokens_to_ids(EMPTY) in (None, tokenizer.unk_token_id) or tokenizer.bos_token_id is None:
         raise UserError(
-            f"policy.model {name!r}: its tokenizer has no token for a space ({EMPTY!r}) or none to begin with: is it Llama's?"
+            f"{name!r}: its tokenizer has no token for a space ({EMPTY!r}) or none to begin with: is it Llama's?",
+            key="policy.model",
         )
     layout = "vicuna" if "vicuna" in config.llm_backbone_id else "pure"
     return Processor(tokenizer, pictures, config.image_id, (pictures.side // towers[0]["patch"]) ** 2, layout)

@@ -57,10 +57,10 @@ def loaded(config: PolicyConfig, name: str, tokenizer: str, seed: int) -> tuple[
             output_loading_info=True,
         )
     except Exception as error:
-        raise UserError(f"policy.model {name!r} can't be loaded: {one_line(error)[:300]}: {CURE}") from error
+        raise UserError(f"{name!r} can't be loaded: {one_line(error)[:300]}: {CURE}", key="policy.model") from error
     missing = sorted(key for key in report["missing_keys"] if key != "model.dit.embed_tokens.weight")  # which is never used
     if missing:
-        raise UserError(f"policy.model {name!r} lacks {len(missing)} of pi0's weights, such as {missing[0]}: {CURE}")
+        raise UserError(f"{name!r} lacks {len(missing)} of pi0's weights, such as {missing[0]}: {CURE}", key="policy.model")
     return model, _tokenizer(name, tokenizer)
 
 
@@ -85,16 +85,18 @@ def _settings(name: str) -> Any:
         if not data:
             raise FileNotFoundError("config.json")
     except Exception as error:
-        raise UserError(f"policy.model {name!r} has no config.json that can be read: {CURE}") from error
+        raise UserError(f"{name!r} has no config.json that can be read: {CURE}", key="policy.model") from error
     kind = data.get("model_type", data.get("type"))
     if kind != "pi0":
-        raise UserError(f"policy.model {name!r} is a {kind or 'model of unknown type'}, not a pi0: {CURE}")
+        raise UserError(f"{name!r} is a {kind or 'model of unknown type'}, not a pi0: {CURE}", key="policy.model")
     try:
         if "model_type" in data:
             return PI0Config.from_pretrained(name)
         return PI0Config(**{key: data[key] for key in ("chunk_size", "max_state_dim", "max_action_dim") if key in data})
     except Exception as error:
-        raise UserError(f"policy.model {name!r}: its config.json is not understood: {one_line(error)[:300]}: {CURE}") from error
+        raise UserError(
+            f"{name!r}: its config.json is not understood: {one_line(error)[:300]}: {CURE}", key="policy.model"
+        ) from error
 
 
 def _tokenizer(name: str, other: str) -> Any:
@@ -104,9 +106,9 @@ def _tokenizer(name: str, other: str) -> Any:
     try:
         found = AutoTokenizer.from_pretrained(where)
     except Exception as error:
-        raise UserError(f"policy.model {name!r}: no tokenizer in {where!r}: {TOKENIZER_CURE}") from error
+        raise UserError(f"{name!r}: no tokenizer in {where!r}: {TOKENIZER_CURE}", key="policy.model") from error
     if found.bos_token_id is None:
         raise UserError(
-            f"policy.model {name!r}: the tokenizer of {where!r} has no token for a text's beginning: {TOKENIZER_CURE}"
+            f"{name!r}: the tokenizer of {where!r} has no token for a text's beginning: {TOKENIZER_CURE}", key="policy.model"
         )
     return found

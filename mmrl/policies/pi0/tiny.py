@@ -22,12 +22,13 @@ SIZES = {"hidden": 64, "layers": 2, "chunk": 50}
 def parse(name: str, seed: int) -> dict[str, int]:
     """`tiny:pi0[:key=value,...]` -> keyword arguments of `build`. Raises UserError for what is not understood."""
     if name.split(":")[1] != FAMILY:
-        raise UserError(f"policy.model {name!r} is no pi0: write tiny:{FAMILY}, or a folder or hub name of one")
+        raise UserError(f"{name!r} is no pi0: write tiny:{FAMILY}, or a folder or hub name of one", key="policy.model")
     _, options = tiny_sizes(name, SIZES, seed)
     hidden, layers, chunk = (options[name] for name in SIZES)
     if hidden % 32 or not 32 <= hidden <= 4096 or not 1 <= layers <= 64 or not 1 <= chunk <= 256:
         raise UserError(
-            f"policy.model {name!r}: hidden must be a multiple of 32 up to 4096, layers 1 to 64, chunk 1 to 256: change them"
+            f"{name!r}: hidden must be a multiple of 32 up to 4096, layers 1 to 64, chunk 1 to 256: change them",
+            key="policy.model",
         )
     return options
 

@@ -278,5 +278,10 @@ def _metadata(footage: Footage) -> Any:
     return VideoMetadata(total_num_frames=total, fps=1000.0, frames_indices=times * (2 if len(times) == 1 else 1))
 
 
+def explained(error: BaseException) -> str:
+    """What a processor raised, in one line."""
+    return f"{type(error).__name__}: {one_line(error)[:300]}"
+
+
 def _unfit(where: str, error: Exception) -> UserError:
-    return UserError(f"{where} can't be processed: {type(error).__name__}: {one_line(error)[:300]}")
+    return UserError(f"{where} can't be processed: {explained(error)}")

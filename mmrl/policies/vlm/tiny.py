@@ -16,6 +16,8 @@ from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.policies.names import tiny_name, tiny_sizes
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "openvla")
+FIXED = ("openvla",)
+"""Those of them whose pictures have one size, so that `policy.min_pixels` and `max_pixels` are refused."""
 
 SPECIAL = (
     "<|endoftext|>",
@@ -165,10 +167,11 @@ def full_name(name: str, seed: int) -> str:
 
 def _refuse(family: str, hidden: int, layers: int) -> None:
     if family not in FAMILIES:
-        raise UserError(f"policy.model: no tiny {family!r}: choose one of {', '.join(FAMILIES)}")
+        raise UserError(f"no tiny {family!r}: choose one of {', '.join(FAMILIES)}", key="policy.model")
     if hidden % 32 or not 32 <= hidden <= 4096 or not 1 <= layers <= 64:
         raise UserError(
-            f"policy.model: tiny hidden={hidden}, layers={layers}: hidden must be a multiple of 32 up to 4096, layers 1 to 64"
+            f"tiny hidden={hidden}, layers={layers}: hidden must be a multiple of 32 up to 4096, layers 1 to 64",
+            key="policy.model",
         )
 
 

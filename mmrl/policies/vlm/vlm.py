@@ -24,7 +24,7 @@ from mmrl.policies.policy import Policy
 from mmrl.policies.shard import Sharded, shard, state_of, whole
 from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm.families import Family, family_of
-from mmrl.policies.vlm.reading import PromptInputs, Reader
+from mmrl.policies.vlm.reading import PromptInputs, Reader, explained
 from mmrl.policies.vlm.vocabulary import check_teacher
 
 MODEL_CURE = "give a folder with a transformers checkpoint, a hub name, or tiny:qwen2_5_vl"
@@ -84,7 +84,7 @@ class VLM(Policy):
             if not adapters and not (Path(name) / "config.json").is_file():
                 kept = sorted(Path(name).glob("checkpoints/step-*/policy"))
                 cure = f"it is a run: give one of its checkpoints, such as {kept[-1]}" if kept else MODEL_CURE
-                raise UserError(f"policy.model {name!r} is a folder without config.json: {cure}")
+                raise UserError(f"{name!r} is a folder without config.json: {cure}", key="policy.model")
         else:
             refuse_path(name, MODEL_CURE)
 
@@ -100,14 +100,14 @@ class VLM(Policy):
         try:
             shown = self.encode(Prompt(messages=[user("x", Image.new("RGB", (64, 64)))]))
         except UserError as error:
-            why = str(error).partition("can't be processed: ")[2] or str(error)
+            why = explained(error.__cause__) if error.__cause__ else str(error)
             raise UserError(
-                f"policy.model {name!r}: a picture can't be processed: {why}: is its chat template missing?"
+                f"{name!r}: a picture can't be processed: {why}: is its chat template missing?", key="policy.model"
             ) from error
         self.blank = shown
         """A small picture that nothing is said of."""
         if not shown.media or self.banned.isdisjoint(shown.ids.tolist()):
-            raise UserError(f"policy.model {name!r}: its chat template leaves pictures out: use one that shows them")
+            raise UserError(f"{name!r}: its chat template leaves pictures out: use one that shows them", key="policy.model")
 
     # -- prompts and text: the reader's ----------------------------------------------------------------------------------
 
@@ -333,7 +333,9 @@ def _load_whole(config: PolicyConfig, name: str, seed: int) -> tuple[Any, Any]:
         )
         processor = AutoProcessor.from_pretrained(name, **options)
     except Exception as err:
-        raise UserError(f"policy.model {name!r} can't be loaded: {one_line(err)[:300]}: {MODEL_CURE}") from err
+        raise UserError(f"{name!r} can't be loaded: {one_line(err)[:300]}: {MODEL_CURE}", key="policy.model") from err
     if processor.tokenizer.eos_token_id is None:
-        raise UserError(f"policy.model {name!r}: its tokenizer names no end-of-sequence token: set eos_token in its config")
+        raise UserError(
+            f"{name!r}: its tokenizer names no end-of-sequence token: set eos_token in its config", key="policy.model"
+        )
     return model, processor

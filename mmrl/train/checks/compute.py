@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from mmrl.algorithms.presets import load_algorithm
+from collections.abc import Sequence
+
+from mmrl.algorithms.presets import Algorithm
 from mmrl.api.errors import UserError
 from mmrl.compute.ray import imported
-from mmrl.config.sections import RlStage, RunConfig
+from mmrl.config.sections import ComputeConfig, RlStage, RunConfig
 
 
-def check_compute(config: RunConfig, acts: bool) -> None:
-    """UserError for what can't run as `[compute]` says, and for keys that would mean nothing. acts: the policy does."""
-    check_unused(config)
+def check_compute(config: RunConfig, acts: bool, algorithms: Sequence[Algorithm | None]) -> None:
+    """UserError for what can't run as `[compute]` says, and for keys that would mean nothing. acts: the policy does. algorithms:
+    of each stage."""
+    check_unused(config.compute)
     check_sampler(config, acts)
     check_placement(config, acts)
     check_learners(config, acts)
-    check_staleness(config, acts)
+    check_staleness(config, acts, algorithms)
 
 
-def check_unused(config: RunConfig) -> None:
+def check_unused(compute: ComputeConfig) -> None:
     """Refuse numbers of what isn't there."""
-    compute = config.compute
     if compute.engines > 1 and compute.placement == "colocated":
         raise UserError(
             f'compute.engines = {compute.engines} with compute.placement = "colocated": there are none then; use "separate" or '
@@ -92,13 +94,13 @@ def check_learners(config: RunConfig, acts: bool) -> None:
             )
 
 
-def check_staleness(config: RunConfig, acts: bool) -> None:
+def check_staleness(config: RunConfig, acts: bool, algorithms: Sequence[Algorithm | None]) -> None:
     """UserError for what can't be sampled while the learner learns."""
     k = config.compute.staleness
     if k and acts:
         raise UserError(f"compute.staleness = {k} is for policies that write, and {config.policy.kind!r} acts: leave it out")
-    for number, stage in enumerate(config.stages):
-        if not k or not isinstance(stage, RlStage):
+    for number, (stage, algorithm) in enumerate(zip(config.stages, algorithms, strict=True)):
+        if not k or not isinstance(stage, RlStage) or algorithm is None:
             continue
         cure = "leave one of them out"
         if stage.importance == "off":
@@ -106,7 +108,7 @@ def check_staleness(config: RunConfig, acts: bool) -> None:
                 f'stages.{number}.importance = "off" with compute.staleness = {k}: what older weights sampled must be weighed; '
                 'use "truncate" or "mask"'
             )
-        if "baselines_N" in load_algorithm(stage.algorithm, stage.settings, config.generate.max_tokens).needs:
+        if "baselines_N" in algorithm.needs:
             raise UserError(
                 f"stages.{number}.algorithm = {stage.algorithm!r} compares with greedy answers of today's weights, and "
                 f"compute.staleness = {k} samples with older ones: {cure}"

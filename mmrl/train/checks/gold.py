@@ -15,7 +15,6 @@ from mmrl.api.specs import VerifierSpec
 from mmrl.api.types import Rollout
 from mmrl.data.prompts import Indexable, gold_of, prompt_at
 from mmrl.judge import Judge, cases_of
-from mmrl.registry import plugins
 
 if TYPE_CHECKING:  # previews ask too, and need no torch
     from mmrl.config.sections import TaskConfig
@@ -30,7 +29,7 @@ QUOTED = 80
 def doubts(
     tasks: Mapping[str, Task],
     prompts: Mapping[str, Indexable],
-    verifiers: Mapping[str, Sequence[str]],
+    verifiers: Mapping[str, Mapping[str, VerifierSpec]],
     collector: Collector,
     judge: Judge,
     max_tokens: Mapping[str, int],
@@ -48,8 +47,7 @@ def doubts(
         if shortest > max_tokens[task] and not smoke:
             key = f"tasks {task!r} max_tokens" if entries[task].max_tokens else "generate.max_tokens"
             yield f"{task}: {key} = {max_tokens[task]} cuts off even gold completions, of {shortest} tokens: raise it"
-        for name in verifiers[task]:
-            spec = plugins.registry().get("verifiers", name)
+        for name, spec in verifiers[task].items():
             scored = zip(judge.run(name, cases_of(rollouts)), rollouts, strict=True)
             low = [(s.value, r.completion, s.detail) for s, r in scored if s.value is not None and short(spec, s.value)]
             if low:

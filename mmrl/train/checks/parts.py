@@ -81,8 +81,9 @@ def skeleton(config: PolicyConfig) -> Any:
             return AutoModelForImageTextToText.from_config(settings, trust_remote_code=trust)
     except Exception as error:
         raise UserError(
-            f"policy.model {name!r} can't be built from its config: {one_line(error)[:300]}: give a folder with a transformers "
-            "checkpoint or a hub name"
+            f"{name!r} can't be built from its config: {one_line(error)[:300]}: give a folder with a transformers "
+            "checkpoint or a hub name",
+            key="policy.model",
         ) from error
 
 

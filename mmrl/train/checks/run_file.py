@@ -1,76 +1,75 @@
-"""What is refused before anything is loaded, and what is said although it is allowed."""
+"""What is refused before anything is loaded. `mmrl.train.resolve.resolve` calls these checks and keeps what they find."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from mmrl.algorithms.loss import negative_log_likelihood, policy_gradient
-from mmrl.algorithms.presets import load_algorithm, settings_of
+from mmrl.algorithms.presets import Algorithm, check_bounds
 from mmrl.api.errors import UserError, suggest
 from mmrl.api.interfaces import Task
-from mmrl.compute.devices import device_of, present
-from mmrl.config.load import check_ranges
-from mmrl.config.sections import EXPERT, DistillStage, RlStage, RunConfig
-from mmrl.data.prompts import Indexable, easy_first, prompt_at, prompts_of
-from mmrl.data.selection import prompts_for, taken
-from mmrl.judge.rewards import metric_of, task_weights, verifier_ids
+from mmrl.api.specs import PolicySpec, SimulatorSpec, VerifierSpec
+from mmrl.compute.devices import present
+from mmrl.config.sections import EXPERT, DistillStage, EvaluateConfig, RlStage, RunConfig, Training
+from mmrl.data.prompts import Indexable, Splits, easy_first, prompt_at
+from mmrl.judge.rewards import Weights
 from mmrl.policies.load import policy_class
 from mmrl.registry import plugins
-from mmrl.train.checks.compute import check_compute
 from mmrl.train.checks.parts import check_parts
 from mmrl.train.sampling.rules import check_plugin_rules
-from mmrl.train.trackers import check_trackers
 
 
-def check_config(config: RunConfig) -> dict[str, Task]:
-    """The tasks of a run file, by label. Raises UserError for whatever is wrong with ids, options, splits and settings."""
+def check_verifiers(
+    given: Mapping[str, Mapping[str, Any]],
+    weights: Mapping[str, Weights],
+    metrics: Mapping[str, str],
+    simulators: Mapping[str, SimulatorSpec],
+) -> tuple[dict[str, VerifierSpec], dict[str, Mapping[str, Any]]]:
+    """Every verifier that the run calls, for rewards or for evaluation: its spec and its options, by the id that asks for it.
+    Refuses options that no verifier of this run has. given: `[verifiers]`; all else by task."""
     registry = plugins.registry()
-    device_of(config)
-    acts = registry.get("policies", config.policy.kind).acts
-    tasks = {entry.label: registry.make_task(entry.id, entry.options) for entry in config.tasks}
-    check_acting(config, tasks, acts)
-    check_compute(config, acts)
-    check_verifiers(config, tasks)
-    weights = task_weights(config)
-    for number, stage in enumerate(config.stages):
-        if isinstance(stage, RlStage):
-            check_stage(config, number, stage)
-        for name in config.weights(stage):
-            simulation = tasks[name].simulation
-            paid = simulation is not None and simulation.reward != "none"
-            if isinstance(stage, RlStage) and stage.labels == "task" and not paid and not any(map(any, weights[name].values())):
-                raise UserError(f"tasks {name!r}: its verifiers all weigh 0, so nothing is rewarded: give one a weight")
-            items = prompts_for(stage, name, tasks[name], config.seed)
-            check_variant(name, tasks[name], items)
-            if stage.order == "easy-first":
-                easy_first(items, name)
-    if config.evaluate.n:
-        for name, task in tasks.items():
-            check_variant(name, task, prompts_of(name, task, config.evaluate.split, config.seed))
-    check_trackers(config)
-    return tasks
-
-
-def check_verifiers(config: RunConfig, tasks: Mapping[str, Task]) -> None:
-    """Refuse options that no verifier of this run has."""
-    registry, wanted = plugins.registry(), verifier_ids(config)
-    used = {registry.get("verifiers", name).id for name in wanted}
-    for name in config.verifiers:
-        if registry.get("verifiers", name).id not in used:
+    names = dict.fromkeys([*(name for verifiers in weights.values() for name in verifiers), *metrics.values()])
+    specs: dict[str, VerifierSpec] = {name: registry.get("verifiers", name) for name in names}
+    used = {spec.id for spec in specs.values()}
+    own: dict[str, Mapping[str, Any]] = {}
+    for name, settings in given.items():
+        id = specs[name].id if name in specs else registry.get("verifiers", name).id
+        if id not in used:
             raise UserError(f"verifiers.{name} has options and no task here uses it: these are used: {', '.join(sorted(used))}")
-    cameras: dict[str, dict[str, tuple[str, ...]]] = {name: {} for name in wanted}
-    for label, weights in task_weights(config).items():
-        simulation = tasks[label].simulation
-        if simulation is not None and simulation.simulator:
-            seen = registry.get("simulators", simulation.simulator).cameras
-            for name in (*weights, metric_of(config, label)):
-                cameras[name][label] = seen
-    for name, options in wanted.items():
-        registry.check_verifier(name, options, cameras[name])
+        own[id] = settings
+    options = {name: own.get(spec.id, {}) for name, spec in specs.items()}
+    cameras: dict[str, dict[str, tuple[str, ...]]] = {name: {} for name in specs}
+    for label, simulator in simulators.items():
+        for name in (*weights[label], metrics[label]):
+            cameras[name][label] = simulator.cameras
+    for name, spec in specs.items():
+        registry.check_verifier(spec, options[name], cameras[name])
+    return specs, options
 
 
-def check_acting(config: RunConfig, tasks: Mapping[str, Task], acts: bool) -> None:
-    """Refuse tasks that don't go with the policy, or with each other, and keys that mean nothing to what acts."""
+def check_rewarded(label: str, stage: Training, task: Task, weights: Weights) -> None:
+    """Refuse an rl stage in which nothing that a task's completions do is rewarded."""
+    paid = task.simulation is not None and task.simulation.reward != "none"
+    if isinstance(stage, RlStage) and stage.labels == "task" and not paid and not any(map(any, weights.values())):
+        raise UserError(f"tasks {label!r}: its verifiers all weigh 0, so nothing is rewarded: give one a weight")
+
+
+def check_prompts(label: str, stage: Training, items: Indexable, simulator: SimulatorSpec | None) -> None:
+    """Refuse prompts that a stage can't draw from. items: what is left of the task's split for it."""
+    check_variant(label, items, simulator)
+    if stage.order == "easy-first":
+        easy_first(items, label)
+
+
+def check_evaluated(evaluate: EvaluateConfig, splits: Splits, simulators: Mapping[str, SimulatorSpec]) -> None:
+    """Refuse held-out prompts that can't be evaluated."""
+    for label in splits.tasks if evaluate.n else ():
+        check_variant(label, splits(label, evaluate.split), simulators.get(label))
+
+
+def check_acting(config: RunConfig, tasks: Mapping[str, Task], acts: bool) -> dict[str, SimulatorSpec]:
+    """The simulators of the tasks that act in one, by label. Refuses tasks that don't go with the policy, or with each other, and
+    keys that mean nothing to what acts. acts: the policy does."""
     acted = [label for label, task in tasks.items() if task.simulation is not None]
     spoken = [label for label in tasks if label not in acted]
     if acted and spoken:
@@ -86,16 +85,16 @@ def check_acting(config: RunConfig, tasks: Mapping[str, Task], acts: bool) -> No
         raise UserError(f"policy.kind = {config.policy.kind!r} acts in simulators, and task {spoken[0]!r} is answered in words")
     if acted and config.evaluate.steer:
         raise UserError(f"evaluate.steer is for answers in words to videos, and task {acted[0]!r} acts: leave it out")
+    simulators: dict[str, SimulatorSpec] = {}
     for label in acted:
         simulation = tasks[label].simulation
-        assert simulation is not None
-        if simulation.simulator:
-            plugins.registry().get("simulators", simulation.simulator)
+        if simulation is not None and simulation.simulator:
+            simulators[label] = plugins.registry().get("simulators", simulation.simulator)
         else:
             check_imitated(config, label)
     for number, stage in enumerate(config.stages):
         if isinstance(stage, DistillStage):
-            check_distilled(config, number, stage, tasks if acts else {})
+            check_distilled(config, number, stage, simulators)
         if not isinstance(stage, RlStage):
             continue
         if stage.ratio != "token" and not acts:
@@ -111,13 +110,13 @@ def check_acting(config: RunConfig, tasks: Mapping[str, Task], acts: bool) -> No
             )
     if acted and config.simulate.device != "auto":
         present("simulate.device", config.simulate.device)
+    return simulators
 
 
-def check_variant(label: str, task: Task, items: Indexable) -> None:
+def check_variant(label: str, items: Indexable, spec: SimulatorSpec | None) -> None:
     """Refuse a variant of the world that the task's simulator hasn't: that of its first prompt, as the others have theirs."""
-    if task.simulation is None or not task.simulation.simulator:
+    if spec is None:
         return
-    spec = plugins.registry().get("simulators", task.simulation.simulator)
     variant = prompt_at(items, 0, label).meta.get("variant")
     if variant is not None and variant not in spec.variants:
         known = f"it has {', '.join(spec.variants)}.{suggest(str(variant), spec.variants)}" if spec.variants else "it has none"
@@ -139,31 +138,32 @@ def check_imitated(config: RunConfig, label: str) -> None:
         )
 
 
-def check_distilled(config: RunConfig, number: int, stage: DistillStage, acted: Mapping[str, Task]) -> None:
-    """Refuse a teacher that can't teach. acted: the tasks that act; none for a policy that writes."""
+def check_distilled(config: RunConfig, number: int, stage: DistillStage, simulators: Mapping[str, SimulatorSpec]) -> None:
+    """Refuse a teacher that can't teach. simulators: by the task that acts in one; none for a policy that writes."""
     where, expert = f"stages.{number}", stage.teacher == EXPERT
-    if expert and not acted:
+    if expert and not simulators:
         raise UserError(f'{where}.teacher = "expert" is a simulator\'s, and these tasks are answered in words: name a model')
-    if acted and stage.divergence != ("hard" if expert else "sampled"):
+    if simulators and stage.divergence != ("hard" if expert else "sampled"):
         wanted = '"hard": its actions are imitated' if expert else '"sampled": the others are for words'
         raise UserError(f'{where}.divergence = "{stage.divergence}": with this teacher a policy that acts takes {wanted}')
     for label in config.weights(stage) if expert else ():
-        simulation = acted[label].simulation
-        assert simulation is not None
-        if "expert" not in plugins.registry().get("simulators", simulation.simulator).capabilities:
-            raise UserError(f"{where}.teacher: simulator {simulation.simulator!r} of task {label!r} has no expert: name a model")
+        if "expert" not in simulators[label].capabilities:
+            raise UserError(f"{where}.teacher: simulator {simulators[label].id!r} of task {label!r} has no expert: name a model")
     if expert and config.policy.options.get("chunk", 1) != 1:
         raise UserError(f"{where}.teacher: an expert says one action at a time: set policy.options.chunk = 1")
 
 
-def check_stage(config: RunConfig, number: int, stage: RlStage) -> None:
-    """Refuse an rl stage whose algorithm can't do what its keys ask."""
-    algorithm = load_algorithm(stage.algorithm, stage.settings, config.generate.max_tokens)
+def check_stage(
+    config: RunConfig,
+    number: int,
+    stage: RlStage,
+    algorithm: Algorithm,
+    tasks: Mapping[str, Task],
+    weights: Mapping[str, Weights],
+) -> None:
+    """Refuse an rl stage whose algorithm can't do what its keys ask. tasks, weights: by label."""
     where, extra = f"stages.{number}", 1 if stage.ground_truth == "always" else 0
-    for function in (algorithm.advantage, algorithm.loss):
-        own = getattr(function, "func", function)
-        if own.__module__.startswith("mmrl."):  # a plugin's settings mean what it says
-            check_ranges(f"{where}.settings", stage.settings, settings_of(own))
+    check_bounds(f"{where}.settings", stage.settings, algorithm.bounds)
     if algorithm.compares:
         for entry in config.tasks:
             size = entry.group_size or stage.group_size
@@ -200,83 +200,26 @@ def check_stage(config: RunConfig, number: int, stage: RlStage) -> None:
         raise UserError(
             f'{where}.reference_every: with adapters the reference is the model without them: set reference = "frozen"'
         )
-    given = {v for weights in task_weights(config).values() for v in weights}
-    if unknown := [v for v in stage.ground_truth_without if v not in given]:
-        raise UserError(
-            f"{where}.ground_truth_without names {unknown[0]!r}, which rewards nothing here: {', '.join(sorted(given))}"
-        )
-    if stage.length and stage.length.verifier not in {"", *given}:
-        raise UserError(
-            f"{where}.length.verifier names {stage.length.verifier!r}, which rewards nothing here: {', '.join(sorted(given))}"
-        )
-    check_plugin_rules(where, stage, sorted(given) if stage.labels == "task" else [])
-    for entry in config.tasks if stage.labels == "co-reward" else ():
-        task = plugins.registry().make_task(entry.id, entry.options)
-        if type(task).rephrase is Task.rephrase and entry.label in config.weights(stage):
-            raise UserError(f"{where}.labels: task {entry.label!r} has no rephrase(prompt) for co-reward: write one, or use ttrv")
+    rewarding = sorted({verifier for verifiers in weights.values() for verifier in verifiers})
+    check_named(where, stage, rewarding)
+    check_plugin_rules(where, stage, rewarding if stage.labels == "task" else [])
+    for label, task in tasks.items() if stage.labels == "co-reward" else ():
+        if type(task).rephrase is Task.rephrase and label in config.weights(stage):
+            raise UserError(f"{where}.labels: task {label!r} has no rephrase(prompt) for co-reward: write one, or use ttrv")
 
 
-def remarks(config: RunConfig, tasks: Mapping[str, Task] | None = None) -> list[str]:
-    """What is allowed and most likely not meant. tasks: those of `check_config`; made here where they aren't at hand."""
-    if tasks is None:
-        tasks = {entry.label: plugins.registry().make_task(entry.id, entry.options) for entry in config.tasks}
-    found = few_held_out(config, tasks) + few_selected(config)
-    for number, stage in enumerate(config.stages):
-        if not isinstance(stage, RlStage):
-            continue
-        algorithm, where = load_algorithm(stage.algorithm, stage.settings, config.generate.max_tokens), f"stages.{number}"
-        loss = getattr(algorithm.loss, "func", algorithm.loss)
-        if loss in (policy_gradient, negative_log_likelihood):
-            what = f"the loss of {stage.algorithm} has no probability ratio"
-            if stage.epochs * stage.minibatches > 1:
-                found.append(f"{where}: {what}, so from the second update on it takes old completions for the policy's own")
-            if stage.hints == "guide":
-                found.append(f'{where}.hints = "guide": {what}, so hinted answers count as if they had been given without a hint')
-        if "bootstrap_N" in algorithm.needs and stage.settings.get("gamma", 1.0) == 1.0 and undated(tasks):
-            found.append(
-                f"{where}.settings.gamma is 1: an episode that the time limit cuts off is valued as if it went on, so being slow "
-                "costs nothing: set gamma = 0.99 or less, or the task's deadline = true"
-            )
-        if stage.kl and stage.kl_in == "loss" and stage.kl_estimate == "k1":
-            found.append(f'{where}.kl_estimate = "k1" has no gradient on average in the loss: take k2 or k3, or kl_in = "reward"')
-        if stage.kl and stage.kl_in == "reward" and not {"rewards_N", "rewards_NT"} & set(algorithm.needs):
-            found.append(
-                f'{where}.kl_in = "reward": {stage.algorithm} looks at the verifiers\' values alone: take kl_in = "loss"'
-            )
-    return found
+def check_named(where: str, stage: RlStage, rewarding: Sequence[str]) -> None:
+    """Refuse verifiers that a stage names and that reward nothing. where: the stage's key. rewarding: those that do."""
+    known = ", ".join(rewarding)
+    if unknown := [v for v in stage.ground_truth_without if v not in rewarding]:
+        raise UserError(f"{where}.ground_truth_without names {unknown[0]!r}, which rewards nothing here: {known}")
+    if stage.length and stage.length.verifier not in {"", *rewarding}:
+        raise UserError(f"{where}.length.verifier names {stage.length.verifier!r}, which rewards nothing here: {known}")
 
 
-def few_held_out(config: RunConfig, tasks: Mapping[str, Task]) -> list[str]:
-    """Tasks with fewer held-out prompts than the run file itself asks for."""
-    wanted, split, found = config.evaluate.n, config.evaluate.split, []
-    for label, task in tasks.items() if "n" in config.evaluate.model_fields_set else ():
-        if wanted and (there := len(prompts_of(label, task, split, config.seed))) < wanted:
-            found.append(
-                f"evaluate.n = {wanted}, and task {label!r} has {there} prompts in split {split!r}: all of them are asked"
-            )
-    return found
-
-
-def few_selected(config: RunConfig) -> list[str]:
-    """Tasks of which a stage's `select` leaves fewer prompts than it asks for."""
-    found = []
-    for number, stage in enumerate(config.stages):
-        if (rule := stage.select) is None or rule.n is None:
-            continue
-        for label in config.weights(stage):
-            if (left := len(taken(rule, label, stage.split, config.seed))) < rule.n:
-                found.append(f"stages.{number}.select.n = {rule.n}, and {left} prompts of task {label!r} are left: all are taken")
-    return found
-
-
-def undated(tasks: Mapping[str, Task]) -> bool:
-    """Some task acts under a time limit that only cuts episodes off."""
-    return any(task.simulation is not None and not task.simulation.deadline for task in tasks.values())
-
-
-def check_model(config: RunConfig) -> None:
+def check_model(config: RunConfig, policy: PolicySpec) -> None:
     """Refuse a `[policy]` that can't be loaded, where its kind can tell without loading. A checkpoint doesn't need that model."""
-    kind = policy_class(config.policy)
+    kind = policy_class(policy)
     if kind.trained_whole:
         for key, given in (("policy.lora", config.policy.lora), ("stages.parts", any(s.parts for s in config.stages))):
             if given:
@@ -295,4 +238,4 @@ def check_model(config: RunConfig) -> None:
 
 def of_teacher(error: UserError, number: int) -> UserError:
     """What a policy says of its model, said of a stage's teacher."""
-    return UserError(f"stages.{number}.teacher: {str(error).removeprefix('policy.model').lstrip(': ')}")
+    return UserError(error.what, key=f"stages.{number}.teacher")

@@ -137,10 +137,9 @@ def sizes_of(
 def predict(
     config: RunConfig, machine: Machine, *, gpus: int | None = None, sizes: Sizes | None = None, online: bool = True
 ) -> Plan:
-    """Predict memory and time of a run file whose defaults are filled in (`mmrl.train.setup.resolved`). gpus: how many devices
-    there
-    are, in place of what `[compute]` says. online: the hub may be asked for a model's config. UserError for a model whose shapes
-    can't be known, or too few devices."""
+    """Predict memory and time of a run file. config: as `mmrl.train.resolve.with_algorithm_defaults` gives it. gpus: how many
+    devices there are, in place of what `[compute]` says. online: the hub may be asked for a model's config. UserError for a model
+    whose shapes can't be known, or too few devices."""
     model = found(config.policy, online=online)
     config, learners, engines = _devices(config, gpus)
     sizes = sizes or sizes_of(config, model)
@@ -222,7 +221,7 @@ def _memory(
     parts = resident(shapes, config, stage, weights, teacher, compute.learners)
     if work.sampled:
         alone = compute.placement == "separate"
-        parts += vllm(config, machine, alone) if compute.sampler == "vllm" else local(shapes, config, work)
+        parts += vllm(compute, machine, alone) if compute.sampler == "vllm" else local(shapes, config, work)
     return work, weights, parts + update(shapes, config, work, weights)
 
 
@@ -235,21 +234,21 @@ def _stage(config: RunConfig, number: int, shapes: Shapes, machine: Machine, siz
     work, weights, parts = _memory(config, stage, shapes, machine, sizes)
     clock = Clock(shapes, machine, config.policy.dtype)
     split = compute.learners if compute.weights == "sharded" else 1
-    learn = learning(config, stage, work, clock, weights, split)
+    learn = learning(config.train, stage, work, clock, weights, split)
     passes = sum(part.seconds for part in learn)
-    move = moving(config, work, clock, weights, compute.learners, passes)
+    move = moving(compute, work, clock, weights, compute.learners, passes)
     sample = sampling(config, work, clock)
     if compute.placement != "colocated":  # all completions come from the engines, or from them and the learners
         helpers = compute.engines + (compute.learners if compute.placement == "hybrid" else 0)
         sample = [_scaled(part, compute.learners / helpers) for part in sample]
-    host = beside(config, work, machine)
+    host = beside(config.judge, work, machine)
     sampled, rest = sum(part.seconds for part in (*sample, *host)), passes + sum(part.seconds for part in move)
     step = max(sampled, rest) if compute.staleness and compute.placement != "colocated" else sampled + rest
     flops = sum(part.flops for part in (*sample, *learn))
     smallest = Micro(rows=1, length=2, patches=0, targets=1)
     b = 2 if config.policy.dtype == "bfloat16" else FULL
     kept = [p for p in resident(shapes, config, stage, weights, 0, compute.learners) if "update" in p.phases]
-    kept += [p for p in vllm(config, machine, compute.placement == "separate") if p.phases != ("generate",)] * (
+    kept += [p for p in vllm(compute, machine, compute.placement == "separate") if p.phases != ("generate",)] * (
         compute.sampler == "vllm"
     )
     return StagePlan(

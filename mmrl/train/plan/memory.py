@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mmrl.config.parts import entry, matches
-from mmrl.config.sections import CriticConfig, LoraConfig, RlStage, RunConfig, SftStage, Stage
+from mmrl.config.sections import ComputeConfig, CriticConfig, GenerateConfig, LoraConfig, RlStage, RunConfig, SftStage, Stage
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.shapes import Shapes
 from mmrl.train.plan.workload import Micro, Workload
@@ -262,16 +262,16 @@ def room(completion: int) -> int:
     return found
 
 
-def at_once(config: RunConfig, work: Workload) -> int:
+def at_once(generate: GenerateConfig, work: Workload) -> int:
     """Prompts whose completions the local sampler decodes together."""
-    return max(1, min(work.prompts, config.generate.batch_size // work.group))
+    return max(1, min(work.prompts, generate.batch_size // work.group))
 
 
 def local(shapes: Shapes, config: RunConfig, work: Workload) -> list[Part]:
     """What the embedded sampler needs on top of what stays."""
     t, v = shapes.text, shapes.vision
     b = 2 if config.policy.dtype == "bfloat16" else FULL
-    prompts = at_once(config, work)
+    prompts = at_once(config.generate, work)
     rows = prompts * work.group
     held = rows * (work.prompt_tokens + room(work.completion))
     growing = held // t.layers if room(work.completion) > ROOM else 0
@@ -294,15 +294,15 @@ def local(shapes: Shapes, config: RunConfig, work: Workload) -> list[Part]:
     ]
 
 
-def vllm(config: RunConfig, machine: Machine, alone: bool) -> list[Part]:
+def vllm(compute: ComputeConfig, machine: Machine, alone: bool) -> list[Part]:
     """What vLLM takes of a device that it shares with a learner. alone: it has devices of its own."""
     if alone:
         return []
-    share = int(config.compute.memory * machine.memory)
+    share = int(compute.memory * machine.memory)
     if machine.kind == "cpu":
         share = 2**30
-    phases = ("generate",) if config.compute.sleep and machine.kind == "gpu" else BOTH
-    return [Part(name="vLLM", bytes=share, phases=phases, because=f"compute.memory = {config.compute.memory:g}")]
+    phases = ("generate",) if compute.sleep and machine.kind == "gpu" else BOTH
+    return [Part(name="vLLM", bytes=share, phases=phases, because=f"compute.memory = {compute.memory:g}")]
 
 
 # -- together ---------------------------------------------------------------------------------------------------------------

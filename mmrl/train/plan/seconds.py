@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mmrl.config.sections import RunConfig, Stage
+from mmrl.config.sections import ComputeConfig, JudgeConfig, RunConfig, Stage, TrainConfig
 from mmrl.train.plan.machines import Machine
 from mmrl.train.plan.memory import FULL, LOGIT_CHUNK, Trained, at_once, cache_token
 from mmrl.train.plan.shapes import Shapes
@@ -203,7 +203,7 @@ def sampling(config: RunConfig, work: Workload, clock: Clock) -> list[Seconds]:
     if not work.sampled:
         return []
     machine, vllm = clock.machine, config.compute.sampler == "vllm"
-    prompts = at_once(config, work)
+    prompts = at_once(config.generate, work)
     batches = math.ceil(work.prompts / prompts)
     rows, steps = min(prompts, work.prompts) * work.group, work.completion
     prefill = clock.text(prompts, work.prompt_tokens) + clock.tower(prompts * work.patches, work.picture_patches)
@@ -222,11 +222,11 @@ def sampling(config: RunConfig, work: Workload, clock: Clock) -> list[Seconds]:
     return found
 
 
-def learning(config: RunConfig, stage: Stage, work: Workload, clock: Clock, weights: Trained, split: int) -> list[Seconds]:
+def learning(train: TrainConfig, stage: Stage, work: Workload, clock: Clock, weights: Trained, split: int) -> list[Seconds]:
     """Forward, backward and optimiser of one learner, and passes that only look."""
     machine, picture = clock.machine, work.picture_patches
     forward = _sum(clock.forward(m, picture) for m in work.micro)
-    backward = _sum(clock.backward(m, picture, weights, config.train.checkpointing) for m in work.micro)
+    backward = _sum(clock.backward(m, picture, weights, train.checkpointing) for m in work.micro)
     looks = work.looked_at + work.epochs * work.reference
     separate = getattr(getattr(stage, "critic", None), "backbone", "") == "separate"
     passes = work.epochs * (2 if separate else 1)
@@ -244,19 +244,21 @@ def learning(config: RunConfig, stage: Stage, work: Workload, clock: Clock, weig
     ]
 
 
-def beside(config: RunConfig, work: Workload, machine: Machine) -> list[Seconds]:
+def beside(judge: JudgeConfig, work: Workload, machine: Machine) -> list[Seconds]:
     """What the host does: prompts are made, completions are judged."""
     process = work.prompts * (PROMPT + work.pixels / PICTURES)
     found = [Seconds(name="process", seconds=process, limit="the host: image processing, one process")]
     if work.kind == "rl":
-        judge = work.rollouts / (SCORES * config.judge.processes)
-        found.append(Seconds(name="judge", seconds=judge, limit="the host: verifiers, of which this knows nothing"))
+        judging = work.rollouts / (SCORES * judge.processes)
+        found.append(Seconds(name="judge", seconds=judging, limit="the host: verifiers, of which this knows nothing"))
     return found
 
 
-def moving(config: RunConfig, work: Workload, clock: Clock, weights: Trained, learners: int, computing: float) -> list[Seconds]:
+def moving(
+    compute: ComputeConfig, work: Workload, clock: Clock, weights: Trained, learners: int, computing: float
+) -> list[Seconds]:
     """Weights to the sampler, and what learners tell each other. computing: seconds of an update that gathering hides behind."""
-    machine, compute, b, found = clock.machine, config.compute, clock.b, []
+    machine, b, found = clock.machine, clock.b, []
     whole = b * weights.whole
     if work.sampled and compute.sampler == "vllm":
         apart = compute.placement != "colocated"

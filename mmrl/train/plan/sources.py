@@ -69,11 +69,12 @@ def _config(name: str, online: bool) -> tuple[Mapping[str, Any], str, int]:
         config = PreTrainedConfig.get_config_dict(name, local_files_only=not online)[0]
     except Exception as error:
         raise UserError(
-            f"policy.model {name!r}: its config can't be had from the hub ({one_line(error)[:120]}): give a folder with its "
-            f"config.json; known without the hub are {', '.join(PUBLISHED)}"
+            f"{name!r}: its config can't be had from the hub ({one_line(error)[:120]}): give a folder with its "
+            f"config.json; known without the hub are {', '.join(PUBLISHED)}",
+            key="policy.model",
         ) from error
     if not config:
-        raise UserError(f"policy.model {name!r} has no config.json on the hub: give a folder with one")
+        raise UserError(f"{name!r} has no config.json on the hub: give a folder with one", key="policy.model")
     return config, "the hub", 0
 
 

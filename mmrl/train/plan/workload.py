@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mmrl.api.errors import UserError
-from mmrl.config.sections import DistillStage, RlStage, RunConfig, SftStage, Stage
+from mmrl.config.sections import DistillStage, RlStage, RunConfig, SftStage, Stage, TrainConfig
 from mmrl.train.plan.shapes import Shapes
 
 MOST = 2**18
@@ -100,7 +100,7 @@ def workload(config: RunConfig, stage: Stage, shapes: Shapes, sizes: Sizes, lear
     minibatches = stage.minibatches if isinstance(stage, RlStage) else 1
     shared = config.train.packing != "per-completion"
     groups = [-(-prompts // minibatches)] * min(minibatches, prompts)
-    micro = [m for n in groups for m in _packed(n, group, prompt_tokens, sizes, patches * sizes.images, shared, config)]
+    micro = [m for n in groups for m in _packed(n, group, prompt_tokens, sizes, patches * sizes.images, shared, config.train)]
     rl = stage if isinstance(stage, RlStage) else None
     looked_at = int(minibatches > 1) + int(bool(rl and rl.critic)) + int(isinstance(stage, DistillStage))
     return Workload(
@@ -130,12 +130,12 @@ def _counts(stage: Stage) -> tuple[int, int, bool]:
 
 
 def _packed(
-    prompts: int, group: int, prompt: int, sizes: Sizes, patches: int, shared: bool, config: RunConfig
+    prompts: int, group: int, prompt: int, sizes: Sizes, patches: int, shared: bool, train: TrainConfig
 ) -> Iterator[Micro]:
     """As `mmrl.train.update.pack_words` fills micro-batches where all completions are as long as can be: a row is a prompt and
     completions, and a
     micro-batch is rows of like length that fit the budget together."""
-    budget = config.train.micro_batch_tokens
+    budget = train.micro_batch_tokens
     at_once = min(group, max(1, (budget - prompt) // sizes.completion)) if shared else 1
     members = sorted(n for _ in range(prompts) for n in _split(group, at_once))
     rows: list[int] = []

@@ -19,7 +19,7 @@ from mmrl.judge import cases_of
 from mmrl.judge.rewards import weights_at
 from mmrl.rollout.collector import Collector
 from mmrl.rollout.generate.sampling import Sampling
-from mmrl.train.metrics import Clock
+from mmrl.train.metrics import Clock, collected_figures
 from mmrl.train.position import Moment
 from mmrl.train.sampling.groups import Sampled, light_group
 from mmrl.train.sampling.source import Prompts, PromptSource, Taken
@@ -72,7 +72,7 @@ class Sampler:
             found.counts |= {"sampling/groups": float(len(step.sampled)), "sampling/left_out_share": left}
         for rule in self.rules:
             found.counts |= rule.counts(found.everything)
-        found.counts |= self.source.figures() | ranks.figures(self.run.collector.figures())
+        found.counts |= self.source.figures() | collected_figures(self.run.collector)
         return found
 
     def greedy(self, groups: Sequence[Group], at: Moment, clock: Clock) -> list[Group]:
@@ -129,7 +129,7 @@ class SamplingStep:
     def score(self, groups: Sequence[Group], without: Collection[str] = ()) -> None:
         rollouts = [r for g in groups for r in g.rollouts]
         share = self.at.stage_step / max(1, self.sampler.stage.steps - 1)
-        weights = [weights_at(self.run.weights[r.prompt.task], share) for r in rollouts]
+        weights = [weights_at(self.run.setup.weights[r.prompt.task], share) for r in rollouts]
         asked = [{v: 0.0 if v in without else w for v, w in own.items()} for own in weights]
         with self.clock("judge"):
             scores = iter(self.run.judge.score(cases_of(rollouts), asked))
@@ -207,7 +207,7 @@ class SamplingStep:
     def _complete(self, taken: Mapping[int, Taken], share: float = 1.0) -> list[Group]:
         """Groups of completions of this rank's prompts, not yet scored."""
         labels, stage = self.run.tasks, self.sampler.stage
-        size = {label: self.run.entries[label].group_size or stage.group_size for label in labels}
+        size = {label: self.run.setup.entries[label].group_size or stage.group_size for label in labels}
         size = {label: max(1, round(share * n)) for label, n in size.items()}
         how = {label: self.run.sampling(label, self.seed) for label in labels}
         self.calls += 1

@@ -13,7 +13,6 @@ from mmrl.api.types import Prompt
 from mmrl.compute import ranks
 from mmrl.config.sections import RlStage, Training
 from mmrl.data.prompts import Outcome, Place, Source, tolerated
-from mmrl.data.selection import prompts_for
 from mmrl.policies.vlm.reading import PromptInputs
 from mmrl.train.position import Moment
 from mmrl.train.sampling.condition import shown_in
@@ -40,7 +39,7 @@ class PromptSource(Source):
         rl, config = stage if isinstance(stage, RlStage) else None, run.config
         weights = config.weights(stage)
         super().__init__(
-            {label: prompts_for(stage, label, run.tasks[label], config.seed) for label in weights},
+            {label: run.setup.prompts(run.at.stage, label) for label in weights},
             weights,
             derive(config.seed, "source", run.at.stage),
             order=stage.order,

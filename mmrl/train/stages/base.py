@@ -86,7 +86,7 @@ class Steps:
             try:
                 return self.learner.update(batches, run.at.stage_step, **options)
             except UserError as error:
-                raise UserError(f"step {run.at.step + 1}: {error}") from error
+                raise error.at(f"step {run.at.step + 1}") from error.__cause__
             finally:
                 run.consistent = self.learner.optimizer.steps == before  # `Run.step` makes it so again, once the step is counted
 

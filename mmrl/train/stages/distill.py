@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from mmrl.algorithms.presets import load_algorithm
 from mmrl.algorithms.signals import Signals
 from mmrl.api.seeds import derive
 from mmrl.api.types import Rollout, Score
@@ -13,6 +12,7 @@ from mmrl.compute import ranks
 from mmrl.config.sections import EXPERT, DistillStage, RlStage
 from mmrl.policies.batches import ones
 from mmrl.rollout.collector import teacher_collector
+from mmrl.train.metrics import collected_figures
 from mmrl.train.sampling.sampler import collected, own_of
 from mmrl.train.sampling.source import Taken
 from mmrl.train.stages.base import Steps
@@ -29,8 +29,8 @@ class DistillSteps(Steps):
 
     def __init__(self, run: Context, stage: DistillStage) -> None:
         super().__init__(run, stage)
-        self.stage, self.teacher = stage, run.teacher(stage)
-        self.algorithm = load_algorithm("opd", {}) if stage.divergence == "sampled" else None
+        self.stage, self.teacher = stage, run.teacher(run.at.stage)
+        self.algorithm = run.setup.algorithms[run.at.stage]
         self.collector = run.collector
         if stage.divergence == "hard" and self.teacher:
             self.collector = teacher_collector(run.config, self.teacher)
@@ -54,7 +54,7 @@ class DistillSteps(Steps):
             found = ranks.gathered(lambda: self._collect(own_of(taken)), lambda group: [r.light() for r in group])
         rollouts = [r for group in found for r in group]
         lengths = [r.length for r in rollouts]
-        metrics = ranks.figures(run.collector.figures()) | {"length/mean": sum(lengths) / len(rollouts)}
+        metrics = collected_figures(run.collector) | {"length/mean": sum(lengths) / len(rollouts)}
         credit = ones(rollouts)
         if self.algorithm:
             rl = RlStage(kind="rl", steps=1)  # what of an rl stage a signal looks at: no penalty in the reward
@@ -65,8 +65,8 @@ class DistillSteps(Steps):
 
     def _collect(self, taken: Mapping[int, Taken]) -> dict[int, list[Rollout]]:
         run, seed = self.run, derive(self.config.seed, "sample", self.run.at.step)
-        size = {label: entry.group_size or self.stage.group_size for label, entry in run.entries.items()}
-        sampling = {label: run.sampling(label, seed) for label in run.entries}
+        size = {label: entry.group_size or self.stage.group_size for label, entry in run.setup.entries.items()}
+        sampling = {label: run.sampling(label, seed) for label in run.tasks}
         found = collected(self.collector, taken, size, sampling, run.at.step)
         if self.collector.advised:
             found = [[run.policy.following(r) for r in group if r.num_calls] for group in found]

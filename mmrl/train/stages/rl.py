@@ -9,7 +9,6 @@ import torch
 
 from mmrl.algorithms.kl import adapted
 from mmrl.algorithms.loss import negative_log_likelihood
-from mmrl.algorithms.presets import load_algorithm
 from mmrl.algorithms.signals import Signals
 from mmrl.api.seeds import derive
 from mmrl.api.types import Rollout, Score
@@ -52,7 +51,9 @@ class RlSteps(Steps):
     def __init__(self, run: Context, stage: RlStage) -> None:
         config = run.config
         self.stage, self.rules = stage, rules_of(stage)
-        self.algorithm = load_algorithm(stage.algorithm, stage.settings, config.generate.max_tokens)
+        algorithm = run.setup.algorithms[run.at.stage]
+        assert algorithm is not None
+        self.algorithm = algorithm
         super().__init__(run, stage, history="past_N4" in self.algorithm.needs)
         self.direct = Sampler(run, stage, self.source, self.rules)
         """Samples now, whatever `sampler` does ahead."""
@@ -128,7 +129,7 @@ class RlSteps(Steps):
     def parts(self, task: str, at: Moment) -> dict[str, float]:
         """Part of the reward -> weight: those of the verifiers, or the group's agreement, and what long completions pay."""
         share = at.stage_step / max(1, self.stage.steps - 1)
-        own = weights_at(self.run.weights[task], share) if self.stage.labels == "task" else {self.stage.labels: 1.0}
+        own = weights_at(self.run.setup.weights[task], share) if self.stage.labels == "task" else {self.stage.labels: 1.0}
         return own | ({"overlong": 1.0} if self.stage.overlong_buffer else {})
 
     # -- the update -------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mmrl.api.errors import PluginError, calling, one_line
 from mmrl.api.interfaces import Tracker
 from mmrl.config.load import as_data
-from mmrl.config.sections import RunConfig
+from mmrl.config.sections import RecordConfig, RunConfig
 from mmrl.registry import plugins
 from mmrl.registry.targets import explain_import
 from mmrl.run_folder.writer import RunFolder
@@ -92,9 +92,9 @@ class Trackers:
                 self._failures[id] = 0
 
 
-def check_trackers(config: RunConfig) -> None:
+def check_trackers(record: RecordConfig) -> None:
     """Raise UserError unless each of `record.trackers` is known and what it needs is installed. Imports nothing heavy."""
-    for id in config.record.trackers:
+    for id in record.trackers:
         make_tracker(id)
 
 

@@ -14,7 +14,7 @@ from mmrl.algorithms.gae import value_loss
 from mmrl.algorithms.kl import ESTIMATES, k3
 from mmrl.algorithms.loss import LossFunction, LossInputs, average, negative_log_likelihood
 from mmrl.algorithms.presets import Algorithm, Normalise
-from mmrl.api.errors import PluginError, UserError, calling
+from mmrl.api.errors import LimitReached, PluginError, calling
 from mmrl.compute.ranks import total
 from mmrl.config.sections import DistillStage, RlStage, Training
 from mmrl.policies.batches import Batch, Calls, MicroBatch
@@ -262,9 +262,10 @@ class Learner:
     def _check_gap(self, gap: float) -> None:
         if not gap <= self.gap_limit:
             self.optimizer.clear()
-            raise UserError(
+            raise LimitReached(
                 f"sampler and learner disagree by {gap:.3f} nats a token (limits.logprob_gap = {self.gap_limit}): what would be "
-                f"trained is not what was sampled; {self.cure}"
+                f"trained is not what was sampled; {self.cure}",
+                alarm="logprob_gap",
             )
 
     # -- measurements -----------------------------------------------------------------------------------------------------------

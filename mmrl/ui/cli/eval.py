@@ -13,7 +13,6 @@ from click.core import ParameterSource
 from mmrl.api.errors import UserError
 
 if TYPE_CHECKING:
-    from mmrl.config.sections import RunConfig
     from mmrl.evaluation.figures import Evaluation
 
 SHOWN = 8
@@ -92,7 +91,7 @@ def command(
     quiet()
     from mmrl.train.start import evaluate_only
 
-    weights, step = _weights(config, folder, which)
+    weights, step = _weights(config.policy.model, folder, which)
     # step None: no checkpoint was better than the run file's own policy
     figures = evaluate_only(config, None if step is None else folder, str(step))
     if videos:
@@ -145,23 +144,20 @@ def _refuse_unknown(target: Path) -> None:
     raise UserError(f"{target} is {what}.{suggest(str(target), runs)} {hint}")
 
 
-def _weights(config: RunConfig, folder: Path | None, which: str) -> tuple[str, int | None]:
+def _weights(model: str, folder: Path | None, which: str) -> tuple[str, int | None]:
     """(description of the evaluated weights, step of their checkpoint; None for the run file's own weights)."""
     from mmrl.run_folder.reader import step_of
     from mmrl.run_folder.writer import RunFolder
     from mmrl.train.resume import find_checkpoint, newest_state
 
     if folder is None:
-        return f"{config.policy.model}, as the run file names it", None
+        return f"{model}, as the run file names it", None
     run = RunFolder.open(folder)
     state = newest_state(run) if which == "best" else {}
     checkpoint = find_checkpoint(run, which, state)
     if checkpoint is None:
         later = "" if state["evaluated_step"] == state["step"] else f"; step {state['step']} was not evaluated: --checkpoint last"
-        return (
-            f"{folder}, best checkpoint: no evaluation was better than the initial weights', {config.policy.model}{later}",
-            None,
-        )
+        return f"{folder}, best checkpoint: no evaluation was better than the initial weights', {model}{later}", None
     step = step_of(checkpoint)
     return f"{folder}, {'' if which.isdigit() else which + ' '}checkpoint: step {step}", step
 

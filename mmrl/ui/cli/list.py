@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -135,7 +135,9 @@ def _plain(value: Any) -> Any:
     """The value as JSON data."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
-    return dict(value) if hasattr(value, "items") else sorted(value) if isinstance(value, frozenset) else value
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    return sorted(value) if isinstance(value, frozenset) else value
 
 
 def _details(spec: Spec) -> str:

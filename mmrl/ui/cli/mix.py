@@ -86,9 +86,9 @@ def _finished(pilot: RunConfig) -> bool:
         return False
     if not is_run(path):
         raise UserError(f"{path} is not a run folder, and a pilot needs its place: remove it, or give another --out")
-    from mmrl.train.start import resolved
+    from mmrl.train.resolve import with_algorithm_defaults
 
-    settings = as_data(resolved(pilot))
+    settings = as_data(with_algorithm_defaults(pilot))
     try:
         RunFolder.open(path, settings)
     except UserError as error:

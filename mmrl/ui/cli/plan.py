@@ -42,13 +42,13 @@ def command(
     from mmrl.config.load import load_config
     from mmrl.train.plan import machines, predict, sizes_of
     from mmrl.train.plan.sources import found
-    from mmrl.train.setup import resolved
+    from mmrl.train.resolve import with_algorithm_defaults
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every request
-    config = resolved(load_config(run_file, overrides))
+    config = with_algorithm_defaults(load_config(run_file, overrides))
     sizes = sizes_of(config, found(config.policy), text, images, pixels, completion)
     if machine is None:
-        device, count = machines.at_hand(device_of(config))
+        device, count = machines.at_hand(device_of(config.policy))
         gpus = gpus if gpus is not None or config.compute.learners > 1 or config.compute.placement != "colocated" else count
     else:
         device = machines.named(machine)

@@ -77,7 +77,8 @@ def command(
     from mmrl.ui.survey import Surveyor
 
     registry = plugins.registry()
-    made, spec = registry.make_task(task, key_values(settings)), registry.get("tasks", task)
+    spec = registry.get("tasks", task)
+    made = registry.build_task(spec, key_values(settings))
     if split not in made.splits:
         raise UserError(f"task {task!r} has no split {split!r}: choose one of {', '.join(made.splits)}")
     name = f"preview-{task.replace('/', '-')}"

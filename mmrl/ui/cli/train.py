@@ -64,10 +64,9 @@ def command(
         _dry_run(config)
         return
     if config.compute.learners > 1 and not cluster and not is_rank():
-        from mmrl.train.checks.run_file import check_config
-        from mmrl.train.setup import resolved
+        from mmrl.train.resolve import resolve
 
-        check_config(resolved(config))  # once here, not in every learner
+        resolve(config)  # a wrong run file is refused once here, not in every learner
         if not quiet:
             terminal.tell(f"starting {config.compute.learners} learners ...")
         raise SystemExit(launch(config.compute.learners, sys.argv[1:], on_gpu=config.policy.device != "cpu"))
@@ -117,33 +116,28 @@ def _train(config: Any, show: Any, cluster: str | None, resume: bool, overwrite:
 def _is_smoke(path: Path) -> bool:
     """Whether the run in this folder is a smoke run, which another smoke run may overwrite without --overwrite."""
     from mmrl.config.load import load_config
-    from mmrl.train.smoke import is_tiny, smoke
 
-    if not (path / "config.toml").is_file():
-        return False
-    config = load_config(path / "config.toml")
-    return [s.steps for s in config.stages] == [s.steps for s in smoke(config).stages] and is_tiny(config.policy.model)
+    return (path / "config.toml").is_file() and load_config(path / "config.toml").smoke
 
 
 def _dry_run(config: Any) -> None:
     import tomli_w
 
     from mmrl.config.load import as_data
-    from mmrl.data.prompts import prompts_of
-    from mmrl.judge.rewards import metric_of, task_weights
-    from mmrl.train.checks.run_file import check_config, check_model, remarks
-    from mmrl.train.setup import resolved
+    from mmrl.train.checks.run_file import check_model
+    from mmrl.train.remarks import remarks
+    from mmrl.train.resolve import resolve
 
-    config = resolved(config)
-    check_model(config)
-    tasks, weights = check_config(config), task_weights(config)
+    setup = resolve(config)
+    config = setup.config
+    check_model(config, setup.policy)
     click.echo(tomli_w.dumps(as_data(config)), nl=False)
     splits = dict.fromkeys([*(stage.split for stage in config.stages), *([config.evaluate.split] if config.evaluate.n else [])])
-    for name, task in tasks.items():
-        reward = " + ".join(_weighted(verifier, *w) for verifier, w in weights[name].items())
-        counts = ", ".join(f"{len(prompts_of(name, task, split, config.seed))} {split}" for split in splits)
-        click.echo(f"# {name}: {counts} prompts; reward {reward}; evaluated with {metric_of(config, name)}", err=True)
-    for remark in remarks(config, tasks):
+    for name in setup.tasks:
+        reward = " + ".join(_weighted(verifier, *w) for verifier, w in setup.weights[name].items())
+        counts = ", ".join(f"{len(setup.splits(name, split))} {split}" for split in splits)
+        click.echo(f"# {name}: {counts} prompts; reward {reward}; evaluated with {setup.metrics[name]}", err=True)
+    for remark in remarks(setup):
         click.echo(f"# note: {remark}", err=True)
     path = Path(config.runs) / config.name
     if path.exists():

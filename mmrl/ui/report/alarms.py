@@ -27,7 +27,6 @@ LISTED = 50
 """Kinds of warnings of a report that are listed."""
 BUDGET = 1_500_000
 """Bytes of HTML, the pictures included, for the rollouts of all alarms of a report together."""
-_LIMIT = re.compile(r"(?:limits\.(\w+)\.\w+|judge\.(failure_limit)) = ")
 
 Row = Mapping[str, Any]
 
@@ -64,7 +63,7 @@ def _paid(row: Row) -> bool:
 
 
 def _unscored(row: Row) -> bool:
-    return (row.get("score") or {}).get("status") == "failed"
+    return (row.get("score") or {}).get("status") in ("failed", "lost")
 
 
 def _group(row: Row) -> tuple[str, Any]:
@@ -150,11 +149,9 @@ def alarms(rows: Iterable[Row]) -> list[Alarm]:
     found: dict[tuple[str, str], Alarm] = {}
     for row in rows:
         place, what = str(row.get("where")), str(row.get("what"))
-        match = _LIMIT.search(what)
-        name = (match[1] or match[2]) if match else ""
+        name, task = str(row.get("alarm") or ""), str(row.get("task") or "")
         kind = "fault" if place == ENDED else "alarm" if name else "warning"
         title = "What ended the run" if kind == "fault" else WAYS[name].title if name in WAYS else place
-        task = what.partition(": ")[0] if name and place == "evaluation" else ""
         key = (name, f"{place} {task}") if name else (re.sub(r"\d+", "0", what), "" if kind == "warning" else place)
         alarm = found.setdefault(key, Alarm(name, title, kind, place, what, task))
         alarm.times += 1

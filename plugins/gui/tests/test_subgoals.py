@@ -180,7 +180,7 @@ def test_a_small_model_answers_the_same_however_many_are_asked():
 )
 def test_options_that_cannot_be(options, said):
     with pytest.raises(UserError) as error:
-        plugins.registry().check_verifier("gui/subgoals", options)
+        plugins.registry().check_verifier(plugins.registry().get("verifiers", "gui/subgoals"), options)
     assert said in str(error.value) and str(error.value).startswith("verifier 'gui/subgoals'") and "\n" not in str(error.value)
 
 

@@ -124,10 +124,10 @@ class Small(ActingPolicy):
 def _kind(model: str, folder: Path | None) -> str:
     if folder is not None:
         if not (found := settings_of(folder)):
-            raise UserError(f"policy.model {str(folder)!r} has no {SETTINGS}: it is no policy that acts")
+            raise UserError(f"{str(folder)!r} has no {SETTINGS}: it is no policy that acts", key="policy.model")
         return str(found.get("model"))
     if model not in ("cnn", "mlp"):
-        raise UserError(f"policy.model {model!r} is no small policy: write cnn, mlp, or a folder with one")
+        raise UserError(f"{model!r} is no small policy: write cnn, mlp, or a folder with one", key="policy.model")
     return model
 
 

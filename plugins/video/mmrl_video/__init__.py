@@ -4,6 +4,7 @@ VideoChat-R1, SEED-Bench-R1, Video-RTS and VideoSSR."""
 from typing import Any
 
 from mmrl import AlgorithmSpec, SamplingRuleSpec, TaskSpec, VerifierSpec, hookimpl
+from mmrl.api.specs import Bounds
 
 MMRL_CONTRACT = 2
 
@@ -178,6 +179,7 @@ def mmrl_algorithms() -> list[AlgorithmSpec]:
             target="mmrl.algorithms.advantage:group_relative",
             normalise="sequence",
             stage={"rules": [{"id": "video/temporal-contrast"}]},
+            bounds={"epsilon": Bounds(low=0)},
             summary="GRPO that pays for answers to videos which are worse when the frames are shuffled",
             paper="Feng et al., Video-R1, section 3.2",
         )

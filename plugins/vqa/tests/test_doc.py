@@ -8,9 +8,8 @@ from PIL import Image
 
 from mmrl import Case, Score
 from mmrl.config.load import load_config
-from mmrl.judge.rewards import task_weights
 from mmrl.registry import plugins
-from mmrl.train.start import check_config
+from mmrl.train.resolve import resolve
 
 PATH = Path(__file__).parents[3] / "docs" / "vqa.md"
 PAGE = PATH.read_text() if PATH.exists() else ""
@@ -35,11 +34,11 @@ def here(tmp_path, monkeypatch):
 @pytest.mark.parametrize("text", RUN_FILES, ids=lambda t: re.search('name = "(.*)"', t)[1])
 def test_run_files_are_accepted_and_pay_right_answers_in_full(text, here):
     (here / "run.toml").write_text(text)
-    config = load_config(here / "run.toml", [])
-    for id, task in check_config(config).items():
+    setup = resolve(load_config(here / "run.toml", []))
+    for id, task in setup.tasks.items():
         prompts = task.prompts("train", 0)
         for prompt in [prompts[i] for i in range(min(len(prompts), 12))]:
-            for verifier in task_weights(config)[id]:
+            for verifier in setup.weights[id]:
                 got = plugins.registry().make_verifier(verifier)(
                     Case(completion=task.gold(prompt), answer=prompt.answer, meta=prompt.meta)
                 )

@@ -118,14 +118,7 @@ def test_the_own_reward_is_the_difference_of_the_potential(table: Callable[..., 
 def test_everything_is_made_on_the_device_that_was_asked_for(table: Callable[..., Table]) -> None:
     """With another default device, a tensor that is made without one can't be used with the others. Tasks and variants take
     turns, so that each is met."""
-    options = {
-        "noise": 2.0,
-        "light": 0.3,
-        "cameras": ("front", "wrist", "top"),
-        "samples": 2,
-        "size": 17,
-        "expert_slop": 0.5,
-    }
+    options = {"noise": 2.0, "light": 0.3, "cameras": ("front", "wrist", "top"), "samples": 2, "size": 17, "expert_slop": 0.5}
     seeds, active = torch.arange(3), torch.ones(3, dtype=torch.bool)
     with torch.device("meta"):
         tables = [table(3, task=task, **options) for task in TASKS]

@@ -1,0 +1,97 @@
+"""Check a run file, once, and keep what was found: `resolve`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import ValidationError
+
+from mmrl.algorithms.presets import Algorithm, compose, load_algorithm, with_defaults
+from mmrl.api.errors import UserError
+from mmrl.api.specs import AlgorithmSpec
+from mmrl.compute.devices import device_of
+from mmrl.config.load import explain
+from mmrl.config.sections import DistillStage, RlStage, RunConfig, Training
+from mmrl.data.prompts import Splits
+from mmrl.data.selection import Selected, selected
+from mmrl.judge.rewards import metric_of, weights_of
+from mmrl.registry import plugins
+from mmrl.train.checks.compute import check_compute
+from mmrl.train.checks.run_file import check_acting, check_evaluated, check_prompts, check_rewarded, check_stage, check_verifiers
+from mmrl.train.setup import Setup
+from mmrl.train.trackers import check_trackers
+
+
+def resolve(config: RunConfig) -> Setup:
+    """Check a run file and look up all that it names. Raises UserError for whatever is wrong with ids, options, splits and
+    settings. Loads no model: what of `[policy]` can be refused without that, `check_model` refuses."""
+    registry, specs = plugins.registry(), algorithm_specs(config)
+    config = with_algorithm_defaults(config, specs)
+    device, policy = device_of(config.policy), registry.get("policies", config.policy.kind)
+    found = {entry.label: registry.get("tasks", entry.id) for entry in config.tasks}
+    tasks = {entry.label: registry.build_task(found[entry.label], entry.options) for entry in config.tasks}
+    simulators = check_acting(config, tasks, policy.acts)
+    algorithms = tuple(
+        algorithm_of(stage, spec, config.generate.max_tokens) for stage, spec in zip(config.stages, specs, strict=True)
+    )
+    check_compute(config, policy.acts, algorithms)
+    weights = {entry.label: weights_of(entry, found[entry.label]) for entry in config.tasks}
+    metrics = {entry.label: metric_of(entry, found[entry.label]) for entry in config.tasks}
+    verifiers, options = check_verifiers(config.verifiers, weights, metrics, simulators)
+    splits, chosen = Splits(tasks, config.seed), {}
+    for number, (stage, algorithm) in enumerate(zip(config.stages, algorithms, strict=True)):
+        if isinstance(stage, RlStage) and algorithm is not None:
+            check_stage(config, number, stage, algorithm, tasks, weights)
+        for label in config.weights(stage):
+            check_rewarded(label, stage, tasks[label], weights[label])
+            items = splits(label, stage.split)
+            if stage.select is not None:
+                chosen[number, label] = selected(items, stage.select, label, stage.split, config.seed)
+                items = Selected(items, chosen[number, label])
+            check_prompts(label, stage, items, simulators.get(label))
+    check_evaluated(config.evaluate, splits, simulators)
+    check_trackers(config.record)
+    return Setup(
+        config=config,
+        device=device,
+        policy=policy,
+        tasks=tasks,
+        weights=weights,
+        metrics=metrics,
+        verifiers=verifiers,
+        verifier_options=options,
+        algorithms=algorithms,
+        splits=splits,
+        chosen=chosen,
+    )
+
+
+def algorithm_specs(config: RunConfig) -> list[AlgorithmSpec | None]:
+    """The algorithm of each rl stage, None for other stages."""
+    registry = plugins.registry()
+    return [registry.get("algorithms", s.algorithm) if isinstance(s, RlStage) else None for s in config.stages]
+
+
+def with_algorithm_defaults(config: RunConfig, specs: Sequence[AlgorithmSpec | None] | None = None) -> RunConfig:
+    """The run file with what its algorithms have by default. specs: of each stage, where they were looked up."""
+    stale = config.compute.staleness
+    both = zip(config.stages, specs or algorithm_specs(config), strict=True)
+    stages = [corrected(with_defaults(s, spec), stale) if isinstance(s, RlStage) and spec else s for s, spec in both]
+    try:
+        return RunConfig.model_validate(config.model_copy(update={"stages": stages}).model_dump(exclude_unset=True))
+    except ValidationError as error:
+        raise UserError(f"the run file with the defaults of its algorithms: {explain(error)}") from None
+
+
+def corrected(stage: RlStage, staleness: int) -> RlStage:
+    """The stage with the importance correction on, where a run file with `staleness` doesn't say."""
+    if not staleness or "importance" in stage.model_fields_set:
+        return stage
+    return RlStage.model_validate({**stage.model_dump(exclude_unset=True), "importance": "truncate"})
+
+
+def algorithm_of(stage: Training, spec: AlgorithmSpec | None, max_tokens: int) -> Algorithm | None:
+    """What turns a stage's rewards, or its teacher's log-probabilities, into advantages."""
+    if isinstance(stage, DistillStage) and stage.divergence == "sampled":
+        return load_algorithm("opd", {})
+    return compose(spec, stage.settings, max_tokens) if isinstance(stage, RlStage) and spec else None
