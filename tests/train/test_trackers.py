@@ -281,7 +281,7 @@ def test_what_is_not_installed_is_refused_with_the_extra(
     with pytest.raises(PluginError) as refused:
         check_trackers(config(id).record)
     assert str(refused.value) == (
-        f'tracker {id!r} failed to import: no module named {module!r}: pip install "mmrl[{extra}]", '
+        f'tracker {id!r} failed to import: no module named {module!r}: pip install "multimodal-rl[{extra}]", '
         "or take it out of record.trackers"
     )
 
