@@ -18,12 +18,17 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_every_row_leads_from_what_is_gone_to_what_exists() -> None:
+    homes = {path.name: path.parent for path in (ROOT / "mmrl", *ROOT.glob("*/*/mmrl_*"))}
     for old, new in MOVED.items():
-        with pytest.raises(ImportError, match=f"^{old} moved to {new} in mmrl 0.2"):
-            importlib.import_module(old) if old.rpartition(".")[0] in sys.modules else MovedFinder.find_spec(old)
-        home = next(path.parent for path in (ROOT / "mmrl", *ROOT.glob("*/*/mmrl_*")) if path.name == new.partition(".")[0])
-        place = home.joinpath(*new.split("."))
-        assert place.is_dir() or place.with_suffix(".py").is_file(), f"{old} moved to {new}, which is not there"
+        path = old.replace(":", ".")
+        with pytest.raises(ImportError, match=f"^{path} moved to {new} in mmrl 0.2"):
+            importlib.import_module(path) if path.rpartition(".")[0] in sys.modules else MovedFinder.find_spec(path)
+        place = homes[new.partition(".")[0]].joinpath(*new.split("."))
+        source = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        assert source.is_file(), f"{old} moved to {new}, which is not there"
+        if name := old.partition(":")[2]:
+            defined = re.search(rf"^(class |def |){name}\b", source.read_text("utf-8"), re.MULTILINE)
+            assert defined, f"{old} moved to {new}, where it is not"
 
 
 @pytest.mark.parametrize(
