@@ -24,7 +24,7 @@ from mmrl.testing import check_id, check_plugin, check_task, check_verifier, oth
 from mmrl.testing import tasks as task_checks
 from mmrl.testing import verifiers as verifier_checks
 from mmrl.testing.checks import Fault
-from mmrl.testing.sample import TimeIsUp, time_limit
+from mmrl.testing.sample import TimeIsUp, evenly, time_limit
 
 
 def breaking(message: str) -> Any:
@@ -345,6 +345,8 @@ def test_gold_is_played_to_its_end_where_an_answer_is_not_the_end() -> None:
 
 
 def test_broken_rows_are_counted_and_five_are_told() -> None:
+    assert evenly(100, 4) == [0, 33, 66, 99], "the rows that are looked at include the last"
+
     def edit(row: Prompt, split: str, i: int) -> Prompt:
         return row if i in (0, 7) else breaking(f"line {i} of {split}")
 

@@ -837,6 +837,7 @@ def test_smoothing_keeps_means_and_gaps() -> None:
     assert smoothed[5] is None
     assert smoothed[2] == pytest.approx(3.0)
     assert smoothed[1] == pytest.approx((0 + 3 + 3) / 3)
+    assert smoothed[4:] == [pytest.approx((3 + 0) / 2), None, 4.0], "a gap is no zero"
 
 
 def test_spikes_leave_the_picture_with_a_note(run: RunFolder) -> None:
