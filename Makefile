@@ -1,4 +1,5 @@
-# The commands of the README. Everything is installed into .venv, simulators into .simulators, vLLM into .engines; `make clean` removes them.
+# The commands of the README. Everything is installed into .venv, simulators into .simulators, vLLM into .engines, other Pythons' into
+# .pythons; `make clean` removes them.
 # Another interpreter: make setup PYTHON=/path/to/python3.12
 
 PYTHONS := $(if $(PYTHON),"$(PYTHON)",python3 python3.13 python3.12 python3.11)
@@ -6,13 +7,17 @@ PYTHONS := $(if $(PYTHON),"$(PYTHON)",python3 python3.13 python3.12 python3.11)
 PYTEST := OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2
 # the long tests wait for processes of their own half of the time
 PYTEST_SLOW := OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 3
+# each bundled plugin and simulator is a distribution of its own
+PLUGINS := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml sims/*/pyproject.toml))
+# installed without what it needs: ManiSkill is gigabytes, see `make simulators`
+BARE := sims/maniskill
 STAMP := .venv/setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system simulators engines demo demo-robot test test-slow test-all lint bench bench-gpu clean
+.PHONY: help setup system simulators engines demo demo-robot test test-slow test-all test-pythons lint bench bench-gpu clean
 
 help:  ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1 \2/p' Makefile | while read -r make name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1 \2/p' Makefile | while read -r make name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
 
 setup: $(STAMP)  ## create .venv and install what the demo and the tests need
 
@@ -40,11 +45,14 @@ test-slow: $(STAMP)  ## the long tests
 test-all: $(STAMP)  ## the everyday and the long tests
 	$(PYTEST) -m "not gpu"
 
+test-pythons:  ## install under Python 3.12 and 3.13 where they are, and test what needs no models
+	tests/pythons.sh 3.12 3.13
+
 lint: $(STAMP)  ## ruff, mypy and the import contracts
 	.venv/bin/python -m ruff check
 	.venv/bin/python -m ruff format --check
 	.venv/bin/python -m mypy
-	.venv/bin/lint-imports
+	.venv/bin/python tests/support/contracts.py
 
 bench: $(STAMP)  ## list the benchmarks; NAME=... runs one
 ifdef NAME
@@ -56,11 +64,11 @@ endif
 bench-gpu:  ## the benchmarks that need a GPU, half an hour; PYTHON=... that has torch for it, and TRL
 	"$(or $(PYTHON),python3)" benchmarks/gpu_all.py
 
-clean:  ## remove .venv, .simulators, .engines and the caches; runs/ stays
-	rm -rf .venv .simulators .engines .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis build dist
+clean:  ## remove .venv, .simulators, .engines, .pythons and the caches; runs/ stays
+	rm -rf .venv .simulators .engines .pythons .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis build dist
 
 # The stamp makes a second run instant. A Python without ensurepip (Debian's, unless python3-venv is there) lends its own pip.
-$(STAMP): Makefile pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml sims/*/pyproject.toml)
+$(STAMP): Makefile pyproject.toml constraints.txt $(PLUGINS:=/pyproject.toml)
 	@for python in $(PYTHONS) none; do \
 	  "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; \
 	done; \
@@ -72,7 +80,11 @@ $(STAMP): Makefile pyproject.toml constraints.txt $(wildcard plugins/*/pyproject
 	if "$$python" -c 'import ensurepip' 2>/dev/null; then "$$python" -m venv --clear .venv; \
 	else "$$python" -m venv --clear --without-pip .venv && "$$python" -m pip --python .venv/bin/python install -q pip; fi
 	@echo 'installing mmrl and what it needs into .venv: a minute or a few'
-	@.venv/bin/python -m pip install -q -c constraints.txt -e ".[train,tasks,board,ray,test,dev]"
+	@# built with what is here: an environment of its own for each of them would take longer than all else
+	@.venv/bin/python -m pip install -q -c constraints.txt hatchling editables setuptools
+	@.venv/bin/python -m pip install -q -c constraints.txt --no-build-isolation \
+	  -e ".[train,board,ray,test,dev]" $(patsubst %,-e %,$(filter-out $(BARE),$(PLUGINS)))
+	@.venv/bin/python -m pip install -q --no-deps --no-build-isolation -e $(BARE)
 	.venv/bin/python -m mmrl.compute.torchvision --install-pth
 	@touch $@
 	@echo 'ready: .venv/bin/mmrl, make demo, make test'

@@ -2,13 +2,12 @@
 
     python assets/make_screens.py
 
-It needs the browser (`pip install "mmrl[browser]"`). A machine with other fonts draws the same pages a little otherwise.
+It needs the browser (`pip install "multimodal-rl[browser]"`). A machine with other fonts draws the same pages a little otherwise.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 from mmrl.registry import plugins
@@ -21,9 +20,9 @@ PAGES = ["settings", "shop", "player", "chat", "calendar"]
 
 def main() -> None:
     table()
-    record("walks", "--screens", "browser/html", "--options", f"size={SIZE}", "--pages", ",".join(PAGES), "--level", "middle")
+    record("walks", "browser/html", "--set", f"size={SIZE}", "--pages", ",".join(PAGES), "--level", "middle")
     pages = "click-test-2,click-button-sequence"
-    record("clicks", "--pages", pages, "--policy", "expert", "--won", episodes=COUNT)
+    record("clicks", "browser/miniwob", "--pages", pages, "--policy", "expert", "--won", episodes=COUNT)
     for name in ("screens", "walks", "clicks"):
         print(f"{sum(p.stat().st_size for p in (SAMPLES / name).iterdir()) / 1024:.0f} KB in {name}")
 
@@ -50,12 +49,11 @@ def share(box: tuple[float, float, float, float]) -> float:
     return float(((x2 - x1) * (y2 - y1) / (SIZE[0] * SIZE[1])) ** 0.5)
 
 
-def record(name: str, *arguments: str, episodes: int = 5) -> None:
-    from mmrl_gui.record import main as recorded
+def record(name: str, screens: str, *arguments: str, episodes: int = 5) -> None:
+    from mmrl.ui.cli import main as mmrl
 
-    given = [*arguments, "--steps", "3", "--episodes", str(episodes), "--out", str(SAMPLES / name), "--overwrite"]
-    if recorded(given):
-        sys.exit(1)
+    given = [screens, str(SAMPLES / name), *arguments, "--steps", "3", "-n", str(episodes), "--overwrite"]
+    mmrl(["record", "screens", *given], standalone_mode=False)
 
 
 if __name__ == "__main__":

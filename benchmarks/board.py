@@ -26,7 +26,6 @@ sys.path[:0] = [str(ROOT / "tests" / "support")]
 
 from boards import Running, board  # noqa: E402
 from long_runs import figures, write_run  # noqa: E402
-
 from mmrl.api.statistics import mean_interval  # noqa: E402
 
 DRAWN = "() => [...document.querySelectorAll('#curves canvas')].some((c) => c.width > 0)"

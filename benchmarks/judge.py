@@ -57,11 +57,11 @@ def main() -> None:
 
 def measure(n: int, processes: int, rounds: int = 5) -> dict[str, float]:
     from mmrl import Case
-    from mmrl.judge import Judge
+    from mmrl.judge import local_judge
 
     cases = [Case(completion=f"the answer is {i}", answer=f"the answer is {i}", meta={"index": i}) for i in range(n)]
     start = time.perf_counter()
-    with Judge({"bench_judge/equal": {}}, processes=processes) as judge:
+    with local_judge({"bench_judge/equal": {}}, processes=processes) as judge:
         judge.ready()
         ready = time.perf_counter() - start
         rates = []

@@ -21,7 +21,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import learning
-
 from machine import machine
 
 TASK = "grounding/refer"

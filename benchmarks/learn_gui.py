@@ -5,7 +5,7 @@ over seeds.
 
 The model is a `tiny:qwen3_vl` of random weights, made as `learn_grounding.py` makes its own, with one token for each instruction
 that the page gives, for `click`, and for each number: an answer is `click COLUMN ROW`, cells of a grid, four tokens. It first
-imitates episodes that were recorded in the browser (`python -m mmrl_gui.record`): a random walk's that happened to do what was to
+imitates episodes that were recorded in the browser (`mmrl record screens`): a random walk's that happened to do what was to
 be done, or an expert's. It is stopped while it begins to see what the picture tells, so that there is room; from that checkpoint
 GRPO goes on in the browser, once for each seed, with the page's own verdict as the reward. Held-out episodes have seeds of their
 own. Each run is `mmrl train` in a process of its own, with one thread for the model; the browser takes what is left. Prints one
@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import learning
-
 from machine import machine
 
 RUN_FILE = """\
@@ -103,9 +102,8 @@ def write_start(folder: Path, setting: Setting) -> int:
 
 def record(folder: Path, page: str, setting: Setting) -> None:
     """Episodes of a page, in a folder."""
-    screens = ["--screens", "browser/miniwob", "--options", "fresh=false", "--pages", page]
-    played = [*setting.record, "--episodes", str(setting.episodes)]
-    command = [sys.executable, "-m", "mmrl_gui.record", *screens, *played, "--out", str(folder)]
+    screens = ["browser/miniwob", str(folder), "--set", "fresh=false", "--pages", page]
+    command = [sys.executable, "-m", "mmrl", "record", "screens", *screens, *setting.record, "-n", str(setting.episodes)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"recording {page} failed:\n{done.stderr[-2000:]}")

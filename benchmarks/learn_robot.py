@@ -19,9 +19,9 @@ import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import learning
 import tomli_w
 
+import learning
 from machine import machine
 
 ROOT = Path(__file__).parents[1]

@@ -123,7 +123,6 @@ def run_file(runs: Path, task: str, name: str, seed: int, model: str, stage: str
 
 def main() -> None:
     import learning
-
     from machine import machine
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

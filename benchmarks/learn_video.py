@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import learning
-
 from machine import machine
 
 RUN_FILE = """\

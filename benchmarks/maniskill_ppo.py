@@ -26,10 +26,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import learning
 import tomli_w
 from mmrl_robotics.task import Episodes
 
+import learning
 from machine import machine
 
 EPISODES, LENGTH = 64, 50

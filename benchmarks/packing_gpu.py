@@ -18,7 +18,6 @@ import statistics
 from typing import Any
 
 import torch
-from step_gpu import clock, loaded, prompts_of
 
 from machine import machine
 from mmrl.algorithms.loss import LossInputs, average, clipped_surrogate
@@ -28,6 +27,7 @@ from mmrl.policies.batches import Batch, Credit
 from mmrl.policies.recompute import checkpointing
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.update.pack_words import pack
+from step_gpu import clock, loaded, prompts_of
 
 CASES = {
     "512px-1000+200x5": dict(pixels=512, prompt_tokens=1000, tokens=200, group=5),

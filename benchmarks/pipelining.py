@@ -13,6 +13,7 @@ import argparse
 import json
 import statistics
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ import torch
 from machine import machine
 from mmrl import SimulatorSpec
 from mmrl.api.simulators.types import ActionSpec, Observation, Simulation, Transition
-from mmrl.api.types import Prompt, replace
+from mmrl.api.types import Prompt
 from mmrl.config.sections import PolicyConfig, SimulateConfig
 from mmrl.policies.acting.acting import Chosen
 from mmrl.policies.acting.vla import VLA

@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from step_gpu import checkpoint
 
 from machine import machine
 from mmrl.algorithms.presets import load_algorithm
@@ -35,6 +34,7 @@ from mmrl.train.plan.machines import at_hand
 from mmrl.train.plan.memory import LOGIT_CHUNK
 from mmrl.train.update.learner import Learner
 from mmrl.train.update.pack_words import pack
+from step_gpu import checkpoint
 
 
 def main() -> None:

@@ -17,7 +17,6 @@ import time
 from typing import Any
 
 import torch
-from step_gpu import checkpoint
 
 from machine import machine
 from mmrl.algorithms.presets import load_algorithm
@@ -33,6 +32,7 @@ from mmrl.train.stages.base import collected_values
 from mmrl.train.update.learner import Learner
 from mmrl.train.update.pack_tracks import pack_tracks
 from mmrl.train.update.packer import PackOptions
+from step_gpu import checkpoint
 
 
 class Episodes:

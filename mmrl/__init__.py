@@ -3,19 +3,26 @@
 These names are what a plugin imports; nothing heavy is imported with them.
 """
 
+import sys
+
 from mmrl.api.episodes import Conversation, Trajectory
 from mmrl.api.errors import NoGold, UserError, WorldLost
 from mmrl.api.frames import Eyes, Frame
-from mmrl.api.hooks import hookimpl
+from mmrl.api.hooks import CONTRACT, hookimpl
 from mmrl.api.interfaces import Simulator, Task, Tracker, Verifier, World
+from mmrl.api.moved import MovedFinder
 from mmrl.api.sampling import SamplingRule
 from mmrl.api.specs import AlgorithmSpec, PolicySpec, SamplingRuleSpec, SimulatorSpec, TaskSpec, TrackerSpec, VerifierSpec
 from mmrl.api.tasks.marks import Mark
 from mmrl.api.types import Case, Message, Prompt, Reply, Rollout, Score, Status, Turn, user
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
+
+if MovedFinder not in sys.meta_path:
+    sys.meta_path.append(MovedFinder)
 
 __all__ = [
+    "CONTRACT",
     "AlgorithmSpec",
     "Case",
     "Conversation",

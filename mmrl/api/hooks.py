@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
     from mmrl.api.interfaces import RunInfo
 
+CONTRACT = 2
+"""The number of these hooks, specs and interfaces. It grows when a plugin that was written for them must change; a plugin
+declares the one that it was written for as `MMRL_CONTRACT` beside its hooks."""
+
 hookspec = pluggy.HookspecMarker("mmrl")
 hookimpl = pluggy.HookimplMarker("mmrl")
 

@@ -83,9 +83,9 @@ def vision_language(
     return found
 
 
-def check_vision_language(model: str) -> None:
-    """Refuse what can't be a vision-language model, without loading it. A hub name is not looked up."""
-    _engine("mmrl.judge.models:check_vision_language")(model)
+def check_vision_language(model: str, *, device: str = "auto", batch_size: int = 16) -> None:
+    """Refuse options with which `vision_language` can't work, without loading the model. A hub name is not looked up."""
+    _engine("mmrl.judge.models:check_vision_language")(model, device=device, batch_size=batch_size)
 
 
 class Contrastive(Protocol):
@@ -108,15 +108,9 @@ def contrastive(model: str, *, device: str = "auto", dtype: Dtype = "auto", batc
     return found
 
 
-def check_contrastive(model: str) -> None:
-    """Refuse what can't be a contrastive model, without loading it. A hub name is not looked up."""
-    _engine("mmrl.judge.models:check_contrastive")(model)
-
-
-def device_of(device: str) -> str:
-    """The torch device of a model: `auto` is a GPU if there is one. Raises UserError for a GPU that isn't there."""
-    name: str = _engine("mmrl.judge.models:device_of")(device)
-    return name
+def check_contrastive(model: str, *, device: str = "auto", batch_size: int = 64) -> None:
+    """Refuse options with which `contrastive` can't work, without loading the model. A hub name is not looked up."""
+    _engine("mmrl.judge.models:check_contrastive")(model, device=device, batch_size=batch_size)
 
 
 def _engine(target: str) -> Any:

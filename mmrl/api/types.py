@@ -7,10 +7,9 @@ S tokens in a row, L trained tokens, K action chunk, A action dims, V vocabulary
 from __future__ import annotations
 
 import abc
-import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from mmrl.api.frames import Frame
@@ -111,7 +110,7 @@ class Turn:
 
     observed_ids: tuple[int, ...]
     """Token ids that the policy read before this turn; for turn 0 the whole encoded prompt."""
-    token_ids: tuple[int, ...]
+    token_ids: Sequence[int]
     """Token ids that the policy sampled, the end token included. Trained on as they are, never re-tokenised."""
     logprobs: tuple[float, ...]
     """Natural log-probability of each sampled id (temperature applied); NaN where it wasn't sampled, as in a gold completion."""
@@ -345,11 +344,6 @@ class Score:
             "detail": self.detail,
             **({"steps": list(self.steps)} if self.steps else {}),
         }
-
-
-def replace(thing: Any, **changes: Any) -> Any:
-    """A copy of one of these frozen nouns with some fields changed."""
-    return dataclasses.replace(thing, **changes)
 
 
 def right(score: Score, verifier: str = "") -> float | None:

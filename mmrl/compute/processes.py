@@ -5,7 +5,6 @@ Ray's (`mmrl.compute.cluster`).
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -14,7 +13,8 @@ import time
 from collections.abc import Iterator, Sequence
 
 from mmrl.api.errors import UserError
-from mmrl.compute.signals import asked_to_end
+from mmrl.api.processes.child import on_death_of_parent
+from mmrl.api.signals import asked_to_end
 
 GRACE_S = 60.0
 """How long the others have to end by themselves after one has failed."""
@@ -68,7 +68,7 @@ def launch(learners: int, arguments: Sequence[str], on_gpu: bool = True) -> int:
         for number in range(learners):
             own = {**os.environ, **shared, "RANK": str(number), "LOCAL_RANK": str(number)}
             ranks.append(
-                subprocess.Popen(command, env=own, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_end_with_parent)
+                subprocess.Popen(command, env=own, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_end_with_this)
             )
         return _wait(ranks, asked)
 
@@ -132,7 +132,6 @@ def _passed_on(ranks: Sequence[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
         yield asked
 
 
-def _end_with_parent() -> None:
+def _end_with_this() -> None:
     """On Linux a rank hears of it when the process that started it is gone, however that ended."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+    on_death_of_parent(signal.SIGTERM)

@@ -19,6 +19,7 @@ import torch
 from torch import distributed
 
 from mmrl.api.errors import UserError
+from mmrl.compute.crossing import Fault
 from mmrl.compute.processes import LAUNCHED, LOST
 
 T = TypeVar("T")
@@ -118,10 +119,12 @@ def together(work: Callable[[], T]) -> list[T]:
         if not _is_one_of_several():
             raise
         fault = error
-    found = told((made, fault))
+    found = told((made, None if fault is None else Fault.of(fault)))
     for number, (_, other) in enumerate(found):
         if other is not None:
-            raise fault if number == rank() and fault is not None else other
+            if number == rank() and fault is not None:
+                raise fault
+            raise other.error(f"rank {number}")
     return [one for one, _ in found]
 
 

@@ -7,24 +7,23 @@ import importlib.util
 import os
 import secrets
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mmrl.api.errors import PluginError, UserError, one_line
+from mmrl.api.errors import UserError, one_line
+from mmrl.api.signals import interrupted_later
 from mmrl.compute.processes import check_crowd
-from mmrl.compute.signals import interrupted_later
 
 if TYPE_CHECKING:
     from mmrl.config.sections import RunConfig
 
-CURE = 'pip install "mmrl[ray]"'
+CURE = 'pip install "multimodal-rl[ray]"'
 PATIENCE_S = 15.0
 """Seconds that what another run has just left may take to be free."""
 NICENESS = "RAY_worker_niceness"
 """By default 15: Ray's processes give way to all others, which on a busy machine leaves them 3% of a core."""
-Answer = tuple[Any, str, str]
-"""What an actor answers: (value, "", ""), or (None, the line of a UserError, the traceback of what a plugin raised or empty)."""
+ACTOR = "a Ray actor"
+"""What errors of an actor are said to come from, see `mmrl.compute.crossing`."""
 
 
 def imported(what: str) -> Any:
@@ -173,29 +172,3 @@ def moved_in(folder: str, environment: Mapping[str, str]) -> None:
     """Make this process, an actor's, look for plugins and files where the learner does. environment: what `switches` gave."""
     os.environ.update(environment)
     os.chdir(folder)
-
-
-class Elsewhere(Exception):
-    """The traceback of an exception in an actor, as text."""
-
-    def __str__(self) -> str:
-        return f"in a Ray actor:\n{self.args[0]}"
-
-
-def told(work: Callable[[], Any]) -> Answer:
-    """In an actor: what this gives, or what the person should be told. Ray would make many lines of it, and drop its cause."""
-    try:
-        return work(), "", ""
-    except UserError as error:
-        cause = error.__cause__ if isinstance(error, PluginError) else None
-        return None, str(error), "".join(traceback.format_exception(cause)) if cause else ""
-
-
-def heard(answer: Answer) -> Any:
-    """Where the actor was asked: the value, or its UserError."""
-    value, line, trace = answer
-    if trace:
-        raise PluginError(line) from Elsewhere(trace)
-    if line:
-        raise UserError(line)
-    return value

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from mmrl.api.errors import UserError
+from mmrl.api.settings import parse_value
 from mmrl.config.sections import STAGES, RunConfig
 
 
@@ -62,15 +63,6 @@ def _copy(tree: Any) -> Any:
     if isinstance(tree, Mapping):
         return {k: _copy(v) for k, v in tree.items()}
     return [_copy(v) for v in tree] if isinstance(tree, list) else tree
-
-
-def parse_value(text: str) -> Any:
-    """A value as it would stand in a TOML file; anything that isn't TOML is taken as text."""
-    try:
-        found = tomllib.loads(f"v = {text}")
-    except (tomllib.TOMLDecodeError, RecursionError, ValueError):
-        return text
-    return found["v"] if found.keys() == {"v"} else text  # a line break could hide a second key
 
 
 def _override(tree: dict[str, Any], text: str) -> None:

@@ -308,7 +308,7 @@ class RunConfig(Section):
     tasks: Annotated[list[TaskConfig], Field(min_length=1)]
     """What it is trained on and evaluated with."""
     verifiers: dict[str, Free] = {}
-    """Verifier id -> its options, such as `verifiers = {"robotics/judge" = {model = "..."}}`; of those that tasks here use."""
+    """Verifier id -> its options, such as `verifiers = {"flags/judge" = {model = "..."}}`; of those that tasks here use."""
     stages: Annotated[list[Stage], Field(min_length=1)]
     """What is done, in order."""
     generate: GenerateConfig = GenerateConfig()

@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from mmrl.api.errors import PluginError, UserError, calling, is_finite
 from mmrl.api.interfaces import Task
 from mmrl.api.seeds import derive
 from mmrl.api.tasks.options import Prompts
-from mmrl.api.types import Message, Prompt, replace
+from mmrl.api.types import Message, Prompt
 
 DECAY = 0.9
 """Of the running share of a task's groups that had spread, a group (`adapt = "variance"`)."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from mmrl.api.errors import LimitReached, PluginError, calling
 from mmrl.api.interfaces import Task
 from mmrl.api.seeds import derive
 from mmrl.api.specs import VerifierSpec
-from mmrl.api.types import Case, Prompt, Rollout, Score, replace
+from mmrl.api.types import Case, Prompt, Rollout, Score
 from mmrl.compute import ranks
 from mmrl.config.sections import RunConfig, TaskConfig
 from mmrl.data.prompts import Splits
@@ -113,7 +113,7 @@ class Answering:
                 max_tokens=self.max_tokens(label),
                 temperature=settings.temperature,
                 seed=derive(self.config.seed, "evaluate", label, len(asked)),
-                steering=steering if any(p.videos for p in prompts) else None,
+                logits_processor=steering if any(p.videos for p in prompts) else None,
             )
             found = ranks.each(functools.partial(self._collect, mine, sampling))
             if watched:

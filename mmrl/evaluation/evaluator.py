@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from mmrl.api.errors import PluginError, calling
-from mmrl.api.types import Case, Prompt, Score, replace
+from mmrl.api.types import Case, Prompt, Score
 from mmrl.evaluation.answers import Answering, Evaluated
 from mmrl.evaluation.figures import HELD, Evaluation, figure_of, interval_of, parts_of, several
 from mmrl.evaluation.probes.table import probes_of

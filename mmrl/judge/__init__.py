@@ -8,12 +8,13 @@ gives a *failed* score, never a zero. A verifier that can't be imported is a fau
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol
 
 from mmrl.api.errors import UserError
+from mmrl.api.specs import VerifierSpec
 from mmrl.api.types import Case, Rollout, Score, Status
 from mmrl.judge.messages import Request
 from mmrl.judge.pool import Crew, Pool
@@ -40,40 +41,15 @@ class Scorers(Protocol):
 
 
 class Judge:
-    """Verifiers by id -> options, served by worker processes. Use it as a context manager, or call `close`.
-
-    processes: how many workers. Verifiers that are models have one worker more, for all of them.
-    deadline_s: seconds that one verifier may take for one case; by default what its spec says. Heavy imports belong to the
-        top of a verifier's module, where they don't count, nor does loading a model.
-    memory_mb: how much a case may allocate beyond what the imports took, on Linux; None for no limit. Models have none.
-
-    Raises UserError at once for an unknown id; what only importing shows (a broken module, an unknown option) is raised by the
-    first result, since the workers start in the background. `ready` waits for them.
+    """Verifiers that are asked for scores; `local_judge` and `mmrl.judge.actors.ray_judge` make one. Use it as a context manager,
+    or call `close`.
 
     A value outside [low, high] of the verifier's spec (by more than 1e-6) is a failure: weights and figures rely on the range.
-    Processes that a verifier leaves behind are killed with their worker, after the chunk of cases that made them; one that
-    starts a session of its own escapes, so code that is hostile needs a sandbox of its own.
     """
 
-    def __init__(
-        self,
-        verifiers: Mapping[str, Mapping[str, Any]],
-        processes: int = 1,
-        deadline_s: float | None = None,
-        memory_mb: int | None = 512,
-    ) -> None:
-        registry = plugins.registry()
-        self._specs = {name: registry.get("verifiers", name) for name in verifiers}
-        deadlines = {name: spec.deadline_s if deadline_s is None else deadline_s for name, spec in self._specs.items()}
-        models = {name: options for name, options in verifiers.items() if self._specs[name].model}
-        functions = {name: options for name, options in verifiers.items() if name not in models}
-        hire = partial(Worker, environment=dict(os.environ))  # the plugins of now, also in a worker that starts later
-        crews = []
-        if functions or not models:
-            crews.append(Crew(partial(hire, functions, memory_mb=memory_mb), frozenset(functions), processes))
-        if models:
-            crews.append(Crew(partial(hire, models, memory_mb=None, model=True), frozenset(models), 1, model=True))
-        self._pool: Scorers = Pool(self._specs, deadlines, crews)
+    def __init__(self, specs: Mapping[str, VerifierSpec], scorers: Scorers) -> None:
+        """specs: of the verifiers, by id. scorers: what runs them; closed with the judge."""
+        self._specs, self._scorers = specs, scorers
 
     def score(self, cases: Sequence[Case], weights: Sequence[Mapping[str, float]]) -> list[Score]:
         """[N] cases and for each the weights by verifier id -> [N] weighted sums; see `submit`."""
@@ -122,17 +98,17 @@ class Judge:
             return {name: [scores[name][i] for i in own] for name, own in wanted.items()}
 
         request = Request(cases, wanted, finish)
-        self._pool.submit(request)
+        self._scorers.submit(request)
         found: dict[str, list[Score]] = request.future.result()
         return found
 
     def ready(self) -> None:
         """Wait until workers have imported every verifier and loaded every model; UserError if that fails."""
-        self._pool.loaded.result()
+        self._scorers.loaded.result()
 
     def close(self) -> None:
         """Kill the workers. Whoever still waits for a result gets `concurrent.futures.CancelledError`."""
-        self._pool.close()
+        self._scorers.close()
 
     def __enter__(self) -> Judge:
         return self
@@ -141,13 +117,48 @@ class Judge:
         self.close()
 
     def _submit(self, request: Request) -> Future[list[Score]]:
-        self._pool.submit(request)
+        self._scorers.submit(request)
         return request.future
 
     def _check(self, verifier: str) -> None:
         if verifier not in self._specs:
             known = ", ".join(self._specs) or "none"
             raise UserError(f"verifier {verifier!r} is not one of this judge's ({known}): name it when making the Judge")
+
+
+def local_judge(
+    verifiers: Mapping[str, Mapping[str, Any]], processes: int = 1, deadline_s: float | None = None, memory_mb: int | None = 512
+) -> Judge:
+    """Verifiers by id -> options, served by worker processes of this machine.
+
+    processes: how many workers. Verifiers that are models have one worker more, for all of them.
+    deadline_s: seconds that one verifier may take for one case; by default what its spec says. Heavy imports belong to the
+        top of a verifier's module, where they don't count, nor does loading a model.
+    memory_mb: how much a case may allocate beyond what the imports took, on Linux; None for no limit. Models have none.
+
+    Raises UserError at once for an unknown id; what only importing shows (a broken module, an unknown option) is raised by the
+    first result, since the workers start in the background. `Judge.ready` waits for them.
+
+    Processes that a verifier leaves behind are killed with their worker, after the chunk of cases that made them; one that
+    starts a session of its own escapes, so code that is hostile needs a sandbox of its own.
+    """
+    specs = specs_of(verifiers)
+    deadlines = {name: spec.deadline_s if deadline_s is None else deadline_s for name, spec in specs.items()}
+    models = {name: options for name, options in verifiers.items() if specs[name].model}
+    functions = {name: options for name, options in verifiers.items() if name not in models}
+    hire = partial(Worker, environment=dict(os.environ))  # the plugins of now, also in a worker that starts later
+    crews = []
+    if functions or not models:
+        crews.append(Crew(partial(hire, functions, memory_mb=memory_mb), frozenset(functions), processes))
+    if models:
+        crews.append(Crew(partial(hire, models, memory_mb=None, model=True), frozenset(models), 1, model=True))
+    return Judge(specs, Pool(specs, deadlines, crews))
+
+
+def specs_of(verifiers: Iterable[str]) -> dict[str, VerifierSpec]:
+    """The specs of verifiers, by id. UserError for an unknown one."""
+    registry = plugins.registry()
+    return {name: registry.get("verifiers", name) for name in verifiers}
 
 
 def weigh(weights: Mapping[str, float], scores: Mapping[str, Score]) -> Score:

@@ -17,12 +17,12 @@ from mmrl.api.errors import UserError, one_line
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.types import Score
 from mmrl.compute import ranks
-from mmrl.compute.ray import Answer, heard, moved_in, own_judges, ray_for, switches, told, wait_for_room
+from mmrl.compute.crossing import Answer, attempt
+from mmrl.compute.ray import ACTOR, moved_in, own_judges, ray_for, switches, wait_for_room
 from mmrl.config.sections import RunConfig
-from mmrl.judge import Judge
+from mmrl.judge import Judge, local_judge, specs_of
 from mmrl.judge.messages import Request
 from mmrl.judge.pool import payload, unsent
-from mmrl.registry import plugins
 
 AT_ONCE = 32
 """Calls that a judge answers side by side: those of all learners that share it."""
@@ -32,53 +32,44 @@ LOOK_S = 1.0
 """How often somebody who waits looks whether the judge was closed."""
 
 
-class JudgeActors(Judge):
-    """A learner's judges among `compute.judges` actors, asked like one that is beside it; see `Judge`."""
+def ray_judge(config: RunConfig, verifiers: Mapping[str, Mapping[str, Any]], on_gpu: bool = False) -> Judge:
+    """A learner's judges among `compute.judges` actors, asked like one that is beside it.
 
-    def __init__(self, config: RunConfig, verifiers: Mapping[str, Mapping[str, Any]], on_gpu: bool = False) -> None:
-        """verifiers: id -> options. on_gpu: the learner computes on one. All learners call this alike.
+    verifiers: id -> options. on_gpu: the learner computes on one. All learners call this alike.
 
-        Judge i is asked by learner (i % learners), or by all where they are fewer than learners; a Ray that is started here is a
-        learner's own, and so are its judges then. UserError where Ray isn't installed, or has no room for them."""
-        registry = plugins.registry()
-        self._specs = {name: registry.get("verifiers", name) for name in verifiers}
-        compute, settings = config.compute, config.judge
-        what = f"compute.judges = {compute.judges}"
-        self._started = ray_for(config, what, on_gpu)
-        import ray
+    Judge i is asked by learner (i % learners), or by all where they are fewer than learners; a Ray that is started here is a
+    learner's own, and so are its judges then. UserError where Ray isn't installed, or has no room for them."""
+    specs = specs_of(verifiers)
+    compute, settings = config.compute, config.judge
+    what = f"compute.judges = {compute.judges}"
+    started = ray_for(config, what, on_gpu)
+    import ray
 
-        own = own_judges(compute.judges, ranks.count(), ranks.rank())
-        shared = compute.judges < ranks.count() and not self._started
-        run = ranks.first(lambda: secrets.token_hex(8)) if shared else ""
-        wait_for_room(ray, what, 0 if shared else settings.processes * len(own))
-        room = {"num_cpus": settings.processes, "num_gpus": 0, "scheduling_strategy": "SPREAD", "max_concurrency": AT_ONCE}
-        again = {"max_restarts": compute.retries, "max_task_retries": -1}  # what was asked is asked again as long as it restarts
-        made = ray.remote(JudgeActor)
-        given = (verifiers, settings.processes, settings.deadline_s, settings.memory_mb, os.getcwd(), switches())
-        actors = [
-            made.options(**room, **again, **({"name": f"judge-{run}-{i}", "get_if_exists": True} if shared else {})).remote(
-                *given
-            )
-            for i in own
-        ]
-        self._pool = ActorPool(self._specs, actors, compute.retries, shared)
-
-    def close(self) -> None:
-        """End the judges; see `Judge.close`."""
-        super().close()
-        if self._started:
-            import ray
-
-            ray.shutdown()
-            self._started = False
+    own = own_judges(compute.judges, ranks.count(), ranks.rank())
+    shared = compute.judges < ranks.count() and not started
+    run = ranks.first(lambda: secrets.token_hex(8)) if shared else ""
+    wait_for_room(ray, what, 0 if shared else settings.processes * len(own))
+    room = {"num_cpus": settings.processes, "num_gpus": 0, "scheduling_strategy": "SPREAD", "max_concurrency": AT_ONCE}
+    again = {"max_restarts": compute.retries, "max_task_retries": -1}  # what was asked is asked again as long as it restarts
+    made = ray.remote(JudgeActor)
+    given = (verifiers, settings.processes, settings.deadline_s, settings.memory_mb, os.getcwd(), switches())
+    actors = []
+    for i in own:
+        name = {"name": f"judge-{run}-{i}", "get_if_exists": True} if shared else {}
+        actors.append(made.options(**room, **again, **name).remote(*given))
+    return Judge(specs, ActorPool(specs, actors, compute.retries, shared, started))
 
 
 class ActorPool:
     """Divides requests between judges elsewhere."""
 
-    def __init__(self, specs: Mapping[str, VerifierSpec], actors: Sequence[Any], retries: int, shared: bool) -> None:
-        """shared: other learners ask them too, and they end with the learner that was the first to name them."""
-        self._specs, self._actors, self._retries, self._shared = specs, list(actors), retries, shared
+    def __init__(
+        self, specs: Mapping[str, VerifierSpec], actors: Sequence[Any], retries: int, shared: bool, started: bool
+    ) -> None:
+        """shared: other learners ask them too, and they end with the learner that was the first to name them. started: this
+        learner started Ray, which ends with the judges."""
+        self._specs, self._actors, self._retries = specs, list(actors), retries
+        self._shared, self._started = shared, started
         self._closing = threading.Event()
         self._waiting = ThreadPoolExecutor(WAITING, "mmrl-judges")
         self.loaded: Future[None] = self._waiting.submit(self._load)
@@ -94,14 +85,16 @@ class ActorPool:
         """End the judges; whoever waits gets CancelledError."""
         if self._closing.is_set():
             return
+        import ray
+
         self._closing.set()
         self._waiting.shutdown()
         if not self._shared:
-            import ray
-
             for actor in self._actors:
                 ray.kill(actor)
         self._actors = []
+        if self._started:
+            ray.shutdown()
 
     def _load(self) -> None:
         self._answers([actor.ready.remote() for actor in self._actors])
@@ -149,7 +142,7 @@ class ActorPool:
             if self._closing.is_set():
                 raise CancelledError("the judge was closed")
         try:
-            return [heard(answer) for answer in ray.get(list(asked))]
+            return [answer.result(ACTOR) for answer in ray.get(list(asked))]
         except ray.exceptions.RayActorError as error:
             raise UserError(
                 f"a judge died more often than compute.retries = {self._retries} allows ({one_line(error)[:200]}): give it more "
@@ -177,7 +170,7 @@ class JudgeActor:
 
     def ready(self) -> Answer:
         """Wait until the verifiers are loaded."""
-        return told(lambda: self._made().ready())
+        return attempt(lambda: self._made().ready())
 
     def run(self, payloads: Mapping[str, Sequence[bytes]]) -> Answer:
         """Verifier -> pickled cases -> verifier -> their scores."""
@@ -185,9 +178,9 @@ class JudgeActor:
         def scores() -> dict[str, list[Score]]:
             return self._made().scored(payloads)
 
-        return told(scores)
+        return attempt(scores)
 
     def _made(self) -> Judge:
         with self._lock:
-            self._judge = self._judge or Judge(*self._given)
+            self._judge = self._judge or local_judge(*self._given)
             return self._judge

@@ -15,12 +15,14 @@ from typing import Any, Literal
 import torch
 
 from mmrl.api.errors import UserError, one_line
+from mmrl.api.tasks.options import whole
 from mmrl.api.types import Message, Prompt
 from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.vlm.reading import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.local import LocalGenerator
+from mmrl.rollout.generate.processor import LogitsProcessor
 from mmrl.rollout.generate.sampling import Sampling
 
 Dtype = Literal["auto", "float32", "bfloat16"]
@@ -35,7 +37,7 @@ class VisionLanguage:
 
     def __init__(self, policy: VLM, batch_size: int) -> None:
         self.policy = policy
-        self._words, self._numbers = LocalGenerator(policy, batch_size), Numbers(policy, batch_size)
+        self._generator, self._numbers = LocalGenerator(policy, batch_size), Numbers(policy)
 
     def chances(self, questions: Sequence[Sequence[Message]], answers: Sequence[str]) -> torch.Tensor:
         """float64 [N, A], rows that sum to 1: how likely each of these words is to begin the answer, among them alone. A word
@@ -45,14 +47,14 @@ class VisionLanguage:
         for word, own in zip(answers, ids, strict=True):
             if not own:
                 raise UserError(f"the model's tokens can't tell {word!r} from {', '.join(map(repr, answers))}: ask for others")
-        logprobs_NV = self._words.first(self._encoded(questions)).double()
+        logprobs_NV = self._generator.first(self._encoded(questions)).double()
         scores_NA = torch.stack([logprobs_NV[:, sorted(own)].logsumexp(-1) for own in ids], -1)
         return scores_NA.softmax(-1).cpu()
 
     def numbers(self, questions: Sequence[Sequence[Message]], max_tokens: int = 8) -> list[float]:
         """The number that each answer is, which may have a sign; the model is kept from saying anything else."""
-        sampling = Sampling(max_tokens=max_tokens, temperature=0.0)
-        samples = [group[0] for group in self._numbers.generate(self._encoded(questions), 1, sampling)]
+        sampling = Sampling(max_tokens=max_tokens, temperature=0.0, logits_processor=self._numbers)
+        samples = [group[0] for group in self._generator.generate(self._encoded(questions), 1, sampling)]
         found = [NUMBER.search(self.policy.decode(sample.token_ids).replace(" ", "")) for sample in samples]
         assert all(found), "the tokens that may be sampled make a number"
         return [float(match.group()) for match in found if match]
@@ -65,11 +67,11 @@ class VisionLanguage:
         return {self.policy.tokenizer.encode(text, add_special_tokens=False)[0] for text in written}
 
 
-class Numbers(LocalGenerator):
-    """Samples numbers: digits, with a sign before them, and then perhaps a point, a percent sign, the end."""
+class Numbers(LogitsProcessor):
+    """Only a number can be said: digits, with a sign before them, and then perhaps a point, a percent sign, the end."""
 
-    def __init__(self, policy: VLM, batch_size: int) -> None:
-        super().__init__(policy, batch_size)
+    def __init__(self, policy: VLM) -> None:
+        self.policy = policy
         texts = {i: policy.decode([i]).strip() for i in set(policy.tokenizer.get_vocab().values()) if i < len(policy.bias_V)}
         texts = {i: text for i, text in texts.items() if i not in policy.banned}
         self._digits = self._mask([i for i, text in texts.items() if text.isascii() and text.isdigit()])
@@ -80,30 +82,21 @@ class Numbers(LocalGenerator):
         self._then = torch.maximum(self._digits, end)
         if not self._digits.isfinite().any():
             raise UserError("the model's tokenizer has no digits, so it can't say a number")
-        self._lone: torch.Tensor | None = None
-        self._step = 0
+
+    def __call__(self, step: int, ids_NT: torch.Tensor, logits_NV: torch.Tensor) -> torch.Tensor:
+        """A lone sign is followed by a digit."""
+        if step == 0:
+            return logits_NV + self._first
+        if step == 1:
+            lone_N = self._signs[ids_NT[:, 0]].isfinite()
+            return logits_NV + torch.where(lone_N[:, None], self._digits, self._then)
+        return logits_NV + self._then
 
     def _mask(self, ids: Sequence[int]) -> torch.Tensor:
         """float32 [V]: 0 at these ids, minus infinity elsewhere."""
         mask = torch.full_like(self.policy.bias_V, -torch.inf)
         mask[list(ids)] = 0.0
         return mask
-
-    def _prefill(self, inputs: list[PromptInputs], cache: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-        self._step = 0
-        return super()._prefill(inputs, cache)
-
-    def _choose(
-        self, logits_NV: torch.Tensor, sampling: Sampling, drawn_N: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        allowed = self._first if not self._step else self._then
-        if self._step == 1 and self._lone is not None:  # nobody has ended yet, so the rows are those of the first step
-            allowed = torch.where(self._lone[:, None], self._digits, allowed)
-        token_N, logprob_N = super()._choose(logits_NV + allowed, sampling, drawn_N)
-        if not self._step:
-            self._lone = self._signs[token_N].isfinite()
-        self._step += 1
-        return token_N, logprob_N
 
 
 class Contrastive:
@@ -140,7 +133,7 @@ def vision_language(
 ) -> VisionLanguage:
     """A vision-language model, loaded now. model: a folder (also a checkpoint's `policy` in a run folder), a hub name, or `tiny`.
     batch_size: questions answered at once. max_pixels: larger pictures are shrunk. Raises UserError with the key `model`."""
-    check_vision_language(model)
+    check_vision_language(model, device=device, batch_size=batch_size)
     device = device_of(device)
     try:
         return VisionLanguage(_policy(_named(model, "qwen2_5_vl"), device, _dtype(dtype, device), max_pixels), batch_size)
@@ -159,7 +152,7 @@ def _policy(model: str, device: str, dtype: Literal["float32", "bfloat16"], max_
 def contrastive(model: str, *, device: str = "auto", dtype: Dtype = "auto", batch_size: int = 64) -> Contrastive:
     """A contrastive model, loaded now. model: a folder or hub name of a CLIP or SigLIP checkpoint, or `tiny`. batch_size:
     pictures looked at at once. Raises UserError with the key `model`."""
-    check_contrastive(model)
+    check_contrastive(model, device=device, batch_size=batch_size)
     device = device_of(device)
     if model in (TINY, f"{TINY}:clip"):
         from mmrl.judge import tiny_clip
@@ -182,8 +175,9 @@ def contrastive(model: str, *, device: str = "auto", dtype: Dtype = "auto", batc
     return Contrastive(loaded, processor, device, batch_size)
 
 
-def check_vision_language(model: str) -> None:
-    """Refuse what can't be a vision-language model, without loading it. What a hub name stands for is not looked up."""
+def check_vision_language(model: str, *, device: str = "auto", batch_size: int = 16) -> None:
+    """Refuse options with which `vision_language` can't work, without loading the model. A hub name is not looked up."""
+    _check_room(device, batch_size)
     try:
         VLM.check(PolicyConfig(model=_named(model, "qwen2_5_vl")))
     except UserError as error:
@@ -191,8 +185,9 @@ def check_vision_language(model: str) -> None:
     _check_sight(model)
 
 
-def check_contrastive(model: str) -> None:
-    """Refuse what can't be a contrastive model, without loading it. What a hub name stands for is not looked up."""
+def check_contrastive(model: str, *, device: str = "auto", batch_size: int = 64) -> None:
+    """Refuse options with which `contrastive` can't work, without loading the model. A hub name is not looked up."""
+    _check_room(device, batch_size)
     if model in (TINY, f"{TINY}:clip"):
         return
     if not Path(model).is_dir() and (model.startswith((".", "/", "~", TINY + ":")) or model.count("/") > 1):
@@ -211,6 +206,11 @@ def device_of(device: str) -> str:
     if device.startswith("cuda") and int(device[5:] or 0) >= torch.cuda.device_count():
         raise UserError(f"device = {device!r}, but torch sees {torch.cuda.device_count()} GPUs: use cpu or auto")
     return device
+
+
+def _check_room(device: str, batch_size: int) -> None:
+    device_of(device)
+    whole("batch_size", batch_size, 1, 65536)
 
 
 def _check_sight(model: str) -> None:

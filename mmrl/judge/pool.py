@@ -16,13 +16,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from mmrl.api.errors import PluginError, UserError
+from mmrl.api.errors import UserError
 from mmrl.api.specs import VerifierSpec
-from mmrl.api.types import Case, Score, replace
+from mmrl.api.types import Case, Score
+from mmrl.compute.crossing import Fault
 from mmrl.judge.messages import Chunk, Request
 from mmrl.judge.process import Worker
 
@@ -186,7 +187,7 @@ class Pool:
                 if all(crew.ready for crew in self._crews) and not self.loaded.done():
                     self.loaded.set_result(None)
             elif kind == "fault":
-                self._fail(_as_user_error(*body))
+                self._fail(Fault(*body).error("a worker of the judge"))
             elif kind in ("scores", "done") and (chunk := worker.chunk):
                 rows, healthy = body if kind == "done" else (body, True)
                 for row in rows:
@@ -212,7 +213,7 @@ class Pool:
             busy = worker.chunk is not None or not worker.ready
             if worker.spent:
                 self._dismiss(worker)
-            elif worker.ended or worker.process.poll() is not None:
+            elif worker.ended or worker.popen.poll() is not None:
                 self._bury(worker)
             elif busy and time.monotonic() > (limit := self._limit(worker)):
                 what = "loading the models" if worker.crew.model else "importing the verifiers"
@@ -296,18 +297,3 @@ def lighten(case: Case, spec: VerifierSpec) -> Case:
     if case.rollout is not None:
         changes["rollout"] = case.rollout.portable() if spec.rollout else None
     return replace(case, **changes) if changes else case
-
-
-class WorkerTraceback(Exception):
-    """The traceback of an exception in a worker, as text."""
-
-    def __str__(self) -> str:
-        return f"in a worker of the judge:\n{self.args[0]}"
-
-
-def _as_user_error(message: str, trace: str) -> UserError:
-    if not trace:
-        return UserError(message)
-    error = PluginError(message)
-    error.__cause__ = WorkerTraceback(trace)
-    return error

@@ -5,6 +5,7 @@ The engine starts it (`mmrl.judge.process`); whatever a verifier does in here co
 
 from __future__ import annotations
 
+import dataclasses
 import faulthandler
 import importlib.util
 import json
@@ -15,21 +16,20 @@ import pickle
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import Any
 
 from mmrl.api.errors import UserError
+from mmrl.api.processes.child import describe, short, take_pipes
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.types import Case, Score
+from mmrl.compute.crossing import Fault, trace_of
 from mmrl.registry import plugins
 
 FLUSH_S = 0.01
 """Results are sent together, at least this often, so that a crash makes little work to do again."""
 REPLY_S = 10.0
 """Seconds that the engine may take to read a reply; they don't count for a case."""
-DETAIL = 500
-"""Longest detail, in characters."""
 SLACK = 1e-6
 """Rounding that a value may be outside its range by."""
 
@@ -37,12 +37,11 @@ Row = tuple[float | None, dict[str, float], str, list[float]]
 """The fields of a Score as they travel."""
 
 
-def main(clock_fd: int, parent: int, memory_mb: int | None) -> None:
+def main(clock_fd: int, memory_mb: int | None) -> None:
     """Load the verifiers, then run chunks of cases until the engine closes the pipe or dies."""
     jobs, replies = take_pipes()
-    _die_with(parent)
     faulthandler.enable()  # a crash in C code names its line on stderr
-    clock = memoryview(mmap.mmap(clock_fd, 16)).cast("d")
+    clock = memoryview(mmap.mmap(clock_fd, 0)).cast("d")
     os.close(clock_fd)
     verifiers = _load(pickle.load(jobs), replies)
     if memory_mb is not None:
@@ -152,7 +151,7 @@ def _checked(result: Any, spec: VerifierSpec, moments: int) -> Row:
     """What a verifier returned as a row. Raises BadScore where it is no score, or outside the range of the spec."""
     score = result if isinstance(result, Score) else Score(result)
     if isinstance(result, Score) and score.value is None:
-        return None, {}, one_line(score.detail) or "the verifier gave no value", []
+        return None, {}, short(score.detail) or "the verifier gave no value", []
     value = _number(score.value, "the value is")
     if not spec.low - SLACK <= value <= spec.high + SLACK:
         raise BadScore(f"the value is {value:g}, outside its range [{spec.low:g}, {spec.high:g}]")
@@ -165,11 +164,13 @@ def _checked(result: Any, spec: VerifierSpec, moments: int) -> Row:
             else "the verifier sees no episode: its spec needs rollout=True"
         )
         raise BadScore(f"it gave {len(steps)} steps, and {what}")
-    return value, parts, one_line(score.detail), steps
+    return value, parts, short(score.detail), steps
 
 
 class BadScore(Exception):
     """A verifier returned what is not a score."""
+
+    plain = True
 
 
 def _number(value: Any, what: str) -> float:
@@ -183,25 +184,6 @@ def _number(value: Any, what: str) -> float:
     raise BadScore(f"{what} {value if isinstance(value, float) else f'of type {type(value).__name__}'}, not a finite number")
 
 
-def describe(error: BaseException) -> str:
-    """`ValueError: message (file.py:12)`, in one line: the place is where it was raised."""
-    if isinstance(error, BadScore):
-        return str(error)
-    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
-    place = f" ({os.path.basename(frame.f_code.co_filename)}:{line})"
-    try:
-        message = one_line(str(error))
-    except Exception as odd:  # noqa: BLE001  an exception may fail to print itself
-        message = f"(its message raised {type(odd).__name__})"
-    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return text[: DETAIL - len(place)] + place
-
-
-def one_line(text: Any) -> str:
-    """Short, without line breaks."""
-    return " ".join(str(text)[: 2 * DETAIL].split())[:DETAIL]
-
-
 def _load(wanted: Mapping[str, Mapping[str, Any]], replies: int) -> dict[str, Verifier | Model]:
     """The verifiers by id. A failure here is a fault of the set-up: the engine stops with it."""
     try:
@@ -212,9 +194,11 @@ def _load(wanted: Mapping[str, Mapping[str, Any]], replies: int) -> dict[str, Ve
         made = {name: registry.make_verifier(name, options) for name, options in wanted.items()}
         return {name: Model(f, specs[name]) if specs[name].model else Verifier(f, specs[name]) for name, f in made.items()}
     except BaseException as error:  # noqa: BLE001  whatever it is, the engine reports it
-        text = str(error) if isinstance(error, UserError) else f"verifiers could not be loaded: {describe(error)}"
-        cause = error.__cause__ if isinstance(error, UserError) else error
-        _reply(replies, "fault", [text, "".join(traceback.format_exception(cause)) if cause else ""])
+        if isinstance(error, UserError):
+            fault = Fault.of(error)
+        else:
+            fault = Fault("PluginError", f"verifiers could not be loaded: {describe(error)}", trace_of(error))
+        _reply(replies, "fault", dataclasses.astuple(fault))
         sys.exit(1)
 
 
@@ -231,26 +215,6 @@ def _reply(replies: int, kind: str, body: Any) -> None:
             data = data[os.write(replies, data) :]
     except OSError:  # a verifier closed it, or the engine is gone
         os._exit(os.EX_IOERR)
-
-
-def take_pipes() -> tuple[BinaryIO, int]:
-    """Keep stdin and stdout for jobs and replies; a plugin's code gets an empty stdin, and its prints go to stderr."""
-    jobs, replies = os.fdopen(os.dup(0), "rb"), os.dup(1)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
-    os.dup2(2, 1)
-    return jobs, replies
-
-
-def _die_with(parent: int) -> None:
-    """Be killed when the engine dies, even while a verifier hangs; elsewhere than on Linux the closed pipe has to do."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _limit_memory(megabytes: int) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from mmrl.api.hooks import hookimpl
+from mmrl.api.hooks import CONTRACT, hookimpl
 from mmrl.api.specs import SURROGATE_BOUNDS, AlgorithmSpec, Bounds, PolicySpec, TrackerSpec
 
+MMRL_CONTRACT = CONTRACT
 ADVANTAGE = "mmrl.algorithms.advantage:"
 LOSS = "mmrl.algorithms.loss:"
 

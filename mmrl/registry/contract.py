@@ -12,8 +12,10 @@ from importlib.metadata import Distribution
 from typing import Any, NamedTuple
 
 import mmrl
+from mmrl.api import hooks as hookspecs
 from mmrl.api.errors import UserError, is_finite, suggest
 from mmrl.api.specs import AlgorithmSpec, PolicySpec, SamplingRuleSpec, SimulatorSpec, Spec, TaskSpec, TrackerSpec, VerifierSpec
+from mmrl.registry.distributions import DISTRIBUTION
 
 KINDS: dict[str, type[Spec]] = {
     "tasks": TaskSpec,
@@ -76,7 +78,7 @@ def check_name(name: str) -> None:
 
 def check_core_version(dist: Distribution) -> None:
     """The running core is one of those that the distribution requires."""
-    ours = [r for r in dist.requires or () if re.match(r"mmrl(?![\w.-])", r, re.IGNORECASE)]
+    ours = [r for r in dist.requires or () if re.match(r"(mmrl|multimodal[-_.]+rl)(?![\w.-])", r, re.IGNORECASE)]
     if not ours:
         return
     from packaging.requirements import Requirement
@@ -86,15 +88,32 @@ def check_core_version(dist: Distribution) -> None:
     for requirement in map(Requirement, ours):
         if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
             continue
+        if requirement.name.lower() == CORE:
+            raise UserError(
+                f"requires {CORE}{requirement.specifier}, which is another project on the package index: "
+                f"name {DISTRIBUTION} in its pyproject.toml, or upgrade the plugin: pip install -U {dist.name}"
+            )
         for clause in requirement.specifier:
             if not clause.contains(running, prereleases=True):
                 too_old = clause.operator not in ("<", "<=", "!=") and running < Version(clause.version.removesuffix(".*"))
                 cure = (
-                    f'upgrade the core: pip install "mmrl{requirement.specifier}"'
+                    f'upgrade the core: pip install "{DISTRIBUTION}{requirement.specifier}"'
                     if too_old
                     else f"upgrade the plugin: pip install -U {dist.name}"
                 )
-                raise UserError(f"needs mmrl{requirement.specifier} and {running} is running: {cure}")
+                raise UserError(f"needs {DISTRIBUTION}{requirement.specifier} and {running} is running: {cure}")
+
+
+def declared_contract(plugin: Any) -> int | None:
+    """The `MMRL_CONTRACT` of a plugin, None where it declares none; UserError where it is another than the core's."""
+    number = getattr(plugin, "MMRL_CONTRACT", None)
+    if number is None or (type(number) is int and number == hookspecs.CONTRACT):
+        return number
+    if type(number) is not int or number < 1:
+        raise broken(f"MMRL_CONTRACT = {number!r} must be a whole number such as {hookspecs.CONTRACT}")
+    older = number < hookspecs.CONTRACT
+    cure = f"upgrade {'the plugin' if older else f'the core: pip install -U {DISTRIBUTION}'}"
+    raise UserError(f"was written for hook contract {number}, and mmrl {mmrl.__version__} has {hookspecs.CONTRACT}: {cure}")
 
 
 def check_hooks(plugin: Any, implemented: Iterable[str], hooks: Iterable[str]) -> None:

@@ -28,9 +28,8 @@ from mmrl.api.simulators.types import Simulation, parts_of
 from mmrl.api.specs import Spec, TaskSpec, VerifierSpec
 from mmrl.registry import builtin, contract
 from mmrl.registry.contract import CORE, KINDS, SINGULAR
+from mmrl.registry.distributions import DISTRIBUTION, GROUP, canonical, distribution_of
 from mmrl.registry.targets import building, check_options, explain_import, import_file, load_target, misfit
-
-GROUP = "mmrl.plugins"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +46,8 @@ class PluginInfo:
     specs: dict[str, list[str]] = field(default_factory=dict)
     """Kind -> ids; empty for a plugin that failed."""
     hooks: list[str] = field(default_factory=list)
+    contract: int | None = None
+    """The hook contract that it declares; None where it declares none, which is taken for the core's."""
     error: str | None = None
     """Why it is not usable, to be read after its name; None when it is."""
     cause: BaseException | None = field(default=None, repr=False, compare=False)
@@ -54,7 +55,7 @@ class PluginInfo:
 
     @property
     def label(self) -> str:
-        """`plugin 'jigsaw' (mmrl-jigsaw 0.1)`."""
+        """`plugin 'flags' (mmrl-flags 0.1)`."""
         return f"plugin {self.name!r} ({self.dist} {self.version})" if self.dist else f"plugin {self.name!r} ({self.target})"
 
     def as_json(self) -> dict[str, Any]:
@@ -65,6 +66,7 @@ class PluginInfo:
             "target": self.target,
             "specs": self.specs,
             "hooks": self.hooks,
+            "contract": self.contract,
             "error": self.error,
         }
 
@@ -112,7 +114,7 @@ class Registry:
         self._specs: dict[str, dict[str, Spec]] = {kind: {} for kind in KINDS}
         self._off: set[str] = set()
 
-        core = PluginInfo(name=CORE, dist=CORE, version=mmrl.__version__, target=builtin.__name__)
+        core = PluginInfo(name=CORE, dist=DISTRIBUTION, version=mmrl.__version__, target=builtin.__name__)
         self.plugins.append(self._commit(core, builtin))
         self._load_entry_points(_installed() if entry_points is None else list(entry_points), only, set(block))
         for path in dict.fromkeys(Path(f).absolute() for f in files):
@@ -203,9 +205,7 @@ class Registry:
             raise UserError("the task has no simulator: it can be imitated, and nothing more")
         spec = self.get("simulators", simulation.simulator)
         if spec.screens:
-            raise UserError(
-                f"simulator {spec.id!r} has screens, which are answered in words: take it for a task such as gui/episodes"
-            )
+            raise UserError(f"simulator {spec.id!r} has screens, which are answered in words: take it for a task of words")
         kind, options = self.target(spec), {**spec.options, **simulation.options}
         check_options(f"simulator {spec.id!r}", kind, {**options, "num_envs": num_envs, "device": device})
         known = ("success", *spec.parts)
@@ -283,7 +283,7 @@ class Registry:
         for ep in found:
             if ep.name in block or (wanted is not None and ep.name not in wanted):
                 self._off.add(ep.name)
-            elif (ep.name, ep.value) not in seen:  # the bundled wheel and a plugin's own may both bring it
+            elif (ep.name, ep.value) not in seen:  # a distribution that was renamed may be installed under both names
                 seen.add((ep.name, ep.value))
                 dist, version = (ep.dist.name, ep.dist.version) if ep.dist else (None, None)
                 self._add(PluginInfo(name=ep.name, dist=dist, version=version, target=ep.value), ep.load, ep)
@@ -302,7 +302,7 @@ class Registry:
     def _list_missing(self, only: Iterable[str]) -> None:
         """Names in MMRL_PLUGINS that nothing installed has."""
         for name in sorted(set(only) - self._off - {p.name for p in self.plugins}):
-            error = "is not installed" + (f": pip install mmrl-{name}" if contract.is_name(name) else "")
+            error = "is not installed" + (f": pip install {distribution_of(name)}" if contract.is_name(name) else "")
             self.plugins.append(PluginInfo(name=name, dist=None, version=None, target="MMRL_PLUGINS", error=error))
 
     def _add(self, info: PluginInfo, load: Callable[[], Any], ep: EntryPoint | None = None) -> None:
@@ -328,6 +328,7 @@ class Registry:
         except (pluggy.PluginValidationError, ValueError) as error:
             raise contract.broken(one_line(error)) from error
         try:
+            number = contract.declared_contract(plugin)
             implemented = [caller.name for caller in self._manager.get_hookcallers(plugin) or ()]
             contract.check_hooks(plugin, implemented, self._hooks)
             specs = {kind: self._ask(info.name, kind) for kind in KINDS if f"mmrl_{kind}" in implemented}
@@ -336,7 +337,8 @@ class Registry:
             raise
         for kind, found in specs.items():
             self._specs[kind].update(found)
-        return dataclasses.replace(info, hooks=sorted(implemented), specs={kind: sorted(found) for kind, found in specs.items()})
+        ids = {kind: sorted(found) for kind, found in specs.items()}
+        return dataclasses.replace(info, hooks=sorted(implemented), specs=ids, contract=number)
 
     def _ask(self, name: str, kind: str) -> dict[str, Spec]:
         """The specs of one kind that one plugin brings."""
@@ -370,17 +372,17 @@ class Registry:
         if plugin and plugin not in names and Path(f"{plugin}.py").is_file():
             return UserError(f"{what}: {plugin}.py is here and not loaded. Try: mmrl --plugin ./{plugin}.py ...")
         if plugin and contract.is_name(plugin) and not suggest(plugin, names):
-            return UserError(f"{what}: is the package for {plugin!r} installed? Try: pip install mmrl-{plugin}")
+            return UserError(f"{what}: is the package for {plugin!r} installed? Try: pip install {distribution_of(plugin)}")
         of_a_plugin = [known for known in self._specs[kind] if known.endswith(f"/{id}")]
         hint = suggest(id, self._specs[kind]) if not of_a_plugin else f" Did you mean {of_a_plugin[0]!r}?"
         return UserError(f"{what}.{hint}" if hint else f"{what}; `mmrl list {kind}` shows all")
 
 
 def _installed() -> list[EntryPoint]:
-    """The installed plugins in a fixed order; what the core bundles comes first, so that nobody takes its names."""
+    """The installed plugins in a fixed order. Of several of one name the one whose distribution has that name comes first."""
 
     def order(ep: EntryPoint) -> tuple[str, bool, str]:
         dist = (ep.dist and ep.dist.name) or ""
-        return ep.name, dist != CORE, dist
+        return ep.name, canonical(dist) != canonical(distribution_of(ep.name)), dist
 
     return sorted(entry_points(group=GROUP), key=order)

@@ -19,8 +19,15 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from mmrl.api.errors import PluginError, UserError, calling, one_line, suggest
 from mmrl.registry import contract
+from mmrl.registry.distributions import DISTRIBUTION, canonical, distribution_with
 
-MODULES = {"opencv-python-headless": "cv2", "pillow": "PIL", "scikit-learn": "sklearn", "scikit-image": "skimage"}
+MODULES = {
+    "levenshtein": "Levenshtein",
+    "opencv-python-headless": "cv2",
+    "pillow": "PIL",
+    "scikit-learn": "sklearn",
+    "scikit-image": "skimage",
+}
 """Distributions whose module has another name, so that a missing module leads to its extra."""
 
 
@@ -63,7 +70,7 @@ def explain_import(error: BaseException, module: str, dist: str | None = None) -
     missing = error.name
     if missing.partition(".")[0] == module.partition(".")[0]:
         cure = "a part of the plugin itself is misspelt or was not installed"
-    elif requirement := _provider(missing.partition(".")[0], [d for d in (dist, "mmrl") if d]):
+    elif requirement := _provider(missing.partition(".")[0], [d for d in (dist or distribution_with(module), DISTRIBUTION) if d]):
         cure = f'pip install "{requirement}"'
     else:
         cure = "install the package that has it"
@@ -168,7 +175,7 @@ def _called(hint: Any, several: bool = False) -> str:
 
 
 def _provider(module: str, dists: Iterable[str]) -> str | None:
-    """What to install to get `module`: `mmrl[train]`, or the bare requirement that one of `dists` declares."""
+    """What to install to get `module`: `multimodal-rl[train]`, or the bare requirement that one of `dists` declares."""
     from packaging.requirements import Requirement
 
     for dist in dists:
@@ -177,7 +184,7 @@ def _provider(module: str, dists: Iterable[str]) -> str | None:
         except metadata.PackageNotFoundError:
             continue
         for requirement in map(Requirement, declared.get_all("Requires-Dist") or ()):
-            name = re.sub(r"[-_.]+", "-", requirement.name).lower()
+            name = canonical(requirement.name)
             if MODULES.get(name, name.replace("-", "_")) == module:
                 for extra in declared.get_all("Provides-Extra") or ():
                     if requirement.marker and not requirement.marker.evaluate() and requirement.marker.evaluate({"extra": extra}):

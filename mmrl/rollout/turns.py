@@ -9,12 +9,13 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from mmrl.api.episodes import Conversation
 from mmrl.api.errors import PluginError, WorldLost, calling, is_finite
 from mmrl.api.interfaces import Task, World
 from mmrl.api.seeds import derive
-from mmrl.api.types import Message, Prompt, Reply, Status, Turn, replace
+from mmrl.api.types import Message, Prompt, Reply, Status, Turn
 from mmrl.compute.ranks import Reduction
 from mmrl.policies.critic import Critic
 from mmrl.policies.vlm.reading import PromptInputs

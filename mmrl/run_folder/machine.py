@@ -5,14 +5,10 @@ Libraries and drivers are tried in child processes with a deadline: one that cra
 
 from __future__ import annotations
 
-import json
-import os
-import re
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,12 +16,10 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from mmrl.compute.torchvision import PTH_NAME
+from mmrl.registry.distributions import DISTRIBUTION, canonical
 
 Facts = Mapping[str, Any]
 """What a child process printed, or `{"error": why it did not}`."""
-
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-DRIVER_FOLDERS = ("/etc/vulkan/icd.d", "/usr/share/vulkan/icd.d", "/usr/local/share/vulkan/icd.d", "~/.local/share/vulkan/icd.d")
 
 TRY_TORCH = """
 import json, torch
@@ -45,22 +39,6 @@ prepare_torchvision()
 from transformers import AutoModelForImageTextToText, AutoProcessor, Qwen2_5_VLForConditionalGeneration
 print("{}")
 """
-TRY_VULKAN = """
-import ctypes, json
-class Create(ctypes.Structure):  # VkInstanceCreateInfo, whose type is number 1
-    _fields_ = [("type", ctypes.c_int), ("next", ctypes.c_void_p), ("flags", ctypes.c_uint), ("app", ctypes.c_void_p),
-                ("layers", ctypes.c_uint), ("layer_names", ctypes.c_void_p),
-                ("extensions", ctypes.c_uint), ("extension_names", ctypes.c_void_p)]
-try:
-    vulkan = ctypes.CDLL("libvulkan.so.1")
-except OSError:
-    print(json.dumps({"loader": False, "devices": 0}))
-else:
-    instance, count = ctypes.c_void_p(), ctypes.c_uint()
-    if vulkan.vkCreateInstance(ctypes.byref(Create(1)), None, ctypes.byref(instance)) == 0:
-        vulkan.vkEnumeratePhysicalDevices(instance, ctypes.byref(count), None)
-    print(json.dumps({"loader": True, "devices": count.value}))
-"""
 TRY_SIMULATOR = """
 import json, sys
 from mmrl.registry.plugins import registry
@@ -70,42 +48,45 @@ print(json.dumps(load_target(sys.argv[1], "its check")()))
 """
 
 
-def try_python(code: str, timeout_s: float, *arguments: str) -> dict[str, Any]:
-    """The JSON object on the last line that `code` prints in a child process, or `{"error": why there is none}`."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", code, *arguments],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            stdin=subprocess.DEVNULL,
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": f"no answer within {timeout_s:g} s"}
-    if done.returncode < 0:
-        return {"error": f"crashed with {signal.Signals(-done.returncode).name}"}
-    if done.returncode:
-        return {"error": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]}
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
 def installed() -> dict[str, str]:
     """Version by distribution name (lower case, dashes)."""
     return {canonical(d.name): d.version for d in metadata.distributions() if d.name}
 
 
-def extras(dist: str = "mmrl") -> dict[str, list[Requirement]]:
-    """What each extra of an installed distribution asks for; empty when it is not installed as a package."""
+def extras(dist: str = DISTRIBUTION) -> dict[str, list[Requirement]]:
+    """What each extra of an installed distribution asks for, with the extras that it names; empty where it is not installed."""
     try:
         declared = metadata.metadata(dist)
     except metadata.PackageNotFoundError:
         return {}
     asked = [Requirement(r) for r in declared.get_all("Requires-Dist") or ()]
-    return {
+    own = {
         extra: [r for r in asked if r.marker and r.marker.evaluate({"extra": extra}) > r.marker.evaluate({"extra": ""})]
         for extra in declared.get_all("Provides-Extra") or ()
     }
+
+    def flat(wanted: Iterable[Requirement]) -> Iterator[Requirement]:
+        for r in wanted:
+            if canonical(r.name) == canonical(dist):
+                yield from flat(one for extra in sorted(r.extras) for one in own.get(canonical(extra), ()))
+            else:
+                yield r
+
+    return {extra: list(flat(wanted)) for extra, wanted in own.items()}
+
+
+def requirements(dist: str) -> list[Requirement]:
+    """What an installed distribution asks for in this environment, with what the extras of mmrl bring that it names."""
+    try:
+        asked = [Requirement(r) for r in metadata.requires(dist) or ()]
+    except metadata.PackageNotFoundError:
+        return []
+    ours, found = extras(), []
+    for r in asked:
+        if r.marker and not r.marker.evaluate({"extra": ""}):
+            continue
+        found += [one for extra in sorted(r.extras) for one in ours.get(extra, ())] if canonical(r.name) == DISTRIBUTION else [r]
+    return found
 
 
 def has_pth() -> bool:
@@ -124,20 +105,3 @@ def nvidia_gpus(timeout_s: float = 20.0) -> list[str]:
     except subprocess.TimeoutExpired:
         return []
     return done.stdout.strip().splitlines() if done.returncode == 0 else []
-
-
-def vulkan_drivers(env: Mapping[str, str] = os.environ, folders: Iterable[str] = DRIVER_FOLDERS) -> list[Path]:
-    """The driver files (ICDs) that Vulkan's loader reads: those that the environment names, else those of the system."""
-    named = env.get("VK_DRIVER_FILES") or env.get("VK_ICD_FILENAMES")
-    if named:
-        return [Path(p) for p in named.split(os.pathsep) if p]
-    return sorted(p for folder in folders for p in Path(folder).expanduser().glob("*.json"))
-
-
-def chromium(names: Sequence[str] = CHROMIUM) -> str | None:
-    """The path of a browser."""
-    return next(filter(None, map(shutil.which, names)), None)
-
-
-def canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()

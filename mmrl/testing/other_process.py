@@ -11,20 +11,19 @@ import atexit
 import contextlib
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmrl.judge.worker import describe, take_pipes
+from mmrl.api.processes import ChildProcess
+from mmrl.api.processes.child import describe, take_pipes
 from mmrl.testing.checks import Fault
 from mmrl.testing.sample import fingerprint, take
 
 PATIENCE_S = 10.0
 """For the process to end by itself, and what it started, such as a browser, with it."""
-PROGRAM = "from mmrl.testing.other_process import serve; serve()"
+PROGRAM = "mmrl.testing.other_process:serve"
 
 
 def rows_elsewhere(id: str, options: Mapping[str, Any], splits: Sequence[str], limit: int) -> dict[str, list[str]]:
@@ -37,42 +36,41 @@ def rows_elsewhere(id: str, options: Mapping[str, Any], splits: Sequence[str], l
     return _other.ask({"id": id, "options": dict(options), "splits": list(splits), "limit": limit})
 
 
-class Other:
+class Other(ChildProcess):
     """The process. Requests and answers are lines of JSON; what tasks print is none of them."""
 
     def __init__(self) -> None:
         self._place = _place()
         hash_seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
-        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - it is open as long as the process is
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._said,
-            text=True,
-            start_new_session=True,
-            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+        super().__init__(
+            PROGRAM,
+            path=sys.path,
+            pipes=True,
+            stderr=tempfile.TemporaryFile(),  # noqa: SIM115 - it is open as long as the process is
+            environment={**os.environ, "PYTHONHASHSEED": hash_seed},
+            bound=False,  # it ends by itself, and what it started, such as a browser, with it
         )
+        assert self.popen.stdin and self.popen.stdout
+        self._requests, self._answers = self.popen.stdin, os.fdopen(self.popen.stdout.fileno(), "rb", closefd=False)
 
     def fits(self) -> bool:
         """It lives, and is as one that is started now."""
-        return self.process.poll() is None and self._place == _place()
+        return self.popen.poll() is None and self._place == _place()
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, list[str]]:
         """What it says of a task. Raises Fault with the last line of its error, or of what it said before it died."""
-        assert self.process.stdin is not None and self.process.stdout is not None
         try:
             with contextlib.suppress(BrokenPipeError):  # it died: then there is no answer either
-                self.process.stdin.write(json.dumps(request) + "\n")
-                self.process.stdin.flush()
-            line = self.process.stdout.readline()
+                self._requests.write(json.dumps(request).encode() + b"\n")
+            line = self._answers.readline()
         except BaseException:  # Ctrl-C, a time limit: the answer that comes yet would be taken for that to the next request
-            self._kill()
+            self.kill()
             raise
         if not line:
-            self.process.wait()
-            self._said.seek(0)
-            raise Fault(f"another process can't make the rows: {(self._said.read().strip().splitlines() or ['it died'])[-1]}")
+            self.popen.wait()
+            self.stderr.seek(0)
+            lines = self.stderr.read().decode(errors="replace").strip().splitlines()
+            raise Fault(f"another process can't make the rows: {(lines or ['it died'])[-1]}")
         answer = json.loads(line)
         if "error" in answer:
             raise Fault(f"another process can't make the rows: {answer['error']}")
@@ -80,21 +78,9 @@ class Other:
 
     def close(self) -> None:
         """Ends it, also where a task keeps it busy, as when a person gave up."""
-        assert self.process.stdin is not None and self.process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()  # which ends it where it waits to be asked
-        try:
-            self.process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            self._kill()
-        self.process.stdout.close()
-        self._said.close()
-
-    def _kill(self) -> None:
-        """Ends it at once, and all that it started in its session."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody left; macOS says EPERM when only zombies are
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        self._requests.close()  # which ends it where it waits to be asked
+        self.exit_code(PATIENCE_S)
+        super().close()
 
 
 _other: Other | None = None

@@ -12,14 +12,14 @@ import os
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mmrl.api.episodes import Conversation
 from mmrl.api.frames import Eyes, Frame
 from mmrl.api.interfaces import Task
 from mmrl.api.specs import VerifierSpec
-from mmrl.api.types import Case, Prompt, Score, Status, Turn, replace
+from mmrl.api.types import Case, Prompt, Score, Status, Turn
 from mmrl.testing.checks import Fault
 from mmrl.testing.gold import finished, known
 from mmrl.testing.sample import TimeIsUp, canonical, other_random_states, random_states, take, time_limit

@@ -15,15 +15,15 @@ import torch
 
 from mmrl.api.errors import LimitReached, UserError, one_line
 from mmrl.api.seeds import derive
+from mmrl.api.signals import asked_to_end
 from mmrl.compute import ranks
 from mmrl.compute.progress import Progress
-from mmrl.compute.signals import asked_to_end
 from mmrl.config.load import as_data
 from mmrl.config.sections import EXPERT, DistillStage, RunConfig
 from mmrl.evaluation.evaluator import Evaluator
 from mmrl.evaluation.figures import Evaluation
-from mmrl.judge import Judge
-from mmrl.judge.actors import JudgeActors
+from mmrl.judge import Judge, local_judge
+from mmrl.judge.actors import ray_judge
 from mmrl.policies.load import made_policy
 from mmrl.policies.policy import Policy
 from mmrl.rollout.collector import collector_of
@@ -285,5 +285,5 @@ def evaluate_only(config: RunConfig, folder: Path | None, which: str) -> list[Ev
 def _judge(setup: Setup) -> Judge:
     config, settings = setup.config, setup.config.judge
     if config.compute.judges:
-        return JudgeActors(config, setup.verifier_options, on_gpu=setup.device.startswith("cuda"))
-    return Judge(setup.verifier_options, settings.processes, settings.deadline_s, settings.memory_mb)
+        return ray_judge(config, setup.verifier_options, on_gpu=setup.device.startswith("cuda"))
+    return local_judge(setup.verifier_options, settings.processes, settings.deadline_s, settings.memory_mb)

@@ -1,6 +1,6 @@
-"""What is installed, what is broken and how to mend it: the checks behind `mmrl doctor`.
+"""The checks behind `mmrl doctor`: each returns findings with a state and a fix.
 
-Every check is a function of plain facts (`mmrl.run_folder.machine`), so that a test can plant a fault.
+Each check is a function of plain facts (`mmrl.run_folder.machine`), so that tests can pass in faults.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from mmrl.api.errors import UserError
+from mmrl.api.processes.attempt import try_python
+from mmrl.registry.distributions import DISTRIBUTION, canonical, foreign_owners
 from mmrl.registry.plugins import PluginInfo, registry
 from mmrl.run_folder import machine as facts
-from mmrl.run_folder.machine import Facts, canonical
+from mmrl.run_folder.machine import Facts
 
 OPENCV = ("opencv-python", "opencv-python-headless", "opencv-contrib-python", "opencv-contrib-python-headless")
-SWIFTSHADER = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
-"""A software Vulkan driver that Debian's chromium brings along."""
 CPU_TORCH = "pip install torch torchvision --index-url https://download.pytorch.org/whl/cpu"
-"""Without it pip takes the CUDA build, with gigabytes of libraries that only a GPU needs."""
+"""Installs the CPU build; pip's default is the CUDA build, with gigabytes of libraries that only a GPU needs."""
 STATES = ("ok", "note", "missing", "broken")
 SPACE_GIB = 2.0
-"""Less free space than this, and a run of even a small model may end half-way."""
+"""Free disk space in GiB below which even a run of a small model may fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     group: Literal["base", "extra", "plugin", "machine"]
     name: str
     state: Literal["ok", "note", "missing", "broken"]
-    """`note`: it works, but read on; `missing`: not there, and maybe not wanted."""
+    """`note`: it works, with a remark; `missing`: it is optional and not installed."""
     detail: str
     cure: str = ""
-    """What to do: a command where there is one."""
+    """How to fix it, as a command if possible."""
     needed: bool = False
-    """The core or training does not work without it; a broken one makes `mmrl doctor` exit with code 1."""
+    """The core or training needs it: if it is broken, `mmrl doctor` exits with code 1."""
 
 
 base = partial(Finding, group="base", needed=True)
@@ -54,21 +54,23 @@ machine = partial(Finding, group="machine")
 
 
 def diagnose(runs: Path = Path("runs"), timeout_s: float = 120.0) -> list[Finding]:
-    """All findings about this environment and this machine, in the order in which to read them."""
+    """All findings about this environment and machine, in display order. runs: the folder for runs. timeout_s: of each import."""
     have, extras, gpus = facts.installed(), facts.extras(), facts.nvidia_gpus()
+    found, checks = _plugins(), _simulators()
+    judged = set(checks.values())
     tries = {"torch": facts.TRY_TORCH, "torchvision": facts.TRY_TORCHVISION, "transformers": facts.TRY_TRANSFORMERS}
     with ThreadPoolExecutor(max_workers=2) as pool:
-        answers = {name: pool.submit(facts.try_python, code, timeout_s) for name, code in tries.items() if name in have}
-        asked = {check: pool.submit(facts.try_python, facts.TRY_SIMULATOR, timeout_s, check) for check in _simulators()}
+        answers = {name: pool.submit(try_python, code, timeout_s) for name, code in tries.items() if name in have}
+        asked = {check: pool.submit(try_python, facts.TRY_SIMULATOR, timeout_s, check) for check in checks}
     tried = {name: answer.result() for name, answer in answers.items()}
     return [
         check_python(),
+        check_mmrl(have, list(foreign_owners())),
         *check_base(have, tried, pth=facts.has_pth(), gpus=gpus),
-        *(check_extra(extra, wanted, have) for extra, wanted in extras.items()),
+        *(check_extra(extra, wanted, have) for extra, wanted in extras.items() if not _are_plugins(wanted, found)),
         check_opencv(have),
-        *map(check_plugin, _plugins()),
+        *(check_plugin(p, facts.requirements(p.dist) if p.dist and p.name not in judged else (), have) for p in found),
         check_gpu(tried.get("torch", {}), gpus),
-        *check_worlds(extras),
         *(finding for check, answer in asked.items() for finding in check_simulator(check, answer.result())),
         check_run_folder(runs),
         check_space(runs),
@@ -80,52 +82,56 @@ def is_healthy(findings: Iterable[Finding]) -> bool:
 
 
 def as_json(findings: Sequence[Finding]) -> dict[str, Any]:
-    """The contract of `mmrl doctor --json`."""
+    """The output of `mmrl doctor --json`."""
     return {"ok": is_healthy(findings), "findings": [asdict(f) for f in findings]}
 
 
 def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
-    found = ".".join(map(str, version))
+    number = ".".join(map(str, version))
     if version < (3, 11):
         return base(
             name="python",
             state="broken",
-            detail=f"{found}; mmrl needs 3.11 or later",
-            cure="make a new environment with Python 3.11 or later",
+            detail=f"{number}; mmrl needs 3.11 or later",
+            cure="create a new environment with Python 3.11 or later",
         )
-    return base(name="python", state="ok", detail=f"{found} ({sys.executable})")
+    return base(name="python", state="ok", detail=f"{number} ({sys.executable})")
 
 
 def check_base(have: Mapping[str, str], tried: Mapping[str, Facts], *, pth: bool, gpus: Sequence[str] = ()) -> list[Finding]:
-    """mmrl itself, and the libraries that every training run imports.
+    """Findings on mmrl and on the libraries that every training run imports.
 
-    `have` maps distributions to versions, `tried` the libraries among them to what importing them gave; `gpus` are the driver's.
+    have: distribution -> version. tried: library -> the result of importing it (`TRY_TORCH` and so on). pth: whether mmrl's .pth
+    file for torchvision is installed. gpus: the names that the driver lists.
     """
     if "torch" not in have:
-        cure = 'pip install "mmrl[train]"' if gpus else f'{CPU_TORCH} && pip install "mmrl[train]"'
-        return [check_mmrl(have), base(name="torch", state="missing", detail="nothing can be trained without it", cure=cure)]
+        cure = 'pip install "multimodal-rl[train]"' if gpus else f'{CPU_TORCH} && pip install "multimodal-rl[train]"'
+        return [base(name="torch", state="missing", detail="nothing can be trained without it", cure=cure)]
     return [
-        check_mmrl(have),
         check_import("torch", have, tried),
         check_torchvision(have, tried, pth=pth),
         check_import("transformers", have, tried),
     ]
 
 
-def check_mmrl(have: Mapping[str, str]) -> Finding:
-    if "mmrl" in have:
-        return base(name="mmrl", state="ok", detail=have["mmrl"])
-    return base(
-        name="mmrl",
-        state="broken",
-        detail="runs from its sources, so that no bundled plugin is found",
-        cure="pip install -e . in its folder",
-    )
+def check_mmrl(have: Mapping[str, str], foreign: Sequence[str] = ()) -> Finding:
+    """mmrl itself; `foreign` says which other distributions own files of it."""
+    if DISTRIBUTION not in have:
+        return base(
+            name="mmrl",
+            state="broken",
+            detail=f"runs from its sources, {DISTRIBUTION} is not installed",
+            cure="pip install -e . in its folder",
+        )
+    if foreign:
+        what, _, cure = "; ".join(foreign).partition(": ")
+        return base(name="mmrl", state="broken", detail=f"{have[DISTRIBUTION]}; {what}", cure=cure)
+    return base(name="mmrl", state="ok", detail=f"{DISTRIBUTION} {have[DISTRIBUTION]}")
 
 
 def check_import(name: str, have: Mapping[str, str], tried: Mapping[str, Facts]) -> Finding:
     if name not in have:
-        return base(name=name, state="broken", detail="not installed, though torch is", cure='pip install "mmrl[train]"')
+        return base(name=name, state="broken", detail="not installed, though torch is", cure='pip install "multimodal-rl[train]"')
     version, answer = have[name], tried[name]
     if "error" in answer:
         return base(
@@ -139,7 +145,7 @@ def check_import(name: str, have: Mapping[str, str], tried: Mapping[str, Facts])
 
 
 def check_torchvision(have: Mapping[str, str], tried: Mapping[str, Facts], *, pth: bool) -> Finding:
-    """torchvision 0.N is made for torch 2.(N-15), and for one build of it; the wrong one breaks every vision model."""
+    """torchvision 0.N needs torch 2.(N-15) of the same build; any other torch breaks every vision model."""
     if "torchvision" in have:
         torch, ours = Version(have["torch"]), Version(have["torchvision"])
         if torch.major == 2 and (ours.major, ours.minor) != (0, torch.minor + 15):
@@ -148,7 +154,7 @@ def check_torchvision(have: Mapping[str, str], tried: Mapping[str, Facts], *, pt
                 name="torchvision",
                 state="broken",
                 cure=f'pip install --no-deps "torchvision=={fitting}.*"',
-                detail=f"{ours} does not go with torch {torch}, which needs {fitting}",
+                detail=f"{ours} does not fit torch {torch}, which needs {fitting}",
             )
     finding = check_import("torchvision", have, tried)
     if finding.state != "ok" or tried["torchvision"]["compiled"]:
@@ -157,72 +163,90 @@ def check_torchvision(have: Mapping[str, str], tried: Mapping[str, Facts], *, pt
         return base(
             name="torchvision",
             state="broken",
-            detail=f"{ours}: its operators (nms) do not load, it is built for another CUDA than torch {torch}",
+            detail=f"{ours}: its operators (nms) do not load: it is built for another CUDA version than torch {torch}",
             cure="install torch and torchvision again, both from the same index",
         )
     if pth:
-        return base(name="torchvision", state="ok", detail=f"{ours}; mmrl declares what its import misses beside CPU torch")
+        return base(name="torchvision", state="ok", detail=f"{ours}; mmrl declares the operators that it misses with CPU torch")
     return base(
         name="torchvision",
         state="note",
         cure="python -m mmrl.compute.torchvision --install-pth",
-        detail=f"{ours} does not import beside CPU torch, except in mmrl's own processes",
+        detail=f"{ours} does not import with CPU torch, except in mmrl's own processes",
     )
 
 
 def check_extra(extra: str, wanted: Sequence[Requirement], have: Mapping[str, str]) -> Finding:
-    """What an extra of mmrl asks for, against what is installed. A `train` that is there in part is broken."""
+    """The requirements of an extra of mmrl against the installed distributions. A partly installed `train` is broken."""
     this = partial(Finding, group="extra", name=extra, needed=extra == "train")
-    absent = [r for r in wanted if canonical(r.name) not in have]
-    there = {r: have[canonical(r.name)] for r in wanted if r not in absent}
-    unfit = {r: version for r, version in there.items() if not r.specifier.contains(version, prereleases=True)}
+    absent, unfit = _lacking(wanted, have)
     if unfit:
-        return this(
-            state="broken",
-            cure="pip install " + " ".join(f'"{r.name}{r.specifier}"' for r in unfit),
-            detail="; ".join(f"{r.name} {version} is outside {r.specifier}" for r, version in unfit.items()),
-        )
-    names, cure = ", ".join(r.name for r in absent), f'pip install "mmrl[{extra}]"'
+        return this(state="broken", detail=_outside(unfit, have), cure=_install(unfit))
+    names, cure = ", ".join(r.name for r in absent), f'pip install "{DISTRIBUTION}[{extra}]"'
     if absent and extra == "train" and "torch" in have:
         return this(state="broken", detail=f"not installed: {names}", cure=cure)
     if absent:
         return this(state="missing", detail=f"would add: {names}", cure=cure)
-    return this(state="ok", detail=", ".join(f"{r.name} {version}" for r, version in there.items()))
+    return this(state="ok", detail=", ".join(f"{r.name} {have[canonical(r.name)]}" for r in wanted))
+
+
+def _lacking(wanted: Iterable[Requirement], have: Mapping[str, str]) -> tuple[list[Requirement], list[Requirement]]:
+    """What is not installed of what is asked for, and what is installed in a version outside the range."""
+    absent = [r for r in wanted if canonical(r.name) not in have]
+    there = [r for r in wanted if r not in absent]
+    return absent, [r for r in there if not r.specifier.contains(have[canonical(r.name)], prereleases=True)]
+
+
+def _outside(unfit: Iterable[Requirement], have: Mapping[str, str]) -> str:
+    return "; ".join(f"{r.name} {have[canonical(r.name)]} is outside {r.specifier}" for r in unfit)
+
+
+def _install(wanted: Iterable[Requirement]) -> str:
+    return "pip install " + " ".join(f'"{r.name}{r.specifier}"' for r in wanted)
 
 
 def check_opencv(have: Mapping[str, str]) -> Finding:
-    """Each distribution of OpenCV owns the module cv2: the last one installed wins, and removing one breaks the other."""
-    ours = [name for name in OPENCV if name in have]
-    if len(ours) > 1:
+    """Every distribution of OpenCV installs the module cv2: the last one installed wins, and removing one breaks the other."""
+    installed = [name for name in OPENCV if name in have]
+    if len(installed) > 1:
         return base(
             name="opencv",
             state="broken",
-            detail=f"{' and '.join(ours)} are installed together, and each owns cv2",
-            cure=f"pip uninstall -y {' '.join(ours)} && pip install opencv-python-headless",
+            detail=f"{' and '.join(installed)} are installed together, and each owns cv2",
+            cure=f"pip uninstall -y {' '.join(installed)} && pip install opencv-python-headless",
         )
-    if not ours:
-        return base(name="opencv", state="missing", detail="would read video", cure='pip install "mmrl[train]"')
-    return base(name="opencv", state="ok", detail=f"{ours[0]} {have[ours[0]]}")
+    if not installed:
+        return base(name="opencv", state="missing", detail="would read video", cure='pip install "multimodal-rl[train]"')
+    return base(name="opencv", state="ok", detail=f"{installed[0]} {have[installed[0]]}")
 
 
-def check_plugin(plugin: PluginInfo) -> Finding:
-    """One plugin of the registry; the cure is the command in the error's own advice, where it gives one."""
+def check_plugin(plugin: PluginInfo, wanted: Sequence[Requirement] = (), have: Mapping[str, str] = {}) -> Finding:
+    """One plugin of the registry, and what its distribution asks for against what is installed. The cure is the command in the
+    error's own advice, where it gives one."""
     this = partial(Finding, group="plugin", name=plugin.name)
-    if plugin.error is None:
-        return this(state="ok", detail=f"{plugin.dist or plugin.target} {plugin.version or ''}".strip())
-    advised = re.search(r"pip install .+$", plugin.error)
-    return this(state="broken", detail=plugin.error, cure=advised[0] if advised else "mmrl plugins --errors shows the traceback")
+    detail = f"{plugin.dist or plugin.target} {plugin.version or ''}".strip()
+    if plugin.error is not None:
+        advised = re.search(r"pip install .+$", plugin.error)
+        cure = advised[0] if advised else "mmrl plugins --errors shows the traceback"
+        return this(state="broken", detail=plugin.error, cure=cure)
+    absent, unfit = _lacking(wanted, have)
+    if unfit:
+        return this(state="broken", detail=f"{detail}; {_outside(unfit, have)}", cure=_install(unfit))
+    if absent:
+        detail += f", without {', '.join(r.name for r in absent)}"
+        return this(state="missing", detail=detail, cure=f"pip install {plugin.dist}")
+    return this(state="ok", detail=detail)
 
 
 def check_gpu(torch: Facts, listed: Sequence[str]) -> Finding:
-    """What torch sees (`TRY_TORCH`) against what the driver lists."""
+    """The GPUs that torch sees (result of `TRY_TORCH`) against those that the driver lists."""
     if torch.get("gpus"):
         return machine(name="gpu", state="ok", detail=", ".join(torch["gpus"]))
     if not listed and torch.get("build", "cpu") != "cpu":
         return machine(
             name="gpu",
             state="note",
-            detail=f"none is listed, and torch is a build for GPUs ({torch['build']}): gigabytes that the CPU has no use for",
+            detail=f"none is listed, but torch is a GPU build ({torch['build']}) with gigabytes of unused libraries",
             cure=f"pip uninstall -y torch torchvision && {CPU_TORCH}",
         )
     if not listed:
@@ -231,78 +255,32 @@ def check_gpu(torch: Facts, listed: Sequence[str]) -> Finding:
         return machine(
             name="gpu",
             state="broken",
-            detail=f"{', '.join(listed)}: not used, for torch is a CPU build",
+            detail=f"{', '.join(listed)}: unused, because torch is a CPU build",
             cure="install torch and torchvision again, both from the CUDA index that pytorch.org names",
         )
     return machine(
         name="gpu",
         state="broken",
         detail=f"{', '.join(listed)}: torch does not see it",
-        cure="unset CUDA_VISIBLE_DEVICES; if that is not it, the driver is older than torch's CUDA: see nvidia-smi",
+        cure="unset CUDA_VISIBLE_DEVICES; if that does not help, the driver is older than torch's CUDA: see nvidia-smi",
     )
 
 
-def check_worlds(extras: Iterable[str]) -> list[Finding]:
-    """What simulators and browsers need of the machine, once mmrl has an extra for them."""
-    found = []
-    if "maniskill" in extras:
-        found.append(check_vulkan(facts.vulkan_drivers(), facts.try_python(facts.TRY_VULKAN, 20.0)))
-    if "browser" in extras:
-        found.append(check_chromium(facts.chromium()))
-    return found
-
-
 def check_simulator(check: str, answer: Facts) -> list[Finding]:
-    """What a plugin's own check (`SimulatorSpec.doctor`) said, from `TRY_SIMULATOR`. What it says of itself is never needed."""
+    """Findings of a plugin's own check (`SimulatorSpec.doctor`). answer: the result of `TRY_SIMULATOR`. None is `needed`."""
     plugin = check.partition(":")[0].partition(".")[0]
     if isinstance(answer, dict) and isinstance(answer.get("error"), str):
         return [machine(name=plugin, state="broken", detail=f"its check {check} failed: {answer['error']}")]
     required, known = {"state", "detail"}, {"state", "detail", "cure"}
-    if isinstance(answer, dict) and all(isinstance(said, dict) and required <= set(said) <= known for said in answer.values()):
-        found = [machine(name=name, **said) for name, said in answer.items()]
-        if all(f.state in STATES and isinstance(f.detail, str) and isinstance(f.cure, str) for f in found):
-            return found
-    return [machine(name=plugin, state="broken", detail=f"its check {check} gave no findings, but {str(answer)[:80]!r}")]
-
-
-def check_vulkan(drivers: Sequence[Path], tried: Facts, swiftshader: Path = SWIFTSHADER) -> Finding:
-    """`drivers` are the driver files that the loader reads; `tried` is from `TRY_VULKAN`."""
-    install = "apt-get install libvulkan1 mesa-vulkan-drivers, version 25 or later"
-    if gone := [p for p in drivers if not p.is_file()]:
-        return machine(
-            name="vulkan",
-            state="broken",
-            detail=f"VK_ICD_FILENAMES names {gone[0]}, which does not exist",
-            cure="unset VK_ICD_FILENAMES, or name a file that exists",
-        )
-    if "error" in tried:
-        return machine(name="vulkan", state="broken", detail=f"asking the driver failed: {tried['error']}", cure=install)
-    if not tried["loader"]:
-        return machine(name="vulkan", state="missing", detail="no libvulkan.so.1: simulators can't render", cure=install)
-    if tried["devices"]:
-        return machine(name="vulkan", state="ok", detail=f"{tried['devices']} device(s)")
-    if drivers:
-        return machine(name="vulkan", state="broken", detail=f"no device answers: {', '.join(map(str, drivers))}", cure=install)
-    if swiftshader.is_file():
-        return machine(
-            name="vulkan",
-            state="note",
-            detail=f"the system has no driver, but Chromium brings one that renders by software: {swiftshader}",
-            cure=f"export VK_ICD_FILENAMES={swiftshader}, for programs that don't find it themselves",
-        )
-    return machine(name="vulkan", state="missing", detail="no driver: simulators can't render", cure=install)
-
-
-def check_chromium(path: str | None) -> Finding:
-    if path:
-        return machine(name="chromium", state="ok", detail=path)
-    return machine(
-        name="chromium", state="missing", cure="apt-get install chromium", detail="no browser: tasks on web pages can't run"
-    )
+    if isinstance(answer, dict) and all(isinstance(row, dict) and required <= set(row) <= known for row in answer.values()):
+        findings = [machine(name=name, **row) for name, row in answer.items()]
+        if all(f.state in STATES and isinstance(f.detail, str) and isinstance(f.cure, str) for f in findings):
+            return findings
+    return [machine(name=plugin, state="broken", detail=f"its check {check} returned no findings, but {str(answer)[:80]!r}")]
 
 
 def check_run_folder(runs: Path) -> Finding:
-    """A file can be written where runs go; the folder itself is not made."""
+    """Whether files can be written to the folder of runs; the folder itself is not created."""
     there = _existing(runs)
     try:
         with tempfile.TemporaryFile(dir=there):
@@ -313,13 +291,13 @@ def check_run_folder(runs: Path) -> Finding:
             state="broken",
             needed=True,
             detail=f"{there}: {error.strerror}",
-            cure="make it writable, or let runs go elsewhere (`runs` in the run file)",
+            cure="make it writable, or choose another folder (`runs` in the run file)",
         )
-    return machine(name="run folder", state="ok", needed=True, detail=f"{runs.absolute()} can be written")
+    return machine(name="run folder", state="ok", needed=True, detail=f"{runs.absolute()} is writable")
 
 
 def check_space(runs: Path, free_bytes: int | None = None) -> Finding:
-    """`free_bytes` is for tests; by default the disk that `runs` is or would be on is asked."""
+    """The finding on free disk space. free_bytes: for tests; by default the free space of the disk of `runs`."""
     there = _existing(runs)
     free = (shutil.disk_usage(there).free if free_bytes is None else free_bytes) / 2**30
     if free < SPACE_GIB:
@@ -328,17 +306,22 @@ def check_space(runs: Path, free_bytes: int | None = None) -> Finding:
             state="broken",
             needed=True,
             detail=f"{free:.1f} GiB free at {there}",
-            cure=f"free at least {SPACE_GIB:g} GiB: checkpoints need it",
+            cure=f"free at least {SPACE_GIB:g} GiB for checkpoints",
         )
     return machine(name="disk", state="ok", needed=True, detail=f"{free:.0f} GiB free")
 
 
-def _simulators() -> list[str]:
-    """The checks that simulators bring, each once."""
+def _simulators() -> dict[str, str]:
+    """The checks that simulators bring, each once -> the plugin, whose packages it looks at."""
     try:
-        return list(dict.fromkeys(spec.doctor for spec in registry().specs("simulators").values() if spec.doctor))
+        return {spec.doctor: spec.id.partition("/")[0] for spec in registry().specs("simulators").values() if spec.doctor}
     except UserError:  # `_plugins` says it
-        return []
+        return {}
+
+
+def _are_plugins(wanted: Iterable[Requirement], plugins: Iterable[PluginInfo]) -> bool:
+    """Whether an extra asks for installed plugins alone, which have lines of their own."""
+    return {canonical(r.name) for r in wanted} <= {canonical(p.dist) for p in plugins if p.dist}
 
 
 def _plugins() -> list[PluginInfo]:

@@ -1,6 +1,7 @@
 """Algorithms by their ids: settings, what they bring to their stage, what is refused, and gradients that no split changes."""
 
 import functools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from mmrl.algorithms.presets import load_algorithm, settings_of, signals_of, wit
 from mmrl.algorithms.signals import Signals
 from mmrl.api.episodes import Conversation
 from mmrl.api.errors import PluginError, UserError
-from mmrl.api.types import Prompt, Score, Status, Turn, replace
+from mmrl.api.types import Prompt, Score, Status, Turn
 from mmrl.config.sections import PolicyConfig, RlStage
 from mmrl.policies.batches import Credit
 from mmrl.policies.critic import Critic

@@ -1,20 +1,20 @@
 """Videos from files: which frames, when, upright; and files that are broken in every way, told by name in one line."""
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import av
-import footages
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import footages
 from mmrl import UserError
 from mmrl.api.media import clips, decoding
 from mmrl.api.media.clips import Clip, Footage, Limits
 from mmrl.api.media.decoding import _KEPT, Count, Facts, Scaler, chosen, forget, frames_of, probe
-from mmrl.api.types import replace
 
 COUNT, RATE = 50, 25
 
@@ -83,7 +83,7 @@ def test_frames_are_shuffled_by_a_seed_and_blanked_as_they_are_seen(good):
     clip, seen = Clip(path=str(good)), Limits(fps=4.0, max_frames=6)
     straight, mixed, other = (frames_of(c, seen) for c in (clip, clips.shuffled(clip, 1), clips.shuffled(clip, 2)))
     assert sorted(numbers(mixed)) == numbers(straight) != numbers(mixed) != numbers(other) and mixed.times_s == straight.times_s
-    assert numbers(frames_of(clips.shuffled(clip, 1), seen)) == numbers(mixed)
+    assert numbers(mixed) == [numbers(straight)[i] for i in (1, 4, 0, 5, 3, 2)], "the same on every machine"
     grey = frames_of(clips.blanked(clip), seen)
     assert (grey.times_s, grey.frames_THWC.shape) == (straight.times_s, straight.frames_THWC.shape) and len(grey.times_s) == 6
     assert set(grey.frames_THWC.ravel().tolist()) == {128}

@@ -133,4 +133,4 @@ except UserError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == 'comparing formulas needs math_verify: pip install "mmrl[vqa]"'
+    assert done.stdout.strip() == 'comparing formulas needs math_verify: pip install "multimodal-rl[mathematics]"'

@@ -1,9 +1,9 @@
 """A clip as one picture, and as a film in a report: what people see of what a policy is shown."""
 
-import footages
 import numpy as np
 import pytest
 
+import footages
 from mmrl.api.media.clips import Clip, Footage
 from mmrl.api.media.strips import SAID, TRUE, Span, strip
 from mmrl.api.tasks.marks import Mark

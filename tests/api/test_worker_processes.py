@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy
 import pytest
-from processes import alive, gone
 
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.processes import Workers
+from processes import alive, gone
 
 WHAT = "toy/world"
 FAR = 60.0

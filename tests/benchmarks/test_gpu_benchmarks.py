@@ -15,9 +15,9 @@ sys.path.append(str(ROOT / "benchmarks"))
 
 @pytest.mark.parametrize(("size", "tied"), [("3b", True), ("7b", False)])
 def test_the_arithmetic_counts_the_weights_of_the_model_that_is_built(size, tied):
-    import step_gpu
     import transformers
 
+    import step_gpu
     from mmrl.compute.torchvision import prepare_torchvision
     from mmrl.policies.vlm import tiny
     from model_shapes import shape, shape_of
@@ -37,9 +37,9 @@ def test_the_arithmetic_counts_the_weights_of_the_model_that_is_built(size, tied
 
 def test_a_step_needs_what_its_matrices_come_to():
     """The forward pass of a tiny model by torch's own counter of operations, against the formula."""
-    import step_gpu
     from torch.utils.flop_counter import FlopCounterMode
 
+    import step_gpu
     from model_shapes import shape_of
 
     policy = step_gpu.loaded("tiny", "cpu", "float32")

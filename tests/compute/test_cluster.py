@@ -52,7 +52,7 @@ def test_what_is_no_address_is_refused_with_those_that_are(address):
 def test_without_ray_the_package_to_install_is_named(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else find(name))
-    with pytest.raises(UserError, match=r'--cluster needs Ray, which is not installed: pip install "mmrl\[ray\]"'):
+    with pytest.raises(UserError, match=r'--cluster needs Ray, which is not installed: pip install "multimodal-rl\[ray\]"'):
         train_on_cluster(runs.toy_config("."), runs.Silent(), "local", learn=print, report=print)
     monkeypatch.setenv("MMRL_PLUGIN_FILES", runs.TOY)
     with pytest.raises(UserError, match=r'compute\.placement = "separate" needs Ray, which is not installed'):

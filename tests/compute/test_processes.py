@@ -16,7 +16,7 @@ from mmrl.compute import processes, ranks
 
 ASKED = """
 import os, signal, sys, time
-from mmrl.compute.signals import asked_to_end
+from mmrl.api.signals import asked_to_end
 
 before = signal.getsignal(signal.SIGHUP)
 told = []

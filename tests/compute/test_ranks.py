@@ -28,7 +28,6 @@ from mmrl.policies.critic import Critic
 from mmrl.policies.reference import Reference
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.registry import plugins
-from mmrl.train.sampling.groups import light
 from mmrl.train.update.learner import Demonstrations, Learner
 from mmrl.train.update.optimizer import Optimizer
 from mmrl.train.update.pack_words import pack
@@ -117,7 +116,7 @@ class Player:
     def mine(self, rollouts, credit, shares, keep_zero):
         """The batch of this rank's share."""
         own = SHARES[shares][self.rank] if self.rank is not None else range(len(rollouts))
-        return self.packed([r if n in own else light(r) for n, r in enumerate(rollouts)], credit, keep_zero)
+        return self.packed([r if n in own else r.light() for n, r in enumerate(rollouts)], credit, keep_zero)
 
     def learner(self, stage, algorithm, gap_limit=math.inf):
         with torch.no_grad():

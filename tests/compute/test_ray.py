@@ -3,6 +3,7 @@
 import os
 import time
 from concurrent.futures import CancelledError
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -15,11 +16,11 @@ from mmrl.api.episodes import Trajectory
 from mmrl.api.errors import PluginError, UserError, calling
 from mmrl.api.interfaces import Expert, Simulator
 from mmrl.api.simulators.types import Observation, Simulation
-from mmrl.api.types import replace
-from mmrl.compute.ray import NICENESS, Elsewhere, heard, own_judges, start_here, told, wait_for_room
+from mmrl.compute.crossing import RemoteTraceback, attempt
+from mmrl.compute.ray import NICENESS, own_judges, start_here, wait_for_room
 from mmrl.config.sections import PolicyConfig, SimulateConfig
-from mmrl.judge import Judge
-from mmrl.judge.actors import JudgeActors
+from mmrl.judge import local_judge
+from mmrl.judge.actors import ray_judge
 from mmrl.registry import plugins
 from mmrl.rollout.generate.sampling import Sampling
 from mmrl.rollout.simulators.lockstep import StepCollector
@@ -161,7 +162,7 @@ def cases(n=13):
 def test_scores_failures_and_deadlines_are_those_of_a_judge_here(ray):
     own = {f"odd/{name}": {} for name in ("length", "shown", "slow", "raises", "dies", "episode")}
     weights = [{"odd/length": 0.5, "odd/shown": 1.0} if i % 2 else {"odd/length": 1.0} for i in range(13)]
-    with Judge(own) as here, JudgeActors(config(), own) as there:
+    with local_judge(own) as here, ray_judge(config(), own) as there:
         there.ready()
         assert there.score(cases(), weights) == here.score(cases(), weights)
         for name in own:
@@ -179,7 +180,7 @@ def test_scores_failures_and_deadlines_are_those_of_a_judge_here(ray):
 @pytest.mark.slow
 def test_cases_are_divided_evenly_and_models_are_asked_too(ray):
     own = {"odd/where": {}, "odd/model": {}}
-    with JudgeActors(config(), own) as judge:
+    with ray_judge(config(), own) as judge:
         found = [s.value for s in judge.run("odd/where", [Case(completion="")] * 12)]
         assert len(set(found)) == 2 and found == found[:2] * 6
         assert [s.value for s in judge.run("odd/model", [Case(completion="x" * i) for i in range(5)])] == [
@@ -194,18 +195,18 @@ def test_cases_are_divided_evenly_and_models_are_asked_too(ray):
 
 @pytest.mark.slow
 def test_what_a_verifier_s_module_lacks_is_told_as_here(ray):
-    with Judge({"odd/absent": {}}) as here, pytest.raises(PluginError) as one:
+    with local_judge({"odd/absent": {}}) as here, pytest.raises(PluginError) as one:
         here.ready()
-    with JudgeActors(config(), {"odd/absent": {}}) as there, pytest.raises(PluginError) as two:
+    with ray_judge(config(), {"odd/absent": {}}) as there, pytest.raises(PluginError) as two:
         there.ready()
     assert str(two.value) == str(one.value) and "ModuleNotFoundError" in str(two.value.__cause__)
     with pytest.raises(UserError, match="no verifier 'odd/lenght'"):
-        JudgeActors(config(), {"odd/lenght": {}})
+        ray_judge(config(), {"odd/lenght": {}})
 
 
 @pytest.mark.slow
 def test_a_judge_that_dies_is_asked_again_and_then_no_more(ray):
-    with JudgeActors(config(retries=1), {"odd/slow": {}}, on_gpu=False) as judge:
+    with ray_judge(config(retries=1), {"odd/slow": {}}, on_gpu=False) as judge:
         judge.ready()
         for deaths in (1, 2):
             asked = judge.submit([Case(completion="", answer="bad")] * 8 + [Case(completion="")] * 2, [{"odd/slow": 1.0}] * 10)
@@ -227,7 +228,7 @@ def test_a_judge_that_dies_is_asked_again_and_then_no_more(ray):
 
 @pytest.mark.slow
 def test_whoever_waits_for_a_closed_judge_is_told(ray):
-    judge = JudgeActors(config(1), {"odd/slow": {}})
+    judge = ray_judge(config(1), {"odd/slow": {}})
     judge.ready()
     asked = judge.submit([Case(completion="", answer="bad")] * 50, [{"odd/slow": 1.0}] * 50)
     judge.close()
@@ -243,7 +244,7 @@ def test_more_judges_than_there_is_room_for_are_refused(ray, monkeypatch):
     monkeypatch.setattr("mmrl.compute.ray.PATIENCE_S", 0.0)
     await_(lambda: ray.available_resources()["CPU"] == 6)
     with pytest.raises(UserError, match=r"^compute\.judges = 4 wants 20 CPUs, of 6 in the cluster 6 are free: ask for fewer, or"):
-        JudgeActors(config(4, processes=5), {"odd/slow": {}})
+        ray_judge(config(4, processes=5), {"odd/slow": {}})
 
 
 # -- simulators -----------------------------------------------------------------------------------------------------------
@@ -311,7 +312,7 @@ def test_what_a_simulator_raises_and_warns_of_is_told_as_here(ray):
         with pytest.warns(UserWarning, match="loose"), pytest.raises(PluginError) as error, calling("simulator 'odd/breaks'"):
             made.step(torch.ones(2, 2), torch.ones(2, dtype=torch.bool))
         assert str(error.value) == "simulator 'odd/breaks' raised ZeroDivisionError: out of gears"
-    assert isinstance(error.value.__cause__, Elsewhere) and 'raise ZeroDivisionError("out of gears")' in str(
+    assert isinstance(error.value.__cause__, RemoteTraceback) and 'raise ZeroDivisionError("out of gears")' in str(
         error.value.__cause__
     )
     there.close()
@@ -405,20 +406,20 @@ def test_one_that_dies_too_often_ends_the_run_in_one_line(ray):
 
 
 def test_a_user_error_is_an_answer_and_the_traceback_of_a_plugin_comes_along():
-    assert heard(told(lambda: 5)) == 5
+    assert attempt(lambda: 5).result("there") == 5
 
     def refuse():
         raise UserError("no: do this")
 
     with pytest.raises(UserError, match=r"^no: do this$"):
-        heard(told(refuse))
+        attempt(refuse).result("there")
 
     def breaks():
         with calling("it"):
             raise KeyError("k")
 
     with pytest.raises(PluginError, match=r"^it raised KeyError: 'k'$") as error:
-        heard(told(breaks))
+        attempt(breaks).result("there")
     assert "in breaks" in str(error.value.__cause__)
 
 

@@ -72,7 +72,7 @@ def test_defaults_and_overrides():
         ("judge.failure_limit=1.5", "'judge.failure_limit'"),
         ("tasks.0.weight=-1", "'tasks.0.weight'"),
         ("tasks.0.weight=0", "the weights of [[tasks]] add up to 0: give at least one more than that"),
-        ("tasks.7.weight=1", "'7' is not an item of a list of 1"),
+        ("tasks.1.weight=1", "'1' is not an item of a list of 1"),
         ("tasks.first.weight=1", "'first' is not an item of a list of 1"),
         ("policy.model.size=1", "'model' is a single value"),
         ("seed", "has no value: write --set key.path=value"),

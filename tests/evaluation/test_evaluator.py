@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import statistics
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,7 +24,7 @@ from mmrl.api.seeds import derive
 from mmrl.api.specs import VerifierSpec
 from mmrl.api.statistics import mean_interval, student, wilson
 from mmrl.api.tasks.altered import blanked
-from mmrl.api.types import Prompt, Score, Status, Turn, replace, user
+from mmrl.api.types import Prompt, Score, Status, Turn, user
 from mmrl.evaluation.evaluator import Evaluator
 from mmrl.evaluation.figures import Evaluation, Item, figure_of, parts_of, pass_at, several
 from mmrl.registry import plugins
@@ -638,7 +639,7 @@ def test_eval_asks_as_it_is_told(evaluated):
         "tiny:qwen2_5_vl, as the run file names it",
         "answers to each prompt: 2, sampled at temperature 0.7",
         "t  test  accuracy 0.500 (0.100 to 0.900), n=2",
-        "  4 prompts were asked for, and the split has 3",
+        "  4 prompts were requested, and the split has 3",
         "  pass@1 0.500  pass@2 0.625  majority@2 0.750",
         "  base 0.250",
         "  truncated_share 0.000",
@@ -653,7 +654,7 @@ def test_eval_asks_as_it_is_told(evaluated):
     [
         (
             ("--checkpoint", "best"),
-            "--checkpoint best is of a run folder, and x.toml is a run file: leave it out, or give runs/NAME",
+            "--checkpoint best needs a run folder, and x.toml is a run file: leave it out, or give runs/NAME",
         ),
         (("--samples", "4"), "samples = 4 greedy answers would be the same: set temperature, such as 1.0"),
         (("--samples", "0"), "0 is not in the range x>=1"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ from click.testing import CliRunner
 import runs
 from mmrl.api.errors import UserError
 from mmrl.api.statistics import wilson
-from mmrl.api.types import replace
 from mmrl.config.load import parse_config
 from mmrl.run_folder.reader import read_items, read_rows, read_run
 from mmrl.run_folder.webp import pictures

@@ -4,12 +4,12 @@ import os
 import subprocess
 import sys
 
-import clustered
 import psutil
 import pytest
-from clustered import figures
 
+import clustered
 import runs
+from clustered import figures
 from mmrl.config.load import parse_config
 from mmrl.train.start import train
 

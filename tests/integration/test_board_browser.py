@@ -9,10 +9,10 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
+
 from boards import board
 from browsers import no_browser
 from long_runs import evaluation, figures, write_items, write_run
-
 from mmrl.ui.report.svg import number
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(no_browser() is not None, reason=str(no_browser()))]
@@ -263,7 +263,7 @@ def test_keys_go_from_card_to_card_and_from_page_to_page(page):
     page.keyboard.press("ArrowRight")
     page.wait_for_url(lambda url: url != here)
     page.keyboard.press("?")
-    assert page.get_by_role("dialog").get_by_text("the next rollout").is_visible()
+    assert page.get_by_role("dialog").get_by_text("next rollout").is_visible()
     page.keyboard.press("Escape")
     page.keyboard.press("g")
     page.keyboard.press("c")
@@ -278,11 +278,11 @@ def test_runs_are_sorted_found_chosen_and_kept_up_to_date(page, runs):
     assert names() == sorted(names())
     page.locator("th[data-sort=name] button").click()
     assert names() == sorted(names(), reverse=True)
-    page.get_by_label("choose short").check()
+    page.get_by_label("select short").check()
     assert page.locator("#compare").is_disabled()
-    page.get_by_label("choose long").check()
+    page.get_by_label("select long").check()
     write_run(runs / "later", 5, 5, 1, 1)
-    page.get_by_label("choose later").wait_for(timeout=5000)
+    page.get_by_label("select later").wait_for(timeout=5000)
     assert names() == sorted(names(), reverse=True)
     assert page.locator("#runs :checked").count() == 2
     page.get_by_label("Find").fill("shor")

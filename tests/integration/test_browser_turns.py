@@ -9,9 +9,9 @@ import time
 
 import pytest
 import torch
-from browsers import no_browser
 
 import vlm_cases as cases
+from browsers import no_browser
 from mmrl.algorithms.gae import gae
 from mmrl.algorithms.signals import Signals
 from mmrl.api.types import Score, Status

@@ -8,15 +8,15 @@ import subprocess
 import sys
 import time
 
-import clustered
 import psutil
 import pytest
-from clustered import figures, steps
-from processes import heeding_ctrl_c
 
+import clustered
 import runs
+from clustered import figures, steps
 from mmrl.api.errors import UserError
 from mmrl.train.start import train
+from processes import heeding_ctrl_c
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

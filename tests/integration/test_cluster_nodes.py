@@ -8,11 +8,11 @@ import signal
 import sys
 import time
 
-import nodes
 import pytest
-from clustered import EXTRAS, RUN, figures, steps
 
+import nodes
 import runs
+from clustered import EXTRAS, RUN, figures, steps
 
 impossible = nodes.impossible()
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.skipif(bool(impossible), reason=impossible)]

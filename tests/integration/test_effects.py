@@ -13,7 +13,7 @@ import tempfile
 import types
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,6 @@ import mmrl.train.start
 import mmrl.train.update.pack_words
 import runs
 from mmrl.api.errors import UserError
-from mmrl.api.types import replace
 from mmrl.config.load import parse_config
 from mmrl.config.parts import part_of
 from mmrl.config.sections import STAGES, RunConfig
@@ -367,12 +366,10 @@ def watch(m, found):
             super().__init__(policy, config.generate.batch_size)
             found.engines.append((config.compute.engines, config.compute.retries, beside is not None))
 
-    class Judges(mmrl.judge.Judge):
+    def judges(config, verifiers, on_gpu):
         """Stands for those that are Ray's, which have tests of their own."""
-
-        def __init__(self, config, verifiers, on_gpu):
-            super().__init__(verifiers)
-            found.judges.append(config.compute.judges)
+        found.judges.append(config.compute.judges)
+        return mmrl.judge.local_judge(verifiers)
 
     class Simulators:
         """Stands for those that are Ray's, which have tests of their own."""
@@ -389,7 +386,7 @@ def watch(m, found):
 
     m.setattr("mmrl.rollout.collector.EngineActors", Engines)
     m.setattr("mmrl.rollout.collector.SimulatorActors", Simulators)
-    m.setattr("mmrl.train.start.JudgeActors", Judges)
+    m.setattr("mmrl.train.start.ray_judge", judges)
     m.setattr("mmrl.rollout.generate.vllm.VllmGenerator", Vllm)
     m.setattr("mmrl.rollout.generate.vllm_engine.check_installed", lambda: None)
 

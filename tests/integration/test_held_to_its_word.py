@@ -134,7 +134,7 @@ def test_an_interrupt_in_the_last_evaluation_ends_what_would_follow(tmp_path, mo
     assert found.exit_code == 130 and "accuracy" not in found.output.split("report")[1] and "go on" not in found.output
     two = [{"id": "toy/colour", "name": "a"}, {"id": "toy/colour", "name": "b"}]
     found = command("mix", write(tmp_path, "m", tasks=two), "--pilots", "3", "--steps", "1")
-    assert found.exit_code == 130 and "stopped in pilot 1 of 3; the same command goes on from here" in found.output
+    assert found.exit_code == 130 and "stopped in pilot 1 of 3; the same command resumes here" in found.output
     assert [p.name for p in (tmp_path / "runs" / "m-mix").iterdir()] == ["m-mix-01"]
 
 

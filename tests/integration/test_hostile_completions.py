@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mmrl.api.errors import UserError
 from mmrl.api.interfaces import Task
-from mmrl.api.types import Prompt, replace
+from mmrl.api.types import Prompt
 from mmrl.config.load import load_config
-from mmrl.judge import Judge
+from mmrl.judge import local_judge
 from mmrl.registry import plugins
 from mmrl.testing.verifiers import case_of
 
@@ -98,7 +99,7 @@ def test_no_completion_is_too_much_for_a_verifier(monkeypatch):
     found = dict(used())
     assert len(found) >= 40 and {v.partition("/")[0] for v in found} >= FAMILIES
     names = [(name, wrap) for name in HOSTILE for wrap in WRAPS]
-    with Judge({verifier: {} for verifier in found}, processes=2) as judge:  # of 512 MB each
+    with local_judge({verifier: {} for verifier in found}, processes=2) as judge:  # of 512 MB each
         for verifier, prompt in found.items():
             honest = case_of(plugins.registry().get("verifiers", verifier), prompt)
             scores = judge.run(verifier, [replace(honest, completion=WRAPS[w].format(HOSTILE[n])) for n, w in names])

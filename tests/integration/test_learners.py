@@ -14,10 +14,10 @@ import sys
 import time
 from pathlib import Path
 
-import learners
 import pytest
 import torch
 
+import learners
 import runs
 from mmrl.api.errors import UserError
 from mmrl.compute import ranks

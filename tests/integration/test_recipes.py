@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from browsers import no_browser
 
 import runs
+from browsers import no_browser
 from mmrl.config.load import load_config
 from mmrl.train.resolve import resolve
 from mmrl.train.sampling.rules import plugin_rules

@@ -171,7 +171,7 @@ REFUSED = {
     ),
     "a key that is a plugin's rule by now": (
         stage(temporal={"bonus": 0.3}),
-        r"key 'stages\.0\.temporal' is no more: give \[\[stages\.rules\]\] id = \"video/temporal-contrast\", and what stood in it",
+        r"key 'stages\.0\.temporal' is no more: give \[\[stages\.rules\]\] id = \"video/temporal-contrast\", and what stood",
     ),
     "an unknown verifier of what is right and long": (
         stage(length={"verifier": "toy/leters"}),

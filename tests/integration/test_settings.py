@@ -592,7 +592,7 @@ def test_the_switches_of_mmrl_eval(tmp_path, monkeypatch):
         (7, "last", last),
     ):
         done = CliRunner().invoke(main, ["eval", *map(str, arguments)], catch_exceptions=False)
-        few = [f"  {asked_for} prompts were asked for, and the split has 10"] if asked_for > 10 else []
+        few = [f"  {asked_for} prompts were requested, and the split has 10"] if asked_for > 10 else []
         figure = ["a/b  test  a/v 0.750 (0.500 to 1.000), n=8", *few, "  failed 2.000"]
         assert done.stdout.splitlines() == [f"the {which} weights", *figure]
     assert asked == [

@@ -32,7 +32,7 @@ def maniskill() -> dict[str, str]:
     if importlib.util.find_spec("mani_skill"):
         return {}
     if not (OWN / "maniskill" / "installed").is_file():
-        pytest.skip('ManiSkill is not installed: make simulators, or pip install "mmrl[maniskill]"')
+        pytest.skip('ManiSkill is not installed: make simulators, or pip install "multimodal-rl[maniskill]"')
     return {"python": str(OWN / "maniskill" / "bin" / "python")}
 
 

@@ -14,10 +14,10 @@ import termios
 import time
 
 import pytest
-from processes import heeding_ctrl_c
 
 import runs
 from mmrl.ui.cli import main
+from processes import heeding_ctrl_c
 
 RUN_FILE = """
 name = "seen"
@@ -121,7 +121,7 @@ def folder(tmp_path):
 def test_ctrl_c_in_a_terminal_says_so_saves_and_says_how_to_go_on(folder):
     """What is seen while the run goes, then Ctrl-C in the middle of a step, then the very command that was printed."""
     seen = Terminal(folder, "train", "run.toml", "--set", "seed=3", "--set", "name='x y'", "--overwrite")
-    seen.until("x y  getting ready")
+    seen.until("x y  starting")
     seen.until("stage 1 of 1: rl, grpo", "1/4", "left", "reward ", "evaluated", "time  ", "rollout", "said  ")
     seen.until("2/4", "Ctrl-C stops after this step")
     seen.type(b"\x03")
@@ -131,13 +131,13 @@ def test_ctrl_c_in_a_terminal_says_so_saves_and_says_how_to_go_on(folder):
     assert code == 130 and "Traceback" not in text
     step = int(re.search(r"stopped after step (\d) of the run; the newest checkpoint is step-00000\1\n", text)[1])
     assert step in (3, 4)
-    again = shlex.split(re.search(r"^go on     (.*)$", text, re.MULTILINE)[1])
+    again = shlex.split(re.search(r"^resume    (.*)$", text, re.MULTILINE)[1])
     words = ["train", "run.toml", "--set", "seed=3", "--set", "name='x y'", "--resume"]
     assert again == ["mmrl", "--plugin", runs.TOY, "--plugin", str(folder / "slow.py"), *words]
     code, text = Terminal(folder, *again[5:]).end()
     assert code == 0 and f"note: resumed after step {step}" in text
     assert json.loads((folder / "runs" / "x y" / "summary.json").read_text())["steps"] == 4
-    assert text.rstrip().splitlines()[-1].startswith("again     mmrl "), "nothing of the panel is left below the end"
+    assert text.rstrip().splitlines()[-1].startswith("evaluate  mmrl "), "nothing of the panel is left below the end"
 
 
 def test_a_quiet_run_says_its_figures_and_where_it_is(folder):

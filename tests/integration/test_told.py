@@ -10,7 +10,6 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from processes import heeding_ctrl_c
 
 import runs
 from mmrl.api.errors import UserError
@@ -20,6 +19,7 @@ from mmrl.policies.vlm.vlm import VLM
 from mmrl.train.checks.gold import doubts
 from mmrl.train.start import evaluate_only
 from mmrl.ui.cli import main
+from processes import heeding_ctrl_c
 
 RL = {"kind": "rl", "steps": 12, "prompts_per_step": 2, "group_size": 2}
 RUN_FILE = """
@@ -76,10 +76,9 @@ LONG = "a long thought about the colour " * 9
 def test_a_gold_score_is_told_with_the_digits_that_matter(monkeypatch, value, high, verifier, told):
     spec = VerifierSpec(id=verifier, target="-:-", high=high)
     monkeypatch.setattr("mmrl.train.checks.gold.cases_of", list)
-    meta = {}
-    rollout = SimpleNamespace(length=30, completion=LONG, prompt=SimpleNamespace(meta=meta))
+    rollout, detail = SimpleNamespace(length=30, completion=LONG), ""
     monkeypatch.setattr("mmrl.train.checks.gold._gold", lambda *_: [rollout] * 4)
-    judge = SimpleNamespace(run=lambda name, cases: [Score(value)] * 4)
+    judge = SimpleNamespace(run=lambda name, cases: [Score(value, detail=detail)] * 4)
     entries = {"toy": SimpleNamespace(prompt="", max_tokens=None, id="toy")}
 
     def said(**more):
@@ -90,9 +89,8 @@ def test_a_gold_score_is_told_with_the_digits_that_matter(monkeypatch, value, hi
     assert first == "toy: generate.max_tokens = 16 cuts off even gold completions, of 30 tokens: raise it"
     assert said(smoke=True) == others and len(others) == bool(told)
     assert all(line.startswith(f"{told} {LONG[:80] + '...'!r} (and to 4 of 4 tried): ") for line in others)
-    meta["grid"] = [2, 3]
-    assert all("and is grid = [2, 3] fine enough?" in line for line in said(smoke=True)), "a cell may miss what is to be hit"
-    assert not any("grid" in line for line in others)
+    detail = "outside, on a grid of 2 x 3"
+    assert all("4 of 4 tried), saying 'outside, on a grid of 2 x 3': does it" in line for line in said(smoke=True))
 
 
 def test_what_has_no_gold_completion_is_trained_without_one(tmp_path):
@@ -156,7 +154,7 @@ def test_a_stopped_run_says_where_it_stands_and_how_to_go_on(tmp_path):
     assert 40 <= step < 80
     assert f"stopped after step {step} of the run; the newest checkpoint is step-{step:06d}" in lines
     assert "report    runs/told/report.html" in lines and (tmp_path / "runs" / "told" / "report.html").exists()
-    again = shlex.split(next(line for line in lines if line.startswith("go on     "))[10:])
+    again = shlex.split(next(line for line in lines if line.startswith("resume    "))[10:])
     assert again == ["mmrl", "--plugin", runs.TOY, "train", "run.toml", "--set", "seed=3", "--resume"]
     code, lines = mmrl(tmp_path, *again[3:-1])
     assert code == 2 and len(lines) == 1, "nothing stopped that had not begun"
@@ -167,7 +165,7 @@ def test_a_finished_run_says_how_to_evaluate_it_again(tmp_path):
     code, lines = mmrl(tmp_path, "train", "run.toml", "--smoke")
     assert code == 0
     assert any(line.strip().startswith("note: a smoke run: a tiny model and a few steps") for line in lines)
-    assert f"again     mmrl --plugin {shlex.quote(runs.TOY)} eval runs/told-smoke" in lines
+    assert f"evaluate  mmrl --plugin {shlex.quote(runs.TOY)} eval runs/told-smoke" in lines
     assert not any("mmrl new plugin" in line for line in lines), "who wrote the task knows"
 
 

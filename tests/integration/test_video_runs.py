@@ -3,9 +3,9 @@
 import json
 import sys
 
-import footages
 import pytest
 
+import footages
 import runs
 from mmrl.api.media.decoding import Count, forget
 from mmrl.ui.report.report import write_report

@@ -7,13 +7,13 @@ import time
 from concurrent.futures import CancelledError
 
 import pytest
-from processes import gone
 
 from mmrl import Case, Frame, Prompt, Score, Status, Turn, UserError, user
 from mmrl.api.episodes import Conversation
 from mmrl.api.errors import PluginError
-from mmrl.judge import Judge, cases_of, pool
+from mmrl.judge import cases_of, local_judge, pool
 from mmrl.judge.messages import Request
+from processes import gone
 
 PLUGIN = '''
 import ctypes, os, signal, sys, threading, time
@@ -203,7 +203,7 @@ def plugin(folder, monkeypatch):
 
 
 def run(name, cases, deadline_s=10.0, **settings):
-    with Judge({f"faulty/{name}": {}}, deadline_s=deadline_s, **settings) as judge:
+    with local_judge({f"faulty/{name}": {}}, deadline_s=deadline_s, **settings) as judge:
         return judge.run(f"faulty/{name}", cases)
 
 
@@ -223,12 +223,12 @@ def among_good(at, n=12):
 def test_unknown_verifier_is_refused_before_anything_starts(monkeypatch):
     monkeypatch.setattr("mmrl.judge.Pool", None)
     with pytest.raises(UserError, match=r"no verifier 'faulty/equa'\. Did you mean 'faulty/equal'"):
-        Judge({"faulty/equal": {}, "faulty/equa": {}})
+        local_judge({"faulty/equal": {}, "faulty/equa": {}})
 
 
 def test_weighted_sum_has_all_parts():
     weights = [{"faulty/equal": 0.5, "faulty/wrong": 2.0}, {"faulty/wrong": 1.0}, {"faulty/equal": 3.0}]
-    with Judge({"faulty/equal": {}, "faulty/wrong": {}}) as judge:
+    with local_judge({"faulty/equal": {}, "faulty/wrong": {}}) as judge:
         scores = judge.score([GOOD, BAD, GOOD], weights)
     parts = {"faulty/wrong": 0.25, "faulty/wrong/format": 1.0, "faulty/wrong/overlap": 0.5}
     assert scores == [
@@ -239,13 +239,13 @@ def test_weighted_sum_has_all_parts():
 
 
 def test_a_failed_verifier_fails_the_sum():
-    with Judge({"faulty/equal": {}, "faulty/own_failure": {}}) as judge:
+    with local_judge({"faulty/equal": {}, "faulty/own_failure": {}}) as judge:
         [score] = judge.score([GOOD], [{"faulty/equal": 0.5, "faulty/own_failure": 0.5}])
     assert score == Score(None, {"faulty/equal": 1.0}, "faulty/own_failure failed: the renderer is away")
 
 
 def test_a_failed_verifier_of_weight_zero_is_only_reported():
-    with Judge({"faulty/equal": {}, "faulty/own_failure": {}, "faulty/wrong": {}}) as judge:
+    with local_judge({"faulty/equal": {}, "faulty/own_failure": {}, "faulty/wrong": {}}) as judge:
         [score] = judge.score([GOOD], [{"faulty/own_failure": 0.0, "faulty/wrong": 0.0, "faulty/equal": 0.5}])
     assert score.value == 0.5
     assert score.parts["faulty/wrong"] == 0.25
@@ -253,7 +253,7 @@ def test_a_failed_verifier_of_weight_zero_is_only_reported():
 
 
 def test_case_without_verifiers_and_foreign_verifier_are_refused():
-    with Judge({"faulty/equal": {}}) as judge:
+    with local_judge({"faulty/equal": {}}) as judge:
         with pytest.raises(UserError, match="case 1 has no verifiers"):
             judge.score([GOOD, GOOD], [{"faulty/equal": 1.0}, {}])
         with pytest.raises(UserError, match=r"'faulty/wrong' is not one of this judge's \(faulty/equal\)"):
@@ -263,19 +263,19 @@ def test_case_without_verifiers_and_foreign_verifier_are_refused():
 
 
 def test_no_cases():
-    with Judge({"faulty/equal": {}}) as judge:
+    with local_judge({"faulty/equal": {}}) as judge:
         assert judge.run("faulty/equal", []) == judge.score([], []) == []
 
 
 def test_scores_come_in_the_order_of_the_cases():
-    with Judge({"faulty/value": {}}, processes=3) as judge:
+    with local_judge({"faulty/value": {}}, processes=3) as judge:
         scores = judge.run("faulty/value", [Case(completion="", answer=f"{i} / 2000") for i in range(2000)])
     assert [s.value for s in scores] == [i / 2000 for i in range(2000)]
 
 
 def test_an_episode_whose_world_broke_has_failed_whatever_a_verifier_says():
     lost = Case(completion="right", answer="right", status=Status.WORLD_ERROR)
-    with Judge({"faulty/equal": {}}) as judge:
+    with local_judge({"faulty/equal": {}}) as judge:
         first, second, third = judge.run("faulty/equal", [GOOD, lost, GOOD])
         (weighed,) = judge.score([lost], [{"faulty/equal": 1.0}])
     assert first.value == third.value == 1.0 and second == weighed
@@ -292,7 +292,7 @@ def test_processes_work_side_by_side(tmp_path):
 
 def test_submit_goes_on_beside_the_caller(tmp_path):
     a, b = tmp_path / "a", tmp_path / "b"
-    with Judge({"faulty/meet": {}}, deadline_s=10.0) as judge:
+    with local_judge({"faulty/meet": {}}, deadline_s=10.0) as judge:
         future = judge.submit([Case(completion="", answer=(str(a), str(b)))], [{"faulty/meet": 2.0}])
         assert not future.done()
         b.touch()
@@ -300,7 +300,7 @@ def test_submit_goes_on_beside_the_caller(tmp_path):
 
 
 def test_options_reach_the_verifier():
-    with Judge({"faulty/option": {"scale": 0.75}}) as judge:
+    with local_judge({"faulty/option": {"scale": 0.75}}) as judge:
         assert judge.run("faulty/option", [GOOD]) == [Score(0.75)]
 
 
@@ -343,7 +343,7 @@ def test_cases_of_rollouts():
 
 
 def test_cases_of_rollouts_without_inputs():
-    from mmrl.api.types import replace
+    from dataclasses import replace
 
     [case] = cases_of([replace(rollout(), inputs=None)])
     assert (case.image_sizes, case.model_sizes, case.frame) == ((), (), Frame.PIXELS)
@@ -473,7 +473,7 @@ def test_prints_reach_nobody(capfd):
 
 def test_changes_to_a_case_are_seen_by_nobody():
     case = Case(completion="", meta={"list": []})
-    with Judge({"faulty/mutate": {}, "faulty/equal": {}}) as judge:
+    with local_judge({"faulty/mutate": {}, "faulty/equal": {}}) as judge:
         assert judge.run("faulty/mutate", [case, case, case]) == [Score(0.1)] * 3
     assert case.meta == {"list": []}
 
@@ -485,7 +485,7 @@ def test_fork_that_comes_back_does_not_reply():
 
 def test_processes_left_behind_are_killed_after_their_chunk(tmp_path):
     pids = tmp_path / "pids"
-    with Judge({"faulty/helper": {}}) as judge:
+    with local_judge({"faulty/helper": {}}) as judge:
         assert judge.run("faulty/helper", [Case(completion="", answer=str(pids))] * 3) == [Score(1.0)] * 3
         found = [int(pid) for pid in pids.read_text().split()]
         assert len(found) == 3
@@ -513,7 +513,7 @@ def test_many_faults_at_once():
     names = ["raises", "hang", "abort", "crash", "closes", "fork"]
     bad = [7, 8, 41]
     cases = [BAD if i in bad else GOOD for i in range(60)]
-    with Judge({f"faulty/{n}": {} for n in names}, processes=2, deadline_s=0.3) as judge:
+    with local_judge({f"faulty/{n}": {} for n in names}, processes=2, deadline_s=0.3) as judge:
         scores = judge.score(cases, [{f"faulty/{n}": 1.0 for n in names}] * 60)
     assert [i for i, s in enumerate(scores) if s.failed] == bad
     assert {s.value for i, s in enumerate(scores) if i not in bad} == {6.0}
@@ -526,7 +526,7 @@ def test_many_faults_at_once():
 
 
 def test_verifier_that_can_not_be_imported():
-    with Judge({"faulty/equal": {}, "faulty/absent": {}}) as judge:
+    with local_judge({"faulty/equal": {}, "faulty/absent": {}}) as judge:
         with pytest.raises(PluginError, match="'faulty/absent' failed to import: no module named 'no_such_module'") as caught:
             judge.ready()
         assert "ModuleNotFoundError" in str(caught.value.__cause__)
@@ -535,19 +535,22 @@ def test_verifier_that_can_not_be_imported():
 
 
 def test_unknown_option():
-    with Judge({"faulty/option": {"scall": 1}}) as judge:
+    with local_judge({"faulty/option": {"scall": 1}}) as judge:
         with pytest.raises(UserError, match=r"no option 'scall'\. Did you mean 'scale'"):
             judge.ready()
 
 
 def test_import_that_ends_the_process():
-    with Judge({"faulty/dying": {}}) as judge, pytest.raises(UserError, match="could not start: the worker exited with code 7"):
+    with (
+        local_judge({"faulty/dying": {}}) as judge,
+        pytest.raises(UserError, match="could not start: the worker exited with code 7"),
+    ):
         judge.run("faulty/dying", [GOOD])
 
 
 def test_import_that_hangs(monkeypatch):
     monkeypatch.setattr(pool, "START_S", 0.5)
-    with Judge({"faulty/slow_import": {}}) as judge:
+    with local_judge({"faulty/slow_import": {}}) as judge:
         with pytest.raises(UserError, match=r"importing the verifiers took longer than 0\.5 s"):
             judge.ready()
 
@@ -556,9 +559,9 @@ def test_a_result_that_can_t_be_made_is_told_to_who_asked_and_nobody_else():
     def fault(scores):
         raise KeyError("weight")
 
-    with Judge({"faulty/equal": {}}) as judge:
+    with local_judge({"faulty/equal": {}}) as judge:
         request = Request([GOOD], {"faulty/equal": [0]}, fault)
-        judge._pool.submit(request)
+        judge._scorers.submit(request)
         with pytest.raises(KeyError, match="weight"):
             request.future.result(timeout=20)
         assert judge.run("faulty/equal", [GOOD])[0].value is not None
@@ -569,7 +572,7 @@ def test_a_result_that_can_t_be_made_is_told_to_who_asked_and_nobody_else():
 
 def test_close_cancels_what_is_running_and_kills(tmp_path):
     pid = tmp_path / "pid"
-    judge = Judge({"faulty/sessions": {}}, deadline_s=60.0)
+    judge = local_judge({"faulty/sessions": {}}, deadline_s=60.0)
     future = judge.submit([Case(completion="", answer=str(pid), meta={"hang": True})], [{"faulty/sessions": 1.0}])
     while not (pid.exists() and pid.read_text()):
         time.sleep(0.01)
@@ -587,8 +590,8 @@ def test_workers_end_when_the_engine_is_killed(tmp_path, hang):
     pid = tmp_path / "pid"
     engine = f"""
 from mmrl import Case
-from mmrl.judge import Judge
-judge = Judge({{"faulty/sessions": {{}}}}, deadline_s=600.0)
+from mmrl.judge import local_judge
+judge = local_judge({{"faulty/sessions": {{}}}}, deadline_s=600.0)
 future = judge.submit([Case(completion="", answer={str(pid)!r}, meta={{"hang": {hang}}})], [{{"faulty/sessions": 1.0}}])
 import time; time.sleep(100)
 """

@@ -13,7 +13,7 @@ from mmrl import Case, Prompt, Status, UserError
 from mmrl.api.episodes import Trajectory
 from mmrl.api.simulators.types import Track
 from mmrl.api.specs import VerifierSpec
-from mmrl.judge import Judge, cases_of, pool
+from mmrl.judge import cases_of, local_judge, pool
 from mmrl.judge.pool import lighten
 from mmrl.registry.plugins import registry
 from mmrl.testing import check_id
@@ -134,7 +134,7 @@ def plugin(folder, monkeypatch):
 
 
 def run(name, cases, options=None, **settings):
-    with Judge({f"looks/{name}": options or {}}, **settings) as judge:
+    with local_judge({f"looks/{name}": options or {}}, **settings) as judge:
         return judge.run(f"looks/{name}", cases)
 
 
@@ -154,7 +154,7 @@ def played(calls, **changes):
 
 def test_it_is_made_once_and_called_with_many_cases():
     cases = [Case(completion=str(i / 40)) for i in range(20)]
-    with Judge({"looks/plain": {"scale": 0.5}}, processes=3) as judge:
+    with local_judge({"looks/plain": {"scale": 0.5}}, processes=3) as judge:
         found = judge.run("looks/plain", cases) + judge.run("looks/plain", cases[:3])
     assert [s.value for s in found] == pytest.approx([i / 80 for i in [*range(20), 0, 1, 2]]), "in order, with its options"
     assert {s.parts["made"] for s in found} == {1.0} and len({s.parts["pid"] for s in found}) == 1
@@ -162,7 +162,7 @@ def test_it_is_made_once_and_called_with_many_cases():
 
 
 def test_it_stands_beside_functions_in_one_sum():
-    with Judge({"looks/plain": {}, "looks/function": {}}) as judge:
+    with local_judge({"looks/plain": {}, "looks/function": {}}) as judge:
         found = judge.score([Case(completion="0.25")] * 3, [{"looks/plain": 2.0, "looks/function": 1.0}] * 3)
     assert [s.value for s in found] == [1.0] * 3 and found[0].parts["looks/plain"] == 0.25
 
@@ -212,20 +212,20 @@ def test_a_model_has_no_limit_of_memory():
 
 
 def test_what_cannot_be_loaded_is_said_before_anything_is_scored(monkeypatch):
-    with Judge({"looks/broken": {"model": "folder"}}) as judge, pytest.raises(UserError, match="no weights in folder"):
+    with local_judge({"looks/broken": {"model": "folder"}}) as judge, pytest.raises(UserError, match="no weights in folder"):
         judge.ready()
-    with Judge({"looks/nocall": {}}) as judge, pytest.raises(UserError, match="makes no function of cases"):
+    with local_judge({"looks/nocall": {}}) as judge, pytest.raises(UserError, match="makes no function of cases"):
         judge.ready()
     monkeypatch.setattr(pool, "MODEL_START_S", 0.5)
-    with Judge({"looks/late": {}}) as judge, pytest.raises(UserError, match=r"loading the models took longer than 0\.5 s"):
+    with local_judge({"looks/late": {}}) as judge, pytest.raises(UserError, match=r"loading the models took longer than 0\.5 s"):
         judge.ready()
 
 
 def test_the_judge_is_ready_when_all_are():
-    with Judge({"looks/plain": {}, "looks/function": {}}) as judge:
+    with local_judge({"looks/plain": {}, "looks/function": {}}) as judge:
         judge.ready()
-        assert judge._pool.loaded.done()
-    with Judge({}) as judge:
+        assert judge._scorers.loaded.done()
+    with local_judge({}) as judge:
         judge.ready()
 
 

@@ -11,9 +11,10 @@ from PIL import Image
 from mmrl import UserError, user
 from mmrl.api.types import Prompt
 from mmrl.judge import tiny_clip
-from mmrl.judge.models import NUMBER, check_contrastive, check_vision_language, contrastive, device_of, vision_language
+from mmrl.judge.models import NUMBER, Numbers, check_contrastive, check_vision_language, contrastive, device_of, vision_language
 from mmrl.policies.vlm import tiny
 from mmrl.rollout.generate.local import LocalGenerator
+from mmrl.rollout.generate.processor import LogitsProcessor
 from mmrl.rollout.generate.sampling import Sampling
 
 FAMILY = "tiny:qwen3_vl:hidden=32,layers=1"
@@ -75,41 +76,36 @@ def test_every_answer_is_a_number(asked):
     assert found == [asked.numbers([q], max_tokens=3)[0] for q in QUESTIONS] and all(isinstance(n, float) for n in found)
 
 
-def said(policy, text):
-    """A generator whose model wants to say this and nothing else; what it makes of it."""
-    ids = [*policy.tokenizer.encode(text, add_special_tokens=False), policy.end_id]
+class Wanting(LogitsProcessor):
+    """A model that wants to say this and nothing else, as another processor lets it."""
 
-    def forced(generator, inputs, max_tokens=8):
-        steps = iter([*ids, *[policy.end_id] * max_tokens])
-        choose = generator._choose
+    def __init__(self, policy, text, then):
+        self.ids, self.end_id = policy.tokenizer.encode(text, add_special_tokens=False), policy.end_id
+        self.then = then
 
-        def wanted(logits, *rest):
-            pushed = torch.full_like(logits, -50.0)
-            pushed[:, next(steps)] = 50.0
-            return choose(logits + pushed, *rest)
+    def __call__(self, step, ids, logits):
+        pushed = torch.full_like(logits, -50.0)
+        pushed[:, self.ids[step] if step < len(self.ids) else self.end_id] = 50.0
+        return self.then(step, ids, logits + pushed)
 
-        generator._choose = wanted
-        try:
-            return generator.generate(inputs, 1, Sampling(max_tokens=max_tokens, temperature=0.0))[0][0]
-        finally:
-            del generator._choose
 
-    return forced
+def said(policy, text, then):
+    inputs = [policy.encode(Prompt(messages=QUESTIONS[0]))]
+    sampling = Sampling(max_tokens=8, temperature=0.0, logits_processor=Wanting(policy, text, then))
+    return LocalGenerator(policy).generate(inputs, 1, sampling)[0][0]
 
 
 @pytest.mark.parametrize("text", ["-30", "+7", "100%", "12.5%", "0", "-8%"])
 def test_a_number_that_the_model_wants_to_say_is_left_as_it_is(asked, text):
-    inputs = [asked.policy.encode(Prompt(messages=QUESTIONS[0]))]
-    sample = said(asked.policy, text)(asked._numbers, inputs)
+    sample = said(asked.policy, text, Numbers(asked.policy))
     assert asked.policy.decode(sample.token_ids) == text and sample.finished
     assert float(NUMBER.search(text).group()) == float(text.strip("%"))
 
 
 @pytest.mark.parametrize("text", ["-", "+", "", "well", "%", ".", "no 7"])
 def test_what_is_no_number_becomes_one(asked, text):
-    inputs = [asked.policy.encode(Prompt(messages=QUESTIONS[0]))]
-    sample = said(asked.policy, text)(asked._numbers, inputs)
-    plain = said(asked.policy, text)(LocalGenerator(asked.policy), inputs)
+    sample = said(asked.policy, text, Numbers(asked.policy))
+    plain = said(asked.policy, text, LogitsProcessor())
     assert asked.policy.decode(plain.token_ids) == text, "without the constraint it would say so"
     assert NUMBER.search(asked.policy.decode(sample.token_ids))
 

@@ -23,7 +23,7 @@ def package(mmrl, site, tmp_path: Path) -> Path:
     """A new package, which counts as installed: its folder is on the path, beside the metadata that pip would write."""
     done = mmrl("new", "plugin", NAME)
     assert done.returncode == 0, done.stderr
-    folder = tmp_path / f"mmrl-{NAME}"
+    folder = tmp_path / f"multimodal-rl-{NAME}"
     about = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
     place = site(about["name"], {}, about["entry-points"]["mmrl.plugins"], about["dependencies"], about["version"])
     (place / "mmrl_traffic_signs").symlink_to(folder / "mmrl_traffic_signs")
@@ -38,7 +38,7 @@ def run(folder: Path, *command: str, timeout: float = 120) -> subprocess.Complet
 
 def test_it_is_listed_checked_and_its_own_tests_pass(package: Path) -> None:
     (listed,) = (p for p in json.loads(run(package, "mmrl", "plugins", "--json").stdout) if p["name"] == NAME)
-    assert listed["error"] is None and listed["dist"] == "mmrl-traffic-signs"
+    assert listed["error"] is None and listed["dist"] == "multimodal-rl-traffic-signs" and listed["contract"] == core.CONTRACT
     assert listed["specs"] == {"tasks": ["traffic-signs/colour"], "verifiers": ["traffic-signs/exact"]}
     (report,) = json.loads(run(package, "mmrl", "check", "traffic-signs/colour", "--json").stdout)
     assert report["ok"], report
@@ -106,9 +106,10 @@ def test_its_run_file_is_valid(package: Path) -> None:
 
 
 def test_the_template_fits_the_running_core() -> None:
-    """`mmrl new` writes the range of the running core in place of the template's."""
-    assert "mmrl>=0.1,<0.2" in (TEMPLATE / "pyproject.toml").read_text("utf-8")
-    assert core.__version__.startswith("0.1."), "the template's range is replaced by another core's: see mmrl.ui.cli.new.fill"
+    """`mmrl new` writes the range and the contract of the running core in place of the template's."""
+    assert '"multimodal-rl>=0.2,<0.3"' in (TEMPLATE / "pyproject.toml").read_text("utf-8")
+    assert core.__version__.startswith("0.2."), "the template's range is replaced by another core's: see mmrl.ui.cli.new.fill"
+    assert f"\nMMRL_CONTRACT = {core.CONTRACT}\n" in (TEMPLATE / "mmrl_example" / "__init__.py").read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", ["Flags", "my_flags", "-x", "x-", "a--b", "1st", "a/b", "../x", "x" * 41, "flags!", "é"])
@@ -116,19 +117,23 @@ def test_names_that_can_not_be(mmrl, tmp_path: Path, name: str) -> None:
     done = mmrl("new", "plugin", "--", name)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr == (
-        f"mmrl: {name!r} can't name a plugin: use lower-case letters, digits and single hyphens, such as traffic-signs\n"
+        f"mmrl: {name!r} is not a plugin name: use lower-case letters, digits and single hyphens, such as traffic-signs\n"
     )
     assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_overwritten_or_taken(mmrl, tmp_path: Path) -> None:
     assert mmrl("new", "plugin", "flags", "--dir", "sub/dir").returncode == 0
-    assert os.listdir(tmp_path / "sub" / "dir") == ["mmrl-flags"], "nothing is left beside it"
+    assert os.listdir(tmp_path / "sub" / "dir") == ["multimodal-rl-flags"], "nothing is left beside it"
     again = mmrl("new", "plugin", "flags", "--dir", "sub/dir")
     assert again.returncode == 2
-    assert again.stderr == "mmrl: sub/dir/mmrl-flags exists already: choose another name, or --dir another place\n"
+    assert again.stderr == "mmrl: sub/dir/multimodal-rl-flags exists already: choose another name, or --dir another place\n"
     (tmp_path / "file").write_text("")
     blocked = mmrl("new", "plugin", "flags", "--dir", "file")
-    assert blocked.returncode == 2 and "choose another place with --dir" in blocked.stderr and blocked.stderr.count("\n") == 1
+    assert (
+        blocked.returncode == 2
+        and "choose another parent folder with --dir" in blocked.stderr
+        and blocked.stderr.count("\n") == 1
+    )
     taken = mmrl("new", "plugin", "classification")
-    assert taken.returncode == 2 and "is installed already: choose another name" in taken.stderr
+    assert taken.returncode == 2 and "is already installed: choose another name" in taken.stderr

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from mmrl.run_folder.machine import canonical
+import mmrl
+from mmrl.registry.distributions import DISTRIBUTION, canonical
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -37,23 +38,57 @@ def version(name: str) -> str:
 
 def test_make_setup_installs_every_extra_that_the_pins_are_for():
     installed = re.search(r"-e \"\.\[(.+)\]\"", (ROOT / "Makefile").read_text())[1].split(",")
-    assert installed == ["train", "tasks", "board", "ray", "test", "dev"]
+    assert installed == ["train", "board", "ray", "test", "dev"]
     assert set(installed) <= set(EXTRAS)
 
 
-SMALL = [name for name in PLUGINS if name != "maniskill"]
-
-
-@pytest.mark.parametrize("extra", ["core", "train", "pictures", *SMALL, "board", "ray", "test", "dev"])
+@pytest.mark.parametrize("extra", ["core", "train", "mathematics", "pictures", "board", "ray", "test", "dev", *PLUGINS])
 def test_what_is_asked_for_is_pinned_within_its_range(extra):
-    wanted = [Requirement(r) for r in (PROJECT["dependencies"] if extra == "core" else EXTRAS.get(extra, []))]
-    for r in wanted:
-        if r.name != "mmrl":
+    """ManiSkill's pins stand beside it, see below."""
+    ours = PLUGINS[extra]["dependencies"] if extra in PLUGINS else EXTRAS.get(extra, PROJECT["dependencies"])
+    for r in map(Requirement, ours):
+        if r.name not in (DISTRIBUTION, "mani-skill"):
             assert r.specifier.contains(version(canonical(r.name))), f"{r} against {version(canonical(r.name))}"
 
 
-def test_one_extra_brings_what_all_bundled_plugins_need():
-    """But for ManiSkill, which is hundreds of megabytes."""
+def is_bounded(r: Requirement) -> bool:
+    return any(clause.operator in ("<", "<=", "==", "~=") for clause in r.specifier)
+
+
+def test_what_users_install_is_bounded_above():
+    """By what was tested. packaging counts by years, and the tools are no user's."""
+    for extra, wanted in EXTRAS.items():
+        unbounded = [r for r in map(Requirement, wanted) if not is_bounded(r) and r.name != DISTRIBUTION]
+        assert not unbounded or extra in ("bench", "test", "dev"), f"{extra}: {unbounded}"
+    for project in (PROJECT, *PLUGINS.values()):
+        wanted = [r for r in map(Requirement, project["dependencies"]) if r.name != "packaging"]
+        assert all(map(is_bounded, wanted)), project["name"]
+
+
+def test_a_package_has_one_range():
+    """Whoever asks for it: the core, an extra, a plugin. ManiSkill wants a newer numpy."""
+    ranges: dict[str, set[str]] = {}
+    projects = {name: project["dependencies"] for name, project in PLUGINS.items()} | EXTRAS | {"core": PROJECT["dependencies"]}
+    for name, wanted in projects.items():
+        for r in map(Requirement, wanted):
+            if name not in ("maniskill", "test", "tasks"):
+                ranges.setdefault(canonical(r.name), set()).add(str(r.specifier))
+    del ranges[DISTRIBUTION]
+    assert {name: found for name, found in ranges.items() if len(found) > 1} == {}
+
+
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_a_plugin_is_a_distribution_of_this_core(plugin):
+    project = PLUGINS[plugin]
+    assert (project["name"], project["version"]) == (f"{DISTRIBUTION}-{plugin}", mmrl.__version__)
+    assert project["entry-points"] == {"mmrl.plugins": {plugin: f"mmrl_{plugin}"}}
+    assert set(map(str, map(Requirement, EXTRAS.get(plugin, [])))) <= {f"{project['name']}<0.3,>=0.2"}
+    (core,) = [r for r in map(Requirement, project["dependencies"]) if r.name == DISTRIBUTION]
+    assert core.specifier.contains(mmrl.__version__) and core.extras <= set(EXTRAS)
+
+
+def test_one_extra_brings_all_bundled_plugins():
+    """But for ManiSkill, which is gigabytes. A plugin without an extra of its own can be installed by its name alone."""
     (tasks,) = map(Requirement, EXTRAS["tasks"])
     assert tasks.extras == {name for name in PLUGINS if name in EXTRAS} - {"maniskill"}
 
@@ -68,24 +103,13 @@ def test_nothing_that_breaks_beside_cpu_torch_is_pinned():
     assert not [name for name in pins() if name.startswith(("nvidia-", "triton"))]
 
 
-@pytest.mark.parametrize("plugin", PLUGINS)
-def test_the_core_wheel_asks_for_what_its_bundled_plugin_asks_for(plugin):
-    """`mmrl[train,PLUGIN]` brings at least what the plugin's own distribution would."""
-    ours = {canonical(r.name): r for r in map(Requirement, [*PROJECT["dependencies"], *EXTRAS["train"], *EXTRAS.get(plugin, [])])}
-    for theirs in map(Requirement, PLUGINS[plugin].get("dependencies", [])):
-        name = canonical(theirs.name)
-        if name == "mmrl":
-            continue
-        assert name in ours, f"plugins/{plugin} needs {theirs}: add it to the extra {plugin!r} of the root pyproject.toml"
-        assert theirs.extras <= ours[name].extras
-        assert set(theirs.specifier) <= set(ours[name].specifier), f"{theirs} there, {ours[name]} here"
-
-
 def test_what_simulators_need_is_pinned_beside_them():
     """ManiSkill's beside the project's own pins, each package in one of the two; Meta-World's alone, with another numpy."""
     maniskill = own_pins("sims/maniskill/constraints.txt")
     assert not set(maniskill) & set(pins()), "pinned twice"
-    for r in map(Requirement, EXTRAS["maniskill"]):
+    for r in map(Requirement, PLUGINS["maniskill"]["dependencies"]):
+        if r.name == DISTRIBUTION:
+            continue
         pinned = (maniskill | pins())[canonical(r.name)]
         assert r.specifier.contains(str(pinned.specifier).removeprefix("=="))
     metaworld = own_pins("sims/gym/constraints-metaworld.txt")

@@ -1,4 +1,4 @@
-"""The wheels: what is in them, and that the bundled plugins are listed once however they were installed."""
+"""The wheels: each owns its own files and entry points, so that one comes and goes without the others."""
 
 import configparser
 import json
@@ -12,13 +12,24 @@ from pathlib import Path
 
 import pytest
 
+from contracts import contracts, packages
+
 ROOT = Path(__file__).parents[2]
-PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PLUGINS = {
-    path.parent.name: path.parent
-    for path in sorted([*ROOT.glob("plugins/*/pyproject.toml"), *ROOT.glob("sims/*/pyproject.toml")], key=lambda p: p.parent.name)
+    path.parent.name: path.parent for path in [*ROOT.glob("plugins/*/pyproject.toml"), *ROOT.glob("sims/*/pyproject.toml")]
 }
-MODULES = {f"mmrl_{name}" for name in PLUGINS}
+CORE = "multimodal-rl"
+DISTRIBUTIONS = {CORE: ROOT, **{f"{CORE}-{name}": folder for name, folder in sorted(PLUGINS.items())}}
+BUILD = """
+import sys
+from hatchling.builders.sdist import SdistBuilder
+from hatchling.builders.wheel import WheelBuilder
+
+out, core, *plugins = sys.argv[1:]
+list(SdistBuilder(core).build(directory=out))
+for folder in (core, *plugins):
+    list(WheelBuilder(folder).build(directory=out, versions=["standard"]))
+"""
 
 
 def run(*command: object, **options) -> str:
@@ -27,20 +38,17 @@ def run(*command: object, **options) -> str:
     return done.stdout
 
 
-def build(folder: Path, out: Path, *what: str) -> Path:
-    """The wheel of a folder; without `--wheel` it is built from the sdist, which so is complete."""
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, *what, folder)
-    return next(out.glob("*.whl"))
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    """The folder with all wheels and the core's sdist."""
+    out = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-c", BUILD, out, *DISTRIBUTIONS.values())
+    return out
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    return build(ROOT, tmp_path_factory.mktemp("core"))
-
-
-@pytest.fixture(scope="module")
-def plugin_wheels(tmp_path_factory):
-    return {name: build(folder, tmp_path_factory.mktemp(name), "--wheel") for name, folder in PLUGINS.items()}
+def wheels(built) -> dict[str, Path]:
+    return {name: next(built.glob(f"{name.replace('-', '_')}-*.whl")) for name in DISTRIBUTIONS}
 
 
 def files(wheel: Path) -> set[str]:
@@ -56,78 +64,86 @@ def sources(package: Path) -> set[str]:
     }
 
 
-def entry_points(wheel: Path) -> configparser.ConfigParser:
+def entry_points(wheel: Path) -> dict[str, dict[str, str]]:
     archive = zipfile.ZipFile(wheel)
     parser = configparser.ConfigParser(delimiters=("=",))
     parser.read_string(archive.read(next(n for n in archive.namelist() if n.endswith("entry_points.txt"))).decode())
-    return parser
+    return {section: dict(parser[section]) for section in parser.sections()}
 
 
-def test_the_core_wheel_holds_the_packages_and_nothing_else(wheel):
-    expected = sources(ROOT / "mmrl").union(*(sources(folder / f"mmrl_{name}") for name, folder in PLUGINS.items()))
-    assert {"mmrl/__init__.py", "mmrl/ui/cli/__init__.py", "mmrl_classification/__init__.py"} <= expected
-    assert any(name.startswith("mmrl/ui/cli/templates/") for name in expected)
-    assert files(wheel) == expected
+def test_each_wheel_holds_its_package_and_nothing_else(wheels):
+    assert files(wheels[CORE]) == sources(ROOT / "mmrl") >= {"mmrl/__init__.py", "mmrl/py.typed", "mmrl/ui/cli/__init__.py"}
+    assert any(name.startswith("mmrl/ui/cli/templates/plugin/mmrl_example/") for name in files(wheels[CORE]))
+    for name, folder in PLUGINS.items():
+        package = f"mmrl_{name}"
+        assert files(wheels[f"{CORE}-{name}"]) == sources(folder / package) >= {f"{package}/__init__.py", f"{package}/py.typed"}
 
 
-def test_the_sdist_can_be_built_and_read(wheel):
-    with tarfile.open(next(wheel.parent.glob("*.tar.gz"))) as sdist:
+def test_each_wheel_has_its_own_entry_points(wheels):
+    assert entry_points(wheels[CORE]) == {
+        "console_scripts": {"mmrl": "mmrl.ui.cli:main"},
+        "pytest11": {"mmrl": "mmrl.testing.pytest_plugin"},
+    }
+    for name in PLUGINS:
+        assert entry_points(wheels[f"{CORE}-{name}"]) == {"mmrl.plugins": {name: f"mmrl_{name}"}}
+
+
+def test_the_sdist_is_complete(built):
+    with tarfile.open(next(built.glob("*.tar.gz"))) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
-    assert {"pyproject.toml", "README.md", "LICENSE"} <= names
-    assert not any(name.startswith((".venv", "runs", ".git/")) for name in names)
+    assert {"pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE"} | sources(ROOT / "mmrl") <= names
+    assert not any(name.startswith((".venv", "runs", ".git/", "plugins", "sims")) for name in names)
 
 
-@pytest.mark.parametrize("plugin", PLUGINS)
-def test_a_plugin_builds_as_its_own_distribution(plugin, plugin_wheels):
-    assert files(plugin_wheels[plugin]) == sources(PLUGINS[plugin] / f"mmrl_{plugin}")
-    assert dict(entry_points(plugin_wheels[plugin])["mmrl.plugins"]) == {plugin: f"mmrl_{plugin}"}
+def install(site: Path, *wheels: Path) -> None:
+    """What pip does with a wheel of pure Python, but for its scripts."""
+    for wheel in wheels:
+        zipfile.ZipFile(wheel).extractall(site)
 
 
-def test_the_core_wheel_has_the_entry_points_of_all_plugins(wheel, plugin_wheels):
-    union = {name: module for own in plugin_wheels.values() for name, module in entry_points(own)["mmrl.plugins"].items()}
-    assert union == {name: f"mmrl_{name}" for name in PLUGINS}
-    assert dict(entry_points(wheel)["mmrl.plugins"]) == union
-    assert dict(entry_points(wheel)["console_scripts"]) == {"mmrl": "mmrl.ui.cli:main"}
-    assert dict(entry_points(wheel)["pytest11"]) == {"mmrl": "mmrl.testing.pytest_plugin"}
+def test_plugins_are_listed_where_their_wheels_are_installed(tmp_path, wheels):
+    env = {name: value for name, value in os.environ.items() if not name.startswith("MMRL_")} | {"PYTHONPATH": str(tmp_path)}
+    install(tmp_path, *wheels.values())
+    found = json.loads(run(sys.executable, "-m", "mmrl", "plugins", "--json", cwd=tmp_path, env=env))
+    ours = {p["name"]: (p["dist"], p["version"], p["error"]) for p in found if p["name"] in PLUGINS}
+    assert ours == {name: (f"{CORE}-{name}", "0.2.0", None) for name in PLUGINS}
+    assert all(p["specs"] and p["contract"] for p in found if p["name"] in PLUGINS)
+    code = "import mmrl, mmrl_jigsaw; print(mmrl.__file__, mmrl_jigsaw.__file__, sep='\\n')"
+    where = run(sys.executable, "-c", code, cwd=tmp_path, env=env).splitlines()
+    assert all(Path(path).is_relative_to(tmp_path) for path in where), "the tree was imported, not the wheel"
 
 
-def test_the_import_contracts_forget_no_plugin_and_no_part_of_the_engine():
-    linter = PYPROJECT["tool"]["importlinter"]
-    assert set(linter["root_packages"]) == {"mmrl"} | MODULES
+def test_uninstalling_a_plugin_leaves_the_core_whole(tmp_path, wheels):
+    """And the other way round: no file has two owners."""
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
+    (site,) = tmp_path.glob("venv/lib/python*/site-packages")
+    install(site, wheels[CORE], wheels[f"{CORE}-jigsaw"])
+    python = tmp_path / "venv" / "bin" / "python"
+    run(sys.executable, "-m", "pip", "--python", python, "uninstall", "-q", "-y", f"{CORE}-jigsaw")
+    assert sources(site / "mmrl") == sources(ROOT / "mmrl") and not (site / "mmrl_jigsaw").exists()
+    everything = [name for wheel in wheels.values() for name in zipfile.ZipFile(wheel).namelist()]
+    assert len(everything) == len(set(everything))
 
 
-def test_types_are_checked_in_every_plugin():
-    mypy = PYPROJECT["tool"]["mypy"]
-    assert set(mypy["packages"]) == {"mmrl"} | MODULES
-    assert {path.name for place in mypy["mypy_path"] for path in (ROOT / place).glob("mmrl_*")} == MODULES
+def test_the_import_contracts_and_the_type_checker_find_every_plugin():
+    modules = sorted(f"mmrl_{name}" for name in PLUGINS)
+    assert packages() == modules
+    settings = contracts(["mmrl_a", "mmrl_b"])
+    assert settings["root_packages"] == ["mmrl", "mmrl_a", "mmrl_b"]
+    assert ["mmrl_a | mmrl_b", "mmrl"] in [contract.get("layers") for contract in settings["contracts"]]
+    checked = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["files"]
+    assert {path.name for pattern in checked for path in ROOT.glob(pattern)} == {"mmrl", *modules}
 
 
-def installed_plugins(site: Path, wheels: list[Path]) -> list[dict]:
-    """What `mmrl plugins --json` says where these wheels are installed."""
-    run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", site, *wheels)
-    env = {name: value for name, value in os.environ.items() if not name.startswith("MMRL_")} | {"PYTHONPATH": str(site)}
-    code = "import mmrl, mmrl_classification; print(mmrl.__file__, mmrl_classification.__file__, sep='\\n')"
-    where = run(sys.executable, "-c", code, cwd=site, env=env).splitlines()
-    assert all(Path(path).is_relative_to(site) for path in where), "the tree was imported, not the wheel"
-    found = json.loads(run(sys.executable, "-m", "mmrl", "plugins", "--json", cwd=site, env=env))
-    return [p for p in found if p["name"] in PLUGINS]
-
-
-def test_bundled_plugins_are_listed_once(tmp_path, wheel, plugin_wheels):
-    alone = installed_plugins(tmp_path / "alone", [wheel])
-    assert [(p["name"], p["dist"], p["error"]) for p in alone] == [(name, "mmrl", None) for name in PLUGINS]
-    assert all(p["specs"] for p in alone)
-    both = installed_plugins(tmp_path / "both", [wheel, *plugin_wheels.values()])
-    assert [p["name"] for p in both] == list(PLUGINS)
-    assert [p["specs"] for p in both] == [p["specs"] for p in alone]
-
-
-def test_an_editable_install_exposes_the_packages_only(tmp_path):
+@pytest.mark.parametrize("name", [CORE, f"{CORE}-jigsaw"])
+def test_an_editable_install_exposes_the_package_only(tmp_path, name):
     """dev-mode-exact: `import tests` or `import configs` must not work because mmrl is installed for development."""
     code = "import sys; from hatchling.build import build_editable; build_editable(sys.argv[1])"
-    run(sys.executable, "-c", code, tmp_path, cwd=ROOT)
+    run(sys.executable, "-c", code, tmp_path, cwd=DISTRIBUTIONS[name])
     archive = zipfile.ZipFile(next(tmp_path.glob("*.whl")))
-    mapped = archive.read("_editable_impl_mmrl.py").decode()
-    assert {line.split("'")[1] for line in mapped.splitlines() if line.startswith("F.map_module")} == {"mmrl"} | MODULES
+    implementation = f"_editable_impl_{name.replace('-', '_')}"
+    mapped = archive.read(f"{implementation}.py").decode()
+    package = "mmrl_jigsaw" if "jigsaw" in name else "mmrl"
+    assert [line.split("'")[1] for line in mapped.splitlines() if line.startswith("F.map_module")] == [package]
     paths = [archive.read(name).decode().strip() for name in archive.namelist() if name.endswith(".pth")]
-    assert paths == ["import _editable_impl_mmrl"]  # no folder is put on the path
+    assert paths == [f"import {implementation}"]  # no folder is put on the path

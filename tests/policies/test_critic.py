@@ -1,6 +1,7 @@
 """A critic on real, tiny models: its values don't depend on how a batch is laid out, and its gradient goes where it should."""
 
 import functools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from mmrl_robotics.small import Small
 import vlm_cases as cases
 from mmrl.algorithms.presets import load_algorithm
 from mmrl.api.simulators.types import Observation
-from mmrl.api.types import Turn, replace
+from mmrl.api.types import Turn
 from mmrl.config.sections import CriticConfig, PolicyConfig, RlStage
 from mmrl.policies.batches import Calls, Credit
 from mmrl.policies.critic import Critic

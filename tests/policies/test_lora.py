@@ -12,7 +12,7 @@ import vlm_cases as cases
 from mmrl.api.errors import UserError
 from mmrl.config.sections import LoraConfig, PolicyConfig, SftStage
 from mmrl.policies.batches import Credit
-from mmrl.policies.lora import adapters_off, is_adapter, layers_of, merged, targets
+from mmrl.policies.lora import adapters_off, is_adapter, layers_of, merged, plain_weights, targets
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.policies.vlm.vocabulary import read
 from mmrl.rollout.generate.local import LocalGenerator
@@ -289,6 +289,8 @@ def test_merged_weights_compute_the_same_without_adapters(family, dtype, tmp_pat
     delta = 4.0 * layer.lora_B["default"].weight @ layer.lora_A["default"].weight
     expected = (layer.base_layer.weight.float() + delta).to(whole.dtype)
     assert torch.equal(whole.get_submodule("model.language_model.layers.1.mlp.up_proj").weight, expected)
+    off = dict(plain_weights(vlm.model))["model.language_model.layers.1.mlp.up_proj.weight"].float() - expected.float()
+    assert off.abs().max() < delta.abs().max() / 4, "up to the rounding of bfloat16"
     vlm.save(tmp_path / "adapters")
     whole.save_pretrained(tmp_path / "whole")
     vlm.processor.save_pretrained(tmp_path / "whole")

@@ -1,6 +1,7 @@
 """A VLM as a policy: it sees, it knows its sizes and its ids, a large vocabulary is scored in pieces, any family loads."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch
 import vlm_cases as cases
 from mmrl.api.errors import UserError
 from mmrl.api.frames import Frame
-from mmrl.api.types import Prompt, replace, user
+from mmrl.api.types import Prompt, user
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.vlm import tiny
 from mmrl.policies.vlm import vlm as vlm_module

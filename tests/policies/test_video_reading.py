@@ -2,18 +2,19 @@
 frames, in prompts, in later turns, and packed behind a shared prompt."""
 
 import itertools
+from dataclasses import replace
 
-import footages
 import pytest
 import torch
 from transformers.video_utils import VideoMetadata
 
+import footages
 import vlm_cases as cases
 from mmrl import UserError
 from mmrl.api.episodes import Conversation
 from mmrl.api.media.clips import Clip, Footage, Limits
 from mmrl.api.media.decoding import frames_of
-from mmrl.api.types import Prompt, Status, Turn, replace, user
+from mmrl.api.types import Prompt, Status, Turn, user
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.batches import Credit
 from mmrl.policies.vlm.vlm import VLM

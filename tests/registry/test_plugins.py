@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from mmrl import Case, UserError
+from mmrl import CONTRACT, Case, UserError
 from mmrl.api.errors import PluginError
-from mmrl.registry.plugins import GROUP, PluginInfo, Registry, registry
+from mmrl.registry.distributions import GROUP
+from mmrl.registry.plugins import PluginInfo, Registry, registry
 
 FLAGS = """
     from mmrl import TaskSpec, VerifierSpec, hookimpl
@@ -93,7 +94,7 @@ BROKEN = {
         "import mmrl_bad.tsk",
         "failed to import: no module named 'mmrl_bad.tsk': a part of the plugin itself",
     ),
-    "an extra of the core": ("import vllm.nothing", "no module named 'vllm': pip install \"mmrl[vllm]\""),
+    "an extra of the core": ("import vllm.nothing", "no module named 'vllm': pip install \"multimodal-rl[vllm]\""),
     "an exception": ("1 / 0", "failed to import: ZeroDivisionError: division by zero"),
     "an exit": ("raise SystemExit(3)", "failed to import: SystemExit: 3"),
     "a squatted id": (specs("flags/country"), "id 'flags/country' must start with 'bad/', the name of the plugin's entry point"),
@@ -196,19 +197,59 @@ def test_the_traceback_of_the_one_asked_for_is_chained(site) -> None:
 @pytest.mark.parametrize(
     ("requires", "error"),
     [
-        (["mmrl>=0.1,<0.2"], None),
-        (["Mmrl"], None),
-        (["mmrl-flags>=9"], None),
-        (["mmrl>=9; extra == 'test'"], None),
-        (["mmrl>=9.0"], 'needs mmrl>=9.0 and 0.1.0 is running: upgrade the core: pip install "mmrl>=9.0"'),
-        (["mmrl[train]~=1.2"], 'needs mmrl~=1.2 and 0.1.0 is running: upgrade the core: pip install "mmrl~=1.2"'),
-        (["mmrl<0.1"], "needs mmrl<0.1 and 0.1.0 is running: upgrade the plugin: pip install -U mmrl-zoo"),
-        (["mmrl==0.0.*"], "needs mmrl==0.0.* and 0.1.0 is running: upgrade the plugin: pip install -U mmrl-zoo"),
+        (["multimodal-rl>=0.2,<0.3"], None),
+        (["Multimodal_RL"], None),
+        (["multimodal-rl-flags>=9", "mmrl-flags>=9"], None),
+        (["multimodal-rl>=9; extra == 'test'"], None),
+        (
+            ["multimodal-rl>=9.0"],
+            'needs multimodal-rl>=9.0 and 0.2.0 is running: upgrade the core: pip install "multimodal-rl>=9.0"',
+        ),
+        (
+            ["multimodal-rl[train]~=1.2"],
+            'needs multimodal-rl~=1.2 and 0.2.0 is running: upgrade the core: pip install "multimodal-rl~=1.2"',
+        ),
+        (["multimodal-rl<0.1"], "needs multimodal-rl<0.1 and 0.2.0 is running: upgrade the plugin: pip install -U mmrl-zoo"),
+        (
+            ["multimodal-rl==0.0.*"],
+            "needs multimodal-rl==0.0.* and 0.2.0 is running: upgrade the plugin: pip install -U mmrl-zoo",
+        ),
+        (
+            ["mmrl>=0.1,<0.2"],
+            "requires mmrl<0.2,>=0.1, which is another project on the package index: name multimodal-rl in its pyproject.toml, "
+            "or upgrade the plugin: pip install -U mmrl-zoo",
+        ),
     ],
 )
 def test_a_plugin_for_another_core_says_which_side_to_upgrade(site, requires: list[str], error: str | None) -> None:
     site("mmrl-zoo", {"mmrl_zoo.py": specs("zoo/animal")}, {"zoo": "mmrl_zoo"}, requires=requires)
     assert info(load("zoo"), "zoo").error == error
+
+
+@pytest.mark.parametrize(
+    ("declared", "number", "error"),
+    [
+        ("", None, None),
+        (f"MMRL_CONTRACT = {CONTRACT}", CONTRACT, None),
+        ("MMRL_CONTRACT = 1", None, f"was written for hook contract 1, and mmrl 0.2.0 has {CONTRACT}: upgrade the plugin"),
+        (
+            "MMRL_CONTRACT = 99",
+            None,
+            f"was written for hook contract 99, and mmrl 0.2.0 has {CONTRACT}: upgrade the core: pip install -U multimodal-rl",
+        ),
+        (
+            "MMRL_CONTRACT = '2'",
+            None,
+            f"breaks the plugin contract: MMRL_CONTRACT = '2' must be a whole number such as {CONTRACT}",
+        ),
+    ],
+)
+def test_a_plugin_for_another_contract_is_refused_with_both_numbers(site, declared: str, number: int | None, error: str) -> None:
+    """Before its hooks are looked at, which may be another contract's."""
+    source = specs("zoo/animal") + declared + ("\n@hookimpl\ndef mmrl_gone(): pass\n" if error else "\n")
+    site("mmrl-zoo", {"mmrl_zoo.py": source}, {"zoo": "mmrl_zoo"})
+    found = info(load("zoo"), "zoo")
+    assert (found.contract, found.error) == (number, error)
 
 
 def test_one_plugin_through_two_distributions_is_listed_once(site) -> None:
@@ -227,10 +268,13 @@ def test_a_name_that_is_taken_is_an_error_for_the_later_one(site) -> None:
         assert f"the name 'flags' is taken by {order[0].dist.name}" in found.plugins[2].error
 
 
-def test_nobody_takes_the_name_of_what_the_core_bundles(site) -> None:
+def test_nobody_takes_the_name_of_a_plugin_whose_distribution_has_it(site) -> None:
     site("aaa", {"aaa.py": specs("classification/digits")}, {"classification": "aaa"})
     named = [p for p in Registry().plugins if p.name == "classification"]
-    assert [p.dist for p in named] == ["mmrl", "aaa"] and "is taken by mmrl" in named[1].error
+    assert [p.dist for p in named] == [
+        "multimodal-rl-classification",
+        "aaa",
+    ] and "is taken by multimodal-rl-classification" in named[1].error
 
 
 @pytest.mark.parametrize("name", ["mmrl", "Flags", "fl ags", "fl/ags"])
@@ -248,7 +292,7 @@ def test_mmrl_plugins_chooses(site) -> None:
     with pytest.raises(UserError, match="plugin 'zoo' is switched off by MMRL_PLUGINS, MMRL_BLOCK or -p no:zoo"):
         none.get("tasks", "zoo/animal")
     missing = load("flags", "zoo", only=["zoo", "gone"])
-    assert info(missing, "gone").error == "is not installed: pip install mmrl-gone"
+    assert info(missing, "gone").error == "is not installed: pip install multimodal-rl-gone"
 
 
 def test_block_leaves_one_out(site) -> None:
@@ -340,7 +384,7 @@ def test_a_missing_local_file_is_fatal(tmp_path) -> None:
     [
         ("tasks", "flags/contry", "no task 'flags/contry'. Did you mean 'flags/country'?"),
         ("tasks", "flag/country", "no task 'flag/country'. Did you mean 'flags/country'?"),
-        ("tasks", "gui/click", "no task 'gui/click': is the package for 'gui' installed? Try: pip install mmrl-gui"),
+        ("tasks", "gui/click", "no task 'gui/click': is the package for 'gui' installed? Try: pip install multimodal-rl-gui"),
         ("tasks", "flags/exact", "no task 'flags/exact': that is one of the verifiers"),
         ("tasks", "what; rm -rf /", "no task 'what; rm -rf /'; `mmrl list tasks` shows all"),
         ("algorithms", "grop", "no algorithm 'grop'. Did you mean 'grpo'?"),
@@ -401,7 +445,11 @@ def test_unknown_options_are_refused(site, make: str, options: dict, message: st
             "task 'zoo/animal' needs the option 'root': give options = {root = ...} in a run file, or --set root=...; it accepts",
         ),
         ("mmrl_far:Animal", "", "task 'zoo/animal' failed to import: no module named 'mmrl_far'"),
-        ("mmrl_zoo_heavy:Animal", "", "task 'zoo/animal' failed to import: no module named 'vllm': pip install \"mmrl[vllm]\""),
+        (
+            "mmrl_zoo_heavy:Animal",
+            "",
+            "task 'zoo/animal' failed to import: no module named 'vllm': pip install \"multimodal-rl[vllm]\"",
+        ),
         (
             "mmrl_zoo_crash:Animal",
             "",

@@ -1,10 +1,11 @@
 """How much is computed at once: rows of a micro-batch within the budget, completions within the batch size."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import vlm_cases as cases
-from mmrl.api.types import replace
 from mmrl.rollout.generate import cache
 from mmrl.rollout.generate.local import LocalGenerator, chosen
 from mmrl.rollout.generate.sampling import Sampling

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from mmrl_robotics.small import Small
 from mmrl.api.errors import PluginError, UserError
 from mmrl.api.services import expert_episodes
 from mmrl.api.simulators.types import Demonstration, Simulation
-from mmrl.api.types import Prompt, replace
+from mmrl.api.types import Prompt
 from mmrl.config.sections import PolicyConfig, SimulateConfig
 from mmrl.registry import plugins
 from mmrl.rollout.simulators.demonstrations import Played, demonstrated, size_of

@@ -113,8 +113,10 @@ def test_the_same_seed_gives_the_same_samples_and_another_others():
     state = torch.random.get_rng_state()
     assert draw(5) == draw(5) != draw(6)
     assert torch.equal(state, torch.random.get_rng_state()), "the global generator is not touched"
-    samples = [s.token_ids for s in draw(5)[0]]
+    samples, others = ([s.token_ids for s in group] for group in draw(5))
     assert len(set(samples)) == 4
+    (alone,) = LocalGenerator(vlm).generate(inputs[1:], 4, Sampling(max_tokens=6, temperature=1.0, seed=5), numbers=[1])
+    assert [s.token_ids for s in alone] == others, "a prompt's number decides, not its place among others"
 
 
 def test_the_checkpoints_own_sampling_settings_are_ignored():

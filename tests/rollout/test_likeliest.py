@@ -5,7 +5,7 @@ import torch
 
 import vlm_cases as cases
 from mmrl.api.types import Rollout
-from mmrl.rollout.generate.local import LocalGenerator, likeliest
+from mmrl.rollout.generate.local import LocalGenerator, chosen, likeliest
 from mmrl.rollout.generate.sampling import Sampling
 
 P = [0.05, 0.4, 0.1, 0.25, 0.2]
@@ -58,6 +58,11 @@ def test_what_is_kept_keeps_its_probability_and_rows_are_apart():
     assert torch.equal(found, torch.tensor(expected)) and torch.equal(rows, before)
     assert likeliest(rows, 1.0, 0) is rows, "nothing is computed where nothing is asked"
     assert kept([0.0, 0.0, 0.5, 0.5, 0.0], top_k=4) == [2, 3], "what is impossible stays so"
+
+
+def test_an_impossible_token_is_never_drawn():
+    drawn_N = torch.tensor([0.0, 0.5, 1 - 2**-53], dtype=torch.float64)
+    assert chosen(torch.tensor([[0.0, 0.5, 0.5, 0.0]] * 3), drawn_N).tolist() == [1, 2, 2]
 
 
 def test_the_top_of_a_large_vocabulary():

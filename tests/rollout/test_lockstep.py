@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from mmrl_robotics.small import Small
 
 from mmrl.api.errors import UserError
-from mmrl.api.types import Status, replace
+from mmrl.api.types import Status
 from mmrl.config.sections import CriticConfig, PolicyConfig, SimulateConfig
 from mmrl.policies.critic import Critic
 from mmrl.registry import plugins

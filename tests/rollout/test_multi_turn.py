@@ -1,12 +1,13 @@
 """Episodes of several turns, packed: what was sampled is trained as if each episode were a sequence of its own."""
 
 import functools
+from dataclasses import replace
 
 import pytest
 import torch
 
 import vlm_cases as cases
-from mmrl.api.types import Turn, replace
+from mmrl.api.types import Turn
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.batches import Credit
 from mmrl.policies.vlm.vlm import VLM

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from mmrl_robotics.small import Small
 
 from mmrl.api.errors import UserError
-from mmrl.api.types import Prompt, replace
+from mmrl.api.types import Prompt
 from mmrl.config.sections import PolicyConfig, SimulateConfig
 from mmrl.registry import plugins
 from mmrl.rollout.generate.sampling import Sampling

@@ -47,7 +47,7 @@ def prompt(seed: int) -> Prompt:
 
 
 def decode(vlm, inputs, steering, group=1, temperature=0.0, tokens=LONG, seed=1):
-    sampling = Sampling(max_tokens=tokens, temperature=temperature, seed=seed, steering=steering)
+    sampling = Sampling(max_tokens=tokens, temperature=temperature, seed=seed, logits_processor=steering)
     return LocalGenerator(vlm).generate(inputs, group, sampling)
 
 
@@ -230,7 +230,7 @@ def test_without_steering_nothing_of_it_runs(monkeypatch):
     vlm, modes = policy("qwen2_5_vl"), set()
     step = vlm.family.step
     monkeypatch.setattr(vlm.family, "step", lambda *a: modes.add(torch.is_inference_mode_enabled()) or step(*a))
-    for name in ("begin", "figures"):
+    for name in ("begin", "__call__", "figures"):
         monkeypatch.setattr(Steering, name, lambda *_: pytest.fail("steered"))
     decode(vlm, [vlm.encode(prompt(1))], None, 2, 1.0)
     assert modes == {True}
@@ -377,14 +377,14 @@ def test_both_are_reported_side_by_side(mmrl_eval):
     assert f"{extra['steered/entropy']:.3f}" in rows["unsteered"].replace(
         f"{extra['unsteered/entropy']:.3f}", f"{extra['steered/entropy']:.3f}"
     )
-    assert any(line.strip().startswith("steered less unsteered") for line in lines)
+    assert any(line.strip().startswith("steered - unsteered") for line in lines)
     assert any("entropy, nats" in line and "highest at token" in line for line in lines)
 
 
 def test_a_task_without_videos_is_not_steered_and_that_is_said(mmrl_eval):
     done = mmrl_eval("--steer", task="toy/colour")
     assert done.exit_code == 0, done.stderr
-    assert "  not steered: no prompt shows a video" in done.stdout.splitlines()
+    assert "  not steered: no prompt has a video" in done.stdout.splitlines()
     assert "steered" not in json.loads(mmrl_eval("--steer", "--json", task="toy/colour").stdout)["toy/colour"]["extra"]
     assert "steered" not in mmrl_eval(task="toy/colour").stdout
 

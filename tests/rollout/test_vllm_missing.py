@@ -34,7 +34,7 @@ def test_none_is_refused_with_what_to_install(monkeypatch):
     monkeypatch.setenv("MMRL_PLUGIN_FILES", runs.TOY)
     found(monkeypatch)
     with pytest.raises(
-        UserError, match=r'compute\.sampler = "vllm": vLLM is not installed: pip install "mmrl\[vllm\]" .*"local"'
+        UserError, match=r'compute\.sampler = "vllm": vLLM is not installed: pip install "multimodal-rl\[vllm\]" .*"local"'
     ):
         resolve(runs.toy_config(".", compute={"sampler": "vllm"}))
 

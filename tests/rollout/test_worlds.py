@@ -2,6 +2,7 @@
 
 import functools
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ import torch
 import vlm_cases as cases
 from mmrl.api.errors import PluginError, UserError, WorldLost
 from mmrl.api.interfaces import Task
-from mmrl.api.types import Reply, Score, Status, replace, user
+from mmrl.api.types import Reply, Score, Status, user
 from mmrl.config.sections import PolicyConfig
 from mmrl.judge import cases_of
 from mmrl.policies.batches import Credit

@@ -163,14 +163,14 @@ def test_the_report_shows_each_evaluation_that_was_kept(run):
     tabs = [words for tag, words in page.words if tag == "label"]
     assert tabs == ["before any training", "step 20 (best)", "step 40 (last)"]
     assert page.count("button", "film") == 4 + (2 + 4) + (4 + 2) == page.count("img", "moving") == page.count("img", "still")
-    assert "2 steps, the time was up, return 0.5" in page.texts("p") and "2 steps, return 0.5" in page.texts("p")
+    assert "2 steps, time limit, return 0.5" in page.texts("p") and "2 steps, return 0.5" in page.texts("p")
     assert "test-0, seed 900" in page.texts("p") and page.texts("p").count("pick up the ball") == 16
     assert page.count("button", "pause") == 1
 
 
 def test_what_was_lost_again_says_so(run):
     run.episodes(1, rows(rollout(1, True, at_end=False)))
-    assert "lost again at the end, 2 steps, return 0.5" in page_of(run).texts("p")
+    assert "no longer at the end, 2 steps, return 0.5" in page_of(run).texts("p")
 
 
 def test_hostile_instructions_and_names_stay_text(run, tmp_path):
@@ -245,7 +245,7 @@ def test_the_table_has_every_task_the_best_first_with_intervals(run):
     assert body[0][3].split() == ["50.0%", low, "to", high] and body[0][4:] == ["7.25", "0.5", "64"]
     drawn = shown_table(run)
     assert re.findall(r'<u class="(\w+)" style="left:([\d.]+)%', drawn)[:2] == [("before", "50.0"), ("last", "75.0")]
-    assert "Greedy. Held out" in drawn
+    assert "Greedy. Held-out prompts" in drawn
 
 
 def test_success_at_any_time_has_a_column_where_it_is_not_the_metric(run):
@@ -258,7 +258,7 @@ def test_tasks_that_were_asked_otherwise_or_scored_otherwise_say_so(run):
     run.evaluation(0, "rl", figure("a", 0.5))
     run.evaluation(0, "rl", figure("b", 0.25, temperature=0.7, samples=4, metric="robotics/quick"))
     head, first, second = table(run)
-    assert head[:3] == ["Task", "Metric", "Played"] and first[:3] == ["a", "accuracy", "greedy"]
+    assert head[:3] == ["Task", "Metric", "Sampling"] and first[:3] == ["a", "accuracy", "greedy"]
     assert second[:3] == ["b", "robotics/quick", "sampled at temperature 0.7, 4 times each"]
 
 

@@ -158,6 +158,10 @@ def test_changes_name_what_differs(run: RunFolder) -> None:
     assert list(opened.changes({**CONFIG, "stages": []})) == ["stages"]
     with pytest.raises(UserError, match=r"other settings: seed = 3, now 4; set them back"):
         RunFolder.open(run.path, {**CONFIG, "seed": 4})
+    scaled = RunFolder.create(run.path.parent / "scaled", {**CONFIG, "compute": {"learners": 1, "staleness": 0}}, 3)
+    RunFolder.open(scaled.path, {**CONFIG, "compute": {"learners": 2, "staleness": 0}})
+    with pytest.raises(UserError, match=r"other settings: compute.staleness = 0, now 1; set them back"):
+        RunFolder.open(scaled.path, {**CONFIG, "compute": {"learners": 2, "staleness": 1}})
 
 
 @pytest.mark.parametrize("make", [lambda p: None, lambda p: p.mkdir(), lambda p: p.write_text("")])

@@ -9,7 +9,7 @@ def no_browser():
     """Why none can be driven here, or None."""
     for package in ("playwright", "miniwob"):
         if importlib.util.find_spec(package) is None:
-            return f'{package} is not installed: pip install "mmrl[browser]"'
+            return f'{package} is not installed: pip install "multimodal-rl[browser]"'
     from mmrl_browser.chromium import executable
 
     try:

@@ -275,14 +275,14 @@ def prepared() -> Any:
 
     import mmrl.run_folder.machine
     import mmrl.train.start
-    from mmrl.judge import Judge
+    from mmrl.judge import local_judge
 
     names = ["toy/letters", "toy/exact", "dial/success", "shares/slow"]
     with pytest.MonkeyPatch.context() as m:
         m.setenv("MMRL_PLUGIN_FILES", PLUGINS)
         m.setattr(mmrl.run_folder.machine, "installed", dict)
         before = torch.get_num_threads()
-        with Judge({name: {} for name in names}) as judge:
+        with local_judge({name: {} for name in names}) as judge:
             m.setattr(mmrl.train.start, "_judge", lambda config: contextlib.nullcontext(judge))
             try:
                 yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,6 @@ import torch
 
 from mmrl import Prompt, TaskSpec, VerifierSpec
 from mmrl.api.simulators.types import Demonstration
-from mmrl.api.types import replace
 from mmrl.registry import plugins
 from mmrl.testing import check_id
 from mmrl.testing.kit import check_task, check_verifier

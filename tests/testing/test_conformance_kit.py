@@ -8,6 +8,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,6 @@ from PIL import Image
 from mmrl import Case, Mark, NoGold, Prompt, Reply, Score, Task, TaskSpec, UserError, VerifierSpec, user
 from mmrl.api.frames import Eyes, Frame
 from mmrl.api.tasks.options import Prompts
-from mmrl.api.types import replace
 from mmrl.testing import check_id, check_plugin, check_task, check_verifier, other_process, task_subject
 from mmrl.testing import tasks as task_checks
 from mmrl.testing import verifiers as verifier_checks
@@ -466,7 +466,7 @@ def test_another_process_that_died_is_started_again_and_so_is_one_of_other_surro
     monkeypatch.setenv("SOMETHING", "else")
     with pytest.raises(Fault, match="no task 'dies/none'"):
         other_process.rows_elsewhere("dies/none", {}, ["train"], 3)
-    assert other_process._other is not kept and kept.process.poll() == 0, "which has ended"
+    assert other_process._other is not kept and kept.popen.poll() == 0, "which has ended"
 
 
 def test_tasks_may_print_and_read_in_another_process(site) -> None:
@@ -476,7 +476,7 @@ def test_tasks_may_print_and_read_in_another_process(site) -> None:
 
 
 def test_an_answer_nobody_waited_for_is_not_taken_for_another(monkeypatch) -> None:
-    monkeypatch.setattr(other_process, "PROGRAM", "import time; time.sleep(60)")
+    monkeypatch.setattr(other_process, "PROGRAM", "signal:pause")
     slow = other_process.Other()
     with pytest.raises(TimeIsUp), time_limit(0.2):
         slow.ask({"id": "toy/colour"})
@@ -485,11 +485,11 @@ def test_an_answer_nobody_waited_for_is_not_taken_for_another(monkeypatch) -> No
 
 
 def test_another_process_that_is_busy_ends_too(monkeypatch) -> None:
-    monkeypatch.setattr(other_process, "PROGRAM", "while True: pass")
+    monkeypatch.setattr(other_process, "PROGRAM", "signal:pause")
     monkeypatch.setattr(other_process, "PATIENCE_S", 0.1)
     busy = other_process.Other()
     busy.close()
-    assert busy.process.returncode == -signal.SIGKILL
+    assert busy.popen.returncode == -signal.SIGKILL
 
 
 def test_what_depends_on_the_process_is_found(site) -> None:

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,6 @@ import torch
 
 import vlm_cases as cases
 from mmrl.api.errors import UserError
-from mmrl.api.types import replace
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import Sampling
 from mmrl.rollout.generate.twin import TwinGenerator

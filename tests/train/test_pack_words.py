@@ -1,10 +1,11 @@
 """Packing is exact: shared prompts, padding and splits change neither logprobs nor gradients."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import vlm_cases as cases
-from mmrl.api.types import replace
 from mmrl.train.update.pack_words import pack
 
 CREDIT = cases.credit(1.0, -0.5, 0.25, 2.0, -1.0, 0.75, 0.5, -2.0)

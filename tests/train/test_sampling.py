@@ -3,6 +3,7 @@ what it says; `x` is a completion whose verifier fails, `RIGHT/FORMAT` one that 
 
 import math
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,7 @@ from mmrl.api.episodes import Conversation
 from mmrl.api.errors import PluginError, UserError
 from mmrl.api.media.clips import Clip
 from mmrl.api.seeds import derive
-from mmrl.api.types import Prompt, Score, Status, Turn, replace, user
+from mmrl.api.types import Prompt, Score, Status, Turn, user
 from mmrl.config.sections import RlStage
 from mmrl.judge import weigh
 from mmrl.rollout.generate.sampling import Sampling

@@ -4,6 +4,7 @@ and one completion, autograd, and gradient descent at a rate of 1. What the poli
 import copy
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +19,7 @@ from mmrl.api.episodes import Conversation
 from mmrl.api.errors import UserError
 from mmrl.api.seeds import derive
 from mmrl.api.specs import TaskSpec
-from mmrl.api.types import Prompt, Score, Status, Turn, replace, user
+from mmrl.api.types import Prompt, Score, Status, Turn, user
 from mmrl.config.load import parse_config
 from mmrl.config.sections import PolicyConfig
 from mmrl.data.prompts import Splits

@@ -1,4 +1,4 @@
-"""Run folders that are damaged, or meant to do harm: pages and reports show what is there, one line says what isn't."""
+"""Damaged and hostile run folders: pages and reports show the readable rest and one line for each error."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from boards import board
 from damage import damages, whole
 from long_runs import write_run
-
 from mmrl import UserError
 from mmrl.ui.board import facts, pages, rollouts, sections
 from mmrl.ui.board.index import Index
@@ -31,11 +31,11 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def show(run: Path, other: Path) -> str:
-    """All that is shown of a run; a UserError or an OSError is one line, which a page shows in its place."""
+    """All pages and reports of a run; a UserError or an OSError gives its line, as on the page."""
     found = state(run.name, run)
     html = [pages.row(found)]
     index_file(run).unlink(missing_ok=True)
-    for _ in range(2):  # without the index, and with it
+    for _ in range(2):  # without an index, then with one
         for part in (
             lambda: rollouts.listed(run.name, run, Wanted()),
             lambda: rollouts.listed(run.name, run, Wanted(sort="best")),

@@ -1,4 +1,4 @@
-"""The board's scripts and colours: their arithmetic in node, and what can be said of them without a browser."""
+"""The board's scripts, run in node, and the contrast of its colours; no browser needed."""
 
 import hashlib
 import itertools
@@ -22,7 +22,7 @@ needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="node is no
 
 
 def run(code: str, **given: object) -> object:
-    """What an expression of a module is, `given` its names; modules are imported from the board."""
+    """The value of an expression in node. given: names that it uses; modules are imported from the board."""
     names = "".join(f"const {name} = {json.dumps(value)};" for name, value in given.items())
     imports = "".join(f'import * as {name} from "{(STATIC / name).as_uri()}.js";' for name in ("series", "numbers"))
     script = f"{imports}{names}console.log(JSON.stringify({code}))"
@@ -172,7 +172,7 @@ SEEN = {
     "without green": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
     "without blue": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900)),
 }
-"""How linear RGB looks to people who lack a kind of cones: Machado, Oliveira, Fernandes 2009, severity 1."""
+"""Matrices that map linear RGB to its appearance in colour blindness: Machado, Oliveira, Fernandes 2009, severity 1."""
 XYZ = ((0.4124564, 0.3575761, 0.1804375), (0.2126729, 0.7151522, 0.0721750), (0.0193339, 0.1191920, 0.9503041))
 CARDS = {"light": "#ffffff", "dark": "#181b21"}
 
@@ -187,7 +187,7 @@ def times(matrix, vector):
 
 
 def oklab(rgb):
-    """A space in which distances are about as people see them (Ottosson 2020)."""
+    """OKLab, a space of roughly perceptual distances (Ottosson 2020)."""
     cones = (
         (0.4122214708, 0.5363325363, 0.0514459929),
         (0.2119034982, 0.6806995451, 0.1073969566),

@@ -1,4 +1,4 @@
-"""The index of a run folder: what it takes in, in whatever condition the folder is, and that it forgets what was taken back."""
+"""The index of a run folder: it reads folders in any condition and drops rows that a resumed run took back."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from long_runs import rollout, write_run
 
+from long_runs import rollout, write_run
 from mmrl.run_folder.writer import RunFolder
 from mmrl.ui.board import search, sketch
 from mmrl.ui.board.columns import CHUNK, Columns

@@ -1,4 +1,4 @@
-"""What a person does with the board, in Chromium: twenty journeys. MMRL_SHOTS=DIR keeps a picture of the end of each."""
+"""Twenty user journeys on the board in Chromium. MMRL_SHOTS=DIR keeps a screenshot of the end of each."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from boards import Running, board
 from browsers import no_browser
 from long_runs import figures, rollout, write_episodes, write_items, write_run
@@ -68,7 +69,7 @@ def chromium() -> Iterator[Any]:
 
 
 class Visitor:
-    """A page in the browser, that fails a test which leaves errors in its console."""
+    """A page in the browser; errors in its console fail the test."""
 
     def __init__(self, chromium: Any, address: str, **context: Any) -> None:
         self.context = chromium.new_context(viewport={"width": 1280, "height": 900}, **context)
@@ -246,7 +247,7 @@ def test_14_one_rollout_and_its_neighbours(visitor: Visitor) -> None:
     page.keyboard.press("ArrowRight")
     page.wait_for_function(f"() => location.href !== {json.dumps(first)}")
     assert "id=100." in page.url
-    page.wait_for_load_state("load")  # a key that is pressed before is nobody's
+    page.wait_for_load_state("load")  # keys pressed before are lost
     page.keyboard.press("ArrowLeft")
     page.wait_for_function(f"() => location.href === {json.dumps(first)}")
 
@@ -295,9 +296,9 @@ def test_18_alarms_and_the_rollouts_that_show_why(visitor: Visitor) -> None:
 
 def test_19_settings_and_what_differs(visitor: Visitor) -> None:
     page = visitor.open("/settings?run=first")
-    page.get_by_label("Beside").select_option("sweep/second")
+    page.get_by_label("Compare with").select_option("sweep/second")
     page.get_by_role("button", name="Show").click()
-    visitor.sees("What differs")
+    visitor.sees("Differences")
     cells = page.locator("main table tbody tr").all_inner_texts()
     assert any(re.match(r"seed\s+0\s+7", cell) for cell in cells) and any("stages.0.steps" in cell for cell in cells)
 

@@ -1,4 +1,4 @@
-"""What the board serves, to whom, and what it never does."""
+"""The board's responses, its access control, and that it never writes to a run folder."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from PIL import Image
+
 from boards import Running, board
 from long_runs import rollout, write_run
-from PIL import Image
 
 HOSTILE = '<script>alert(1)</script><img src=x onerror="alert(2)">'
 
@@ -271,7 +272,7 @@ def test_odd_media_are_shown_as_what_they_are(tmp_path: Path) -> None:
         served.indexed("odd", 3)
         page = served.get("/rollouts", run="odd")
         assert page.code == 200 and len(page.body) < 200_000, "ten megabytes of text are not sent"
-        assert "picture is missing" in page.text and "not a PNG" in page.text
+        assert "image is missing" in page.text and "not a PNG" in page.text
         assert "too large to be shown: 10,000 by 10,000 pixels" in page.text
         assert len(served.get("/text", run="odd", id="10.0").body) == 10 << 20, "but may be asked for"
         assert served.get("/media/frame", run="odd", path="rollouts/media/torn.webp").code in (404, 422)

@@ -1,4 +1,4 @@
-"""`mmrl check` of code that ends the process that runs it."""
+"""`mmrl check` of plugin code that exits or kills its process."""
 
 import subprocess
 import sys
@@ -38,8 +38,8 @@ def verify(case, how):
     ("name", "code", "told"),
     [
         ("raise", 1, "raised SystemExit: 0"),
-        ("exit", 2, "mmrl: check of 'ends/exit': its process ended itself with exit code 0 without a result"),
-        ("kill", 2, "mmrl: check of 'ends/kill': its process was killed by signal 9 without a result"),
+        ("exit", 2, "mmrl: check of 'ends/exit': its process ended itself with exit code 0 before it returned a result"),
+        ("kill", 2, "mmrl: check of 'ends/kill': its process was killed by signal 9 before it returned a result"),
         ("fork", 0, "checks pass, on up to 32 rows of each split"),
         ("fine", 0, "checks pass, on up to 32 rows of each split"),
     ],

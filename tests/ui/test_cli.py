@@ -13,13 +13,15 @@ import textwrap
 import time
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
-from processes import heeding_ctrl_c
 
 from mmrl import __version__
+from mmrl.ui import cli
 from mmrl.ui.cli import COMMANDS, main
 from mmrl.ui.cli.terminal import tell
+from processes import heeding_ctrl_c
 
 ZOO = """
     import click
@@ -61,7 +63,7 @@ BAD_COMMANDS = """
 
 
 def answer(done: subprocess.CompletedProcess[str]) -> str:
-    """The one line on stderr with which bad input is answered."""
+    """The single line on stderr that bad input gives."""
     assert done.returncode == 2, (done.returncode, done.stderr)
     assert done.stdout == "" and done.stderr.startswith("mmrl: ") and done.stderr.count("\n") == 1, done.stderr
     return done.stderr.removeprefix("mmrl: ").rstrip("\n")
@@ -70,29 +72,29 @@ def answer(done: subprocess.CompletedProcess[str]) -> str:
 @pytest.mark.parametrize(
     ("args", "line"),
     [
-        (["lst"], "no command 'lst'. Did you mean 'list'? `mmrl --help` lists all"),
-        (["xyzzy"], "no command 'xyzzy'. `mmrl --help` lists all"),
+        (["lst"], "no command 'lst'. Did you mean 'list'? `mmrl --help` lists them"),
+        (["xyzzy"], "no command 'xyzzy'. `mmrl --help` lists them"),
         (["list", "sims"], None),
         (["list", "tasks", "zoo/animal", "more"], None),
         (["list", "tasks", "more"], "no task 'more'; `mmrl list tasks` shows all"),
         (["plugins", "--jsn"], None),
         (["check"], None),
         (["check", "zoo/animal", "-n", "1"], None),
-        (["check", "zoo/animal"], "no task 'zoo/animal': is the package for 'zoo' installed? Try: pip install mmrl-zoo"),
+        (["check", "zoo/animal"], "no task 'zoo/animal': is the package for 'zoo' installed? Try: pip install multimodal-rl-zoo"),
         (["check", "grpo"], "no task 'grpo': that is one of the algorithms"),
         (["check", "a/b", "--set", "x"], "--set 'x' has no value: write --set key=value"),
         (
             ["new", "plugin", "A"],
-            "'A' can't name a plugin: use lower-case letters, digits and single hyphens, such as traffic-signs",
+            "'A' is not a plugin name: use lower-case letters, digits and single hyphens, such as traffic-signs",
         ),
-        (["-p", "zoo", "list"], "-p zoo: write -p no:NAME to switch the plugin NAME off"),
+        (["-p", "zoo", "list"], "-p zoo: write -p no:NAME to disable the plugin NAME"),
         (["--plugin", "/gone.py", "list"], "--plugin /gone.py: there is no such file"),
     ],
 )
 def test_bad_input_is_answered_with_one_line(mmrl, site, args: list[str], line: str | None) -> None:
     said = answer(mmrl(*args))
     assert said == line if line else said.endswith(f"(see mmrl {args[0]} --help)"), said
-    if line is None:  # the words are click's
+    if line is None:  # click's own message
         assert any(word in said for word in ("sims", "more", "--jsn", "ID", "-n"))
 
 
@@ -107,7 +109,7 @@ def test_a_broken_plugin_that_is_asked_for_shows_its_traceback_and_then_the_line
         "install the package that has it"
     )
     other = mmrl("list", "tasks", MMRL_PLUGINS="bad")
-    assert (other.returncode, other.stderr) == (0, "mmrl: not loaded: bad; `mmrl plugins` says why\n")
+    assert (other.returncode, other.stderr) == (0, "mmrl: not loaded: bad; `mmrl plugins` shows why\n")
 
 
 def test_strict_makes_any_failure_fatal(mmrl, site) -> None:
@@ -190,9 +192,9 @@ def test_list_for_people(mmrl, site) -> None:
     shown = mmrl("list", MMRL_PLUGINS="zoo").stdout
     for text in ("zoo/animal", "Which [animal]", "zoo/exact, 0.5 x zoo/polite-v2", "-1 to 1", "zoo/cage", "grpo"):
         assert text in shown
-    assert shown.endswith("\n`mmrl list tasks ID` says all about one, its options among it.\n")
+    assert shown.endswith("\n`mmrl list tasks ID` describes one in full, with its options.\n")
     assert "`mmrl list verifiers ID`" in mmrl("list", "verifiers", MMRL_PLUGINS="zoo").stdout
-    assert mmrl("list", "tasks", MMRL_PLUGINS="").stdout == "There are no tasks yet: see `mmrl plugins` for what is installed.\n"
+    assert mmrl("list", "tasks", MMRL_PLUGINS="").stdout == "There are no tasks: `mmrl plugins` lists what is installed.\n"
 
 
 SHOP = """
@@ -300,7 +302,7 @@ GYM = """
 
 
 def test_list_says_all_about_an_algorithm(mmrl, site) -> None:
-    """Its signals, settings of its advantage and of its loss, and what its stage has by default."""
+    """`mmrl list algorithms ID` prints signals, settings of advantage and loss, and defaults of the stage."""
     site("mmrl-gym", {"mmrl_gym.py": GYM}, {"gym": "mmrl_gym"})
     (short,) = json.loads(mmrl("list", "algorithms", "gym/short", "--json").stdout)
     accepts, needs = short.pop("accepts"), short.pop("needs")
@@ -349,7 +351,7 @@ def test_list_says_all_about_an_algorithm(mmrl, site) -> None:
 def test_the_list_of_algorithms_names_their_papers(mmrl, site) -> None:
     shown = mmrl("list", "algorithms", MMRL_PLUGINS="").stdout
     assert re.search(r"^ dapo +GRPO by tokens, .* +Yu et al\., DAPO, section 3 *$", shown, re.MULTILINE)
-    assert shown.endswith("\n`mmrl list algorithms ID` says all about one, its settings among it.\n")
+    assert shown.endswith("\n`mmrl list algorithms ID` describes one in full, with its settings.\n")
     (ppo,) = json.loads(mmrl("list", "algorithms", "ppo", "--json", MMRL_PLUGINS="").stdout)
     assert list(ppo["needs"]) == ["rewards_NT", "values_NT", "bootstrap_N", "units_NT"]
     assert {o["name"]: o["default"] for o in ppo["accepts"]} == {
@@ -377,6 +379,7 @@ def test_plugins_json_is_a_contract(mmrl, site) -> None:
         "target": "mmrl_bad",
         "specs": {},
         "hooks": [],
+        "contract": None,
         "error": "failed to import: ZeroDivisionError: division by zero",
     }
     assert rows[2] == {
@@ -387,8 +390,9 @@ def test_plugins_json_is_a_contract(mmrl, site) -> None:
         "error": None,
         "specs": {"tasks": ["zoo/animal"], "verifiers": ["zoo/exact", "zoo/polite-v2"], "simulators": ["zoo/cage"]},
         "hooks": ["mmrl_commands", "mmrl_simulators", "mmrl_tasks", "mmrl_verifiers"],
+        "contract": None,
     }
-    assert (rows[0]["name"], rows[0]["dist"], rows[0]["version"]) == ("mmrl", "mmrl", __version__)
+    assert (rows[0]["name"], rows[0]["dist"], rows[0]["version"]) == ("mmrl", "multimodal-rl", __version__)
 
 
 def test_plugins_for_people(mmrl, site) -> None:
@@ -399,7 +403,7 @@ def test_plugins_for_people(mmrl, site) -> None:
     errors = mmrl("plugins", "--errors", MMRL_PLUGINS="zoo,bad")
     assert errors.returncode == 1 and "in <module>" in errors.stdout and "plugin 'bad' (mmrl-bad 0.1) failed" in errors.stdout
     fine = mmrl("plugins", "--errors", MMRL_PLUGINS="zoo")
-    assert (fine.returncode, fine.stdout) == (0, "Every plugin loads.\n")
+    assert (fine.returncode, fine.stdout) == (0, "All plugins load.\n")
 
 
 def test_plugins_add_commands(mmrl, site) -> None:
@@ -407,10 +411,14 @@ def test_plugins_add_commands(mmrl, site) -> None:
     site("mmrl-bad", {"mmrl_bad.py": BAD_COMMANDS}, {"bad": "mmrl_bad"})
     shown = mmrl("--help")
     assert shown.returncode == 0
-    assert "Commands from plugins:\n  feed  Feed an animal.\n" in shown.stdout and "Not this one" not in shown.stdout
+    assert (
+        "Commands from plugins:\n  feed    Feed an animal.\n  record  Record episodes, to train on or to test with.\n"
+        in shown.stdout
+        and "Not this one" not in shown.stdout
+    )
     assert sorted(shown.stderr.splitlines()) == [
         "mmrl: plugin 'bad' adds no commands: RuntimeError: no",
-        "mmrl: plugin 'zoo' may not add the command 'train': there is one already",
+        "mmrl: plugin 'zoo' may not add the command 'train': the name is taken",
     ]
     fed = mmrl("feed", "Ida")
     assert (fed.returncode, fed.stdout) == (0, "Ida is fed\n")
@@ -500,7 +508,7 @@ def test_completion_knows_ids(mmrl, site, tmp_path, words: str, completed: list[
 
 
 def run_folder(path: Path, best: int | None = None, evaluated: int = 4) -> None:
-    """A run folder with checkpoints after steps 2 and 4, without weights; the newest evaluation was after step `evaluated`."""
+    """A run folder with checkpoints without weights after steps 2 and 4; its last evaluation was after step `evaluated`."""
     from mmrl.run_folder.writer import RunFolder
 
     config = {
@@ -534,7 +542,7 @@ def test_eval_says_which_runs_there_are(mmrl, tmp_path, target: str, message: st
 
 
 def test_eval_without_any_run(mmrl) -> None:
-    said = "runs/nope is neither a run file nor a run folder. Check the path; `mmrl train` makes run folders"
+    said = "runs/nope is neither a run file nor a run folder. Check the path; `mmrl train` writes run folders"
     assert answer(mmrl("eval", "runs/nope")) == said
     assert answer(mmrl("eval", "nope.toml")).startswith("run file nope.toml does not exist")
 
@@ -554,11 +562,7 @@ def test_eval_says_when_the_newest_checkpoint_was_never_evaluated(tmp_path, monk
         (2, "best", "runs/x, best checkpoint: step 2"),
         (2, "last", "runs/x, last checkpoint: step 4"),
         (2, "4", "runs/x, checkpoint: step 4"),
-        (
-            0,
-            "best",
-            "runs/x, best checkpoint: no evaluation was better than that of the weights that the run began with, tiny:qwen2_5_vl",
-        ),
+        (0, "best", "runs/x, best checkpoint: none was better than the initial weights, tiny:qwen2_5_vl"),
     ],
 )
 def test_eval_names_the_weights(tmp_path, monkeypatch, best: int, which: str, weights: str) -> None:
@@ -581,7 +585,7 @@ def test_eval_names_the_weights(tmp_path, monkeypatch, best: int, which: str, we
     shown = CliRunner().invoke(main, ["eval", "runs/x", "--checkpoint", which, "-n", "10"]).stdout.splitlines()
     assert shown[:2] == [weights, "t  test  accuracy 0.500 (0.100 to 0.900), n=9"] and "asked" not in "".join(shown)
     more = CliRunner().invoke(main, ["eval", "runs/x", "--checkpoint", which, "-n", "11"]).stdout.splitlines()
-    assert more[2] == "  11 prompts were asked for, and the split has 10"
+    assert more[2] == "  11 prompts were requested, and the split has 10"
     as_json = CliRunner().invoke(main, ["eval", "runs/x", "--checkpoint", which, "--json"])
     assert json.loads(as_json.stdout) == {"t": figure.as_json()}
 
@@ -595,6 +599,16 @@ def test_who_waits_at_a_terminal_is_told(monkeypatch) -> None:
         monkeypatch.setattr(sys, "stderr", stream)
         tell("loading ...")
         assert stream.getvalue() == said
+
+
+def test_a_group_of_several_plugins_has_the_commands_of_all(capsys) -> None:
+    first, other, second = (click.Command(name) for name in ("play", "play", "watch"))
+    found: dict[str, click.Command] = {}
+    own = click.Group("record", commands=[first])
+    cli._add(found, {"record": own}, "zoo")
+    cli._add(found, {"record": click.Group("record", commands=[other, second])}, "park")
+    assert found["record"].commands == {"play": first, "watch": second} and own.commands == {"play": first}
+    assert capsys.readouterr().err == "mmrl: plugin 'park' may not add the command 'record play': there is one already\n"
 
 
 def test_an_interrupt_is_130(site, tmp_path) -> None:

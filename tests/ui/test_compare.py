@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from mmrl import UserError
+from mmrl import UserError, user
 from mmrl.api.statistics import mean_interval, wilson
 from mmrl.run_folder import files
 from mmrl.run_folder.reader import read_items, read_run
@@ -73,6 +73,9 @@ def test_items_are_written_whole_and_replaced(tmp_path):
         {"step": 12, **item("b", None)},
     ]
     assert sorted(p.name for p in (run.path / "evaluations").iterdir()) == ["step-000000.jsonl", "step-000012.jsonl"]
+    run.items(20, [{**item("a", 1.0), "task": task, "messages": [user(f"of {task}")]} for task in ("t", "u")])
+    texts = [row["messages"][0]["content"][0]["text"] for row in read_items(run.path / "evaluations" / "step-000020.jsonl")]
+    assert texts == ["of t", "of u"], "two tasks may have prompts of the same id"
 
 
 def test_rewind_forgets_later_evaluations(tmp_path):
@@ -115,20 +118,20 @@ def test_two_runs_are_compared_prompt_by_prompt(mmrl, tmp_path):
         "  A        0.500  (0.237 to 0.763)",
         "  B        0.900  (0.596 to 0.982)",
         "  B - A   +0.400  (-0.055 to +0.722)  p = 0.219, McNemar's exact test",
-        "  no difference is shown: 5 prompts better, 1 worse, 4 alike",
+        "  no significant difference: 5 prompts better, 1 worse, 4 equal",
         "",
         "note: the runs differ in stages.0.algorithm (grpo, dapo)",
     ]
 
 
 @pytest.mark.parametrize(
-    ("values", "verdict"), [("1" * 8, "B is better: 8 prompts better, 0 worse, 0 alike"), ("0" * 8, "no difference")]
+    ("values", "verdict"), [("1" * 8, "B is better: 8 prompts better, 0 worse, 0 equal"), ("0" * 8, "no significant difference")]
 )
 def test_the_verdict(mmrl, tmp_path, values, verdict):
     make(tmp_path / "a", "0" * 8)
     make(tmp_path / "b", values)
     assert f"\n  {verdict}" in mmrl("a", "b")
-    assert ("B is worse: 0 prompts better, 8 worse, 0 alike" in mmrl("b", "a")) == (values == "1" * 8)
+    assert ("B is worse: 0 prompts better, 8 worse, 0 equal" in mmrl("b", "a")) == (values == "1" * 8)
 
 
 def test_json_of_two(mmrl, tmp_path):
@@ -247,8 +250,8 @@ def test_runs_that_can_not_be_compared(refused, tmp_path):
     make(tmp_path / "twice", "").items(4, [item("", 1.0), item("", 0.0)])
     make(tmp_path / "failed", "").items(4, [item("0", None)])
     RunFolder.create(tmp_path / "none", {}, 0)
-    assert refused("a") == "mmrl compare a: give two different run folders or more"
-    assert refused("a", "./a") == "mmrl compare a a: give two different run folders or more"
+    assert refused("a") == "mmrl compare a: give two or more different run folders"
+    assert refused("a", "./a") == "mmrl compare a a: give two or more different run folders"
     assert refused("a", "nowhere").startswith("nowhere is not a folder")
     assert refused("a", "b") == "the runs have no task in common: a has t/a; b has t/b: compare runs of the same tasks"
     assert refused("a", "v") == (

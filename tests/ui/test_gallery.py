@@ -1,4 +1,4 @@
-"""Cards of rollouts: marks over pictures, thinking that is folded, and where pictures come from."""
+"""Cards of rollouts: marks on images, collapsed thinking, and sources of images."""
 
 import base64
 import io
@@ -49,7 +49,7 @@ def row(completion="1", marks=(), picture=None, group=0, advantage=0.5, **more):
 
 
 def kept(run, *rows, step=1):
-    """The rows as a reader gets them, and the folder of their pictures."""
+    """The rows as read from the run folder, and the folder of their images."""
     run.rollouts(step, rows)
     return read_rows(run.path / "rollouts" / f"step-{step:06d}.jsonl"), run.path / "rollouts"
 
@@ -60,11 +60,11 @@ def card(run, *rows, pictures=None):
 
 
 def groups(html):
-    """(what is true or said, its lines and labels) of each mark on a page."""
+    """(true or said, its lines and labels) of each mark on a page."""
     return re.findall(r'<g class="mark (true|said)">(.*?)</g>', html)
 
 
-# -- marks over pictures ------------------------------------------------------------------------------------------------
+# -- marks on images ----------------------------------------------------------------------------------------------------
 
 
 def test_true_marks_are_on_the_prompts_picture_and_said_ones_on_a_copy_beside_their_completion(run):
@@ -82,7 +82,10 @@ def test_true_marks_are_on_the_prompts_picture_and_said_ones_on_a_copy_beside_th
     ids = [a["id"] for tag, a in page.elements if tag == "image"]
     assert [a["href"] for tag, a in page.elements if tag == "use"] == [f"#{ids[0]}"] and len(ids) == 1
     told = [a["aria-label"] for tag, a in page.elements if a.get("role") == "img"]
-    assert told == ["picture shown, 200 by 100 pixels; true box, a cat", "picture with what is said; said box, IoU 0.25"]
+    assert told == [
+        "image: prompt, 200 by 100 pixels; gold box, a cat",
+        "image: with the completion's marks; completion box, IoU 0.25",
+    ]
 
 
 def test_a_picture_that_nobody_marks_is_an_img(run):
@@ -148,14 +151,15 @@ def test_labels_are_readable_and_stay_on_the_picture():
 def test_what_is_off_the_picture_is_said(run):
     away = [Mark(kind="box", at=(2, 2, 3, 3), of="said"), Mark(kind="point", at=(0.5, -0.1), of="said"), SAID]
     html = card(run, row("a", away))
-    assert "2 marks off the picture" in html and "said box, off the picture" in html and "said point, off the picture" in html
+    outside = ("2 marks outside the image", "completion box, outside the image", "completion point, outside the image")
+    assert all(text in html for text in outside)
     assert not overlay.off_picture(Mark(kind="box", at=(-1, -1, 2, 2), of="said"))
 
 
 def test_many_marks_are_counted_in_words():
     few = [Mark(kind="point", at=(0, 0), of="said")] * overlay.TOLD
-    assert overlay.told(few) == "; said point" * overlay.TOLD
-    assert overlay.told([*few, few[0], TRUE]) == "; true box, a cat; 5 marks of what is said"
+    assert overlay.told(few) == "; completion point" * overlay.TOLD
+    assert overlay.told([*few, few[0], TRUE]) == "; gold box, a cat; 5 marks of the completion"
     assert overlay.told([Mark(kind="grid", at=(1, 2), of="true", labels=("2", ""))]) == "; true grid 2 -"
 
 
@@ -184,10 +188,10 @@ def test_a_small_film_has_its_times_below_it(run):
     messages = [user("When?", clip)]
     html = card(run, row("2 to 90", [true, said], messages=messages), row("hm", [true], messages=messages))
     asked, answers = html.split('<div class="answers">')
-    assert asked.index('class="moving') < asked.index("true 1.0 to 3.0 s") and "said" not in re.sub('class="said"', "", asked)
+    assert asked.index('class="moving') < asked.index("gold 1.0 to 3.0 s") and "said" not in re.sub('class="said"', "", asked)
     bars = re.findall(r'<div class="mark (\w+) time">.*?<rect class="line" x="([\d.]+)" y="1" width="([\d.]+)"', answers)
     assert bars == [("true", "25.0", "50.0"), ("said", "50.0", "50.0")], "it ends where the clip does"
-    assert "said 2.0 to 90.0 s, IoU 0.01" in answers
+    assert "completion 2.0 to 90.0 s, IoU 0.01" in answers
     late = overlay.bars([Mark(kind="interval", at=(50, 60, 4), of="said")])
     assert re.findall(r'x="([\d.]+)" y="1" width="([\d.]+)"', late) == [("98.5", "1.5")]
 
@@ -195,10 +199,10 @@ def test_a_small_film_has_its_times_below_it(run):
 def test_the_legend_names_the_lines_that_there_are():
     assert overlay.legend("nothing") == ""
     told = [overlay.legend(overlay.over(marks, (), (9, 9), 9)) for marks in ([TRUE], [SAID], [TRUE, SAID])]
-    assert ["true" in t and "said in" not in t for t in told] == [True, False, False]
+    assert ["gold answer" in t and "completion" not in t for t in told] == [True, False, False]
     assert [t.count("<li") for t in told] == [1, 1, 2]
     true, said = (Mark(kind="grid", at=(1, 1), of=of, labels=(label,)) for of, label in (("true", "1"), ("said", "2")))
-    assert "said otherwise than it is" in overlay.legend(overlay.over([said], [true], (9, 9), 9))
+    assert "completion differs from the gold answer" in overlay.legend(overlay.over([said], [true], (9, 9), 9))
 
 
 def test_a_report_with_marks_stands_alone_and_has_one_legend(run):
@@ -248,7 +252,7 @@ def test_thinking_is_folded(run):
     html = card(run, row("<think>First the sky.</think>It is 7."), row("<think>First the sea"), row("It is <b>."))
     page = Page(html)
     assert page.texts("pre") == ["First the sky.", "It is 7.", "First the sea", "It is <b>."]
-    assert page.texts("summary") == ["thinking, 3 words", "thinking, 3 words"] and page.texts("em") == ["nothing"]
+    assert page.texts("summary") == ["thinking, 3 words", "thinking, 3 words"] and page.texts("em") == ["empty"]
     assert not [a for tag, a in page.elements if tag == "details" and "open" in a]
 
 
@@ -295,7 +299,7 @@ def test_each_rollout_has_a_link_where_there_are_such(run):
     assert "javascript" not in cards.group_card(hostile, Embedded(folder, 10**6))
 
 
-# -- where pictures come from -------------------------------------------------------------------------------------------
+# -- sources of images --------------------------------------------------------------------------------------------------
 
 
 def test_linked_pictures_are_the_same_cards_without_the_data(run):
@@ -324,9 +328,9 @@ def test_only_names_that_a_run_writes_are_followed(tmp_path, kind):
     found = {name: made.still(name) for name in ("a.png", "media/b.png")}
     assert all(isinstance(one, Still) and (one.width, one.height) == (4, 3) for one in found.values())
     for name in ("media/.c.png", "secret.txt", "../e.png", str(tmp_path / "a.png"), "media/../a.png", "media/x.png", "media", ""):
-        assert made.still(name) == "picture is missing", name
+        assert made.still(name) == "image is missing", name
     assert made.still("media/f.png") == made.still("media/g.png") == "not a PNG"
-    assert made.still("media/d.webp") == "picture is missing" and made.film("a.png") == "video is missing"
+    assert made.still("media/d.webp") == "image is missing" and made.film("a.png") == "video is missing"
     assert made.film("media/d.webp") == "not a video: media/d.webp" and made.film("media/none.webp") == "video is missing"
 
 
@@ -334,7 +338,7 @@ def test_a_picture_that_is_cut_off_is_named(tmp_path):
     noise = np.random.default_rng(0).integers(0, 255, (300, 300, 3), np.uint8)
     Image.fromarray(noise).save(out := io.BytesIO(), "PNG")
     (tmp_path / "a.png").write_bytes(out.getvalue()[:100_000])
-    assert Embedded(tmp_path, 10**6).still("a.png") == "not a picture: a.png"
+    assert Embedded(tmp_path, 10**6).still("a.png") == "not an image: a.png"
 
 
 def test_pictures_get_smaller_as_the_room_does_and_are_left_out_last(tmp_path):
@@ -355,7 +359,7 @@ def test_pictures_get_smaller_as_the_room_does_and_are_left_out_last(tmp_path):
 
 
 def test_rows_are_json_like_those_that_a_run_keeps(run):
-    """A card is made of what is read, and of nothing else."""
+    """A card depends on the rows alone."""
     found, folder = kept(run, row("a", [TRUE, SAID]))
     again = [json.loads(files.line(one)) for one in found]
     assert cards.group_card(again, Embedded(folder, 10**6)) == cards.group_card(found, Embedded(folder, 10**6))

@@ -1,4 +1,4 @@
-"""`mmrl mix`: pilots that are reused and resumed, a table, a recommendation to paste, mix.json. Training itself is a stand-in."""
+"""`mmrl mix`: reused and resumed pilots, the table, the recommendation and mix.json, with a stand-in for training."""
 
 import json
 import sys
@@ -25,7 +25,7 @@ evaluate = { n = 10 }
 
 
 class Stub:
-    """Trains nothing: each task's held-out value is a function of the shares, and who was trained is written down."""
+    """A stand-in for training: each task's held-out value is a function of the shares; it records the trained pilots."""
 
     def __init__(self):
         self.trained = []
@@ -151,7 +151,7 @@ def test_finished_pilots_are_used_again_and_more_are_added(mix, stub):
 def test_an_interrupted_search_goes_on_with_the_pilot_it_stopped_in(mix, stub):
     stub.stop_at = 3
     code, out, err = mix("--pilots", "4")
-    assert code == 130 and not out and "stopped in pilot 3 of 4; the same command goes on from here" in err
+    assert code == 130 and not out and "stopped in pilot 3 of 4; the same command resumes here" in err
     code, out, _ = mix("--pilots", "4")
     assert code == 0 and "recommended" in out
     assert stub.trained == [
@@ -164,7 +164,7 @@ def test_an_interrupted_search_goes_on_with_the_pilot_it_stopped_in(mix, stub):
 
 
 def test_the_best_pilot_is_recommended_where_the_surrogate_knows_nothing(mix, stub):
-    """Scores that jump with the shares' last digit: no quadratic foretells them."""
+    """Scores that depend on the shares' last digit, which no quadratic fits."""
     jump = [0.3, 0.5, 0.45, 0.9, 0.2, 0.55]
     stub.value = lambda a, b: jump[len(stub.trained) - 1]
     code, out, _ = mix()
@@ -260,7 +260,7 @@ def test_a_pilot_that_fails_is_named(mix, stub):
 
 @pytest.mark.slow
 def test_a_search_for_real(tmp_path, monkeypatch):
-    """Three pilots of two steps of an algorithm that has settings of its own; then all are found again."""
+    """Three pilots of two steps of an algorithm with settings; a second call reuses all of them."""
     from runs import TOY, rows
 
     monkeypatch.setenv("MMRL_PLUGINS", "")

@@ -1,4 +1,4 @@
-"""`mmrl plan`, and the refusal of `mmrl train`."""
+"""`mmrl plan`, and `mmrl train` refusing a run that does not fit."""
 
 import json
 
@@ -61,7 +61,7 @@ def test_json_has_the_keys_that_are_promised(run_file):
 def test_people_are_told_what_limits_and_what_to_change(run_file):
     found = ask(run_file, "--machine", "h100", "--set", "train.checkpointing=false")
     text = found.stdout
-    assert "it does not fit: learning lacks" in text and "To make it fit, one of" in text
+    assert "it does not fit: learning needs" in text and "To make it fit, change one of" in text
     assert "train.checkpointing = true" in text and "would not pay: moving" in text
     assert "float32 masters" in text and "generate: decode" in text and "starting operations" in text
     assert ask(run_file, "--machine", "h200").exit_code == 0

@@ -1,4 +1,4 @@
-"""The contact sheet: the right pictures, marks and texts at their places; bad input in one line."""
+"""The contact sheet: images, marks and texts at their places; bad input gives one line."""
 
 import json
 import os
@@ -11,8 +11,9 @@ from PIL import Image
 from mmrl import Mark, Prompt, UserError, user
 from mmrl.ui.cli import main
 from mmrl.ui.report import contact_sheet as sheets
-from mmrl.ui.report.contact_sheet import CARD, GAP, HEADER, MARGIN, PICTURE, contact_sheet, wrap
+from mmrl.ui.report.contact_sheet import CARD, GAP, HEADER, MARGIN, PICTURE, contact_sheet
 from mmrl.ui.report.figures import Bar, Figure
+from mmrl.ui.report.lettering import text_width, wrap
 
 TRUE = (0, 158, 115)
 RED, GREEN, BLUE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (0, 0, 0)
@@ -23,7 +24,7 @@ def prompt(colour, size=(10, 10), text="What is it?", answer="it", **meta):
 
 
 def middle(column: int, top: int = HEADER) -> tuple[int, int]:
-    """The centre of the picture of a card."""
+    """The centre of a card's image."""
     return MARGIN + column * (CARD + GAP) + CARD // 2, top + PICTURE // 2
 
 
@@ -99,7 +100,7 @@ def test_a_box_at_the_edges_is_still_seen():
 
 
 def marked(*marks, count=1):
-    """The mat of a prompt of black pictures, 340 x 170 where it is one."""
+    """The image area of a prompt of black images; a single one is 340 x 170."""
     pictures = [Image.new("RGB", (340, 170), BLACK) for _ in range(count)]
     return sheets._mount(Prompt(messages=[user("?", *pictures)]), pictures, (), marks)
 
@@ -148,7 +149,7 @@ def test_pictures_stand_so_that_they_are_large(sizes, columns):
 
 
 def test_names_stand_above_pictures_and_sizes_are_those_that_are_shown():
-    """Nothing of two tall screens, nor of the one that the answer draws, is covered."""
+    """Names do not cover the two tall screens, nor the image that the answer draws."""
     screens = [Image.new("RGB", (360, 640), c) for c in (RED, GREEN, BLUE)]
     drawn = {"role": "assistant", "content": [{"type": "image", "image": screens[2]}]}
     both = Prompt(messages=[user("?", *screens[:2]), drawn])
@@ -159,7 +160,7 @@ def test_names_stand_above_pictures_and_sizes_are_those_that_are_shown():
         (x1, x2), (y1, y2) = ((min(axis), max(axis)) for axis in zip(*area, strict=True))
         assert len(area) == (x2 - x1 + 1) * (y2 - y1 + 1) and x2 - x1 > 95 and y1 >= sheets.TAG
     assert sheets._names(0, [False, False, True]) == ["first", "second", "answer draws"]
-    assert sheets._names(0, [False, True]) == ["shown", "answer draws"] and sheets._names(1, [False])[1] == "second"
+    assert sheets._names(0, [False, True]) == ["prompt", "answer draws"] and sheets._names(1, [False])[1] == "second"
     large = {"role": "assistant", "content": [{"type": "image", "image": Image.new("RGB", (720, 1280), BLUE)}]}
     assert sheets._card(Prompt(messages=[user("?", *screens[:2]), large]), None).sizes == "360 x 640"
 
@@ -180,7 +181,7 @@ def test_text_and_answer_are_written():
 
 
 def test_facts_stand_below_the_prompts():
-    """A column of a histogram has its height, a bar of a mean its width and, paler, the reach of single values."""
+    """A histogram's column has its height, a mean's bar its width and a paler range of single values."""
     columns = Figure(
         title="t", said="s", bars=tuple(Bar(label="", length=v, told="") for v in (1.0, 0.5, 0.0, 0.0)), ends=("0", "1")
     )
@@ -213,21 +214,21 @@ def test_wrapped_text_keeps_its_words_and_its_width():
     text = "Which of these is it?\n Please choose one from list [ a, b, c]."
     lines = wrap(text, 200, 16, 10)
     assert " ".join(lines) == " ".join(text.split()) and len(lines) >= 3 and lines[0] == "Which of these is it?"
-    assert all(sheets._width(line, 16) <= 200 for line in lines)
+    assert all(text_width(line, 16) <= 200 for line in lines)
     assert wrap("one", 200, 16, 3) == ["one"] and wrap("", 200, 16, 3) == [""]
 
 
 def test_what_does_not_fit_ends_in_an_ellipsis():
     words = wrap("word " * 500, 200, 16, 3)
-    assert len(words) == 3 and words[-1].endswith("...") and all(sheets._width(line, 16) <= 200 for line in words)
+    assert len(words) == 3 and words[-1].endswith("...") and all(text_width(line, 16) <= 200 for line in words)
     assert wrap("a\nb\nc\nd", 200, 16, 3) == ["a", "b", "c d..."]
     solid = wrap("x" * 10_000, 200, 16, 4)
     assert len(solid) == 4 and solid[-1].endswith("x...") and {*"".join(solid[:3])} == {"x"}
-    assert all(sheets._width(line, 16) <= 200 for line in solid)
+    assert all(text_width(line, 16) <= 200 for line in solid)
 
 
 def test_choices_are_never_cut():
-    """Twenty choices of two lines each are all there; other long texts end after eight lines."""
+    """Twenty choices of two lines each are shown in full; other long texts end after eight lines."""
     letters = "ABCDEFGHIJKLMNOPQRST"
     text = "How do they lie?\n" + "\n".join(f"{c}. the first is above and to the left of the second, number {c}" for c in letters)
     lines = sheets._card(prompt(RED, text=text), None).prompt
@@ -302,7 +303,7 @@ def test_preview_writes_a_sheet_of_the_task(tmp_path, monkeypatch):
     first, *facts = done.stdout.splitlines()
     names = "preview-classification-digits.png, preview-classification-digits.html"
     assert first == f"{names}: 5 of 397 prompts of classification/digits, split test"
-    assert facts[0] == "200 prompts looked at:" and facts[-1] == "  classification/answer: gold 1, empty 0, wrong 0"
+    assert facts[0] == "Sample of 200 prompts:" and facts[-1] == "  classification/answer: gold 1, empty 0, wrong 0"
     with Image.open(tmp_path / "preview-classification-digits.png") as sheet:
         assert sheet.format == "PNG" and sheet.width == 2 * MARGIN + 3 * CARD + 2 * GAP
     page = (tmp_path / "preview-classification-digits.html").read_text("utf-8")
@@ -346,7 +347,7 @@ def test_it_says_which_prompts_it_shows(tmp_path, monkeypatch):
             main, ["--plugin", str(tmp_path / "spread.py"), "preview", task, "-n", "5", "--out", "a.png", "--sample", "9"]
         )
         lines = done.stdout.splitlines()
-        assert lines[:2] == [f"a.png: {shown} of {task}, split train", "9 prompts looked at:"], done.stderr
+        assert lines[:2] == [f"a.png: {shown} of {task}, split train", "Sample of 9 prompts:"], done.stderr
         assert seen == [*(f"row {i}" for i in ids), f"{shown} of split train, seed 0"]
 
 

@@ -1,10 +1,11 @@
-"""What a person sees of a run: lines in a log, a panel in a terminal, next to nothing where that is asked for."""
+"""Progress of a run: lines in a log, a panel in a terminal, only notes with `quiet`."""
 
 import io
 import json
 import math
 import re
 import time
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,6 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from mmrl.api.types import replace
 from mmrl.config.sections import RlStage, SftStage
 from mmrl.evaluation.figures import Evaluation
 from mmrl.run_folder.metrics import PARTS
@@ -26,7 +26,7 @@ from mmrl.ui.report.text import thought
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The time of a watcher, which stands still unless it is put forward."""
+    """A clock that stands still unless it is advanced."""
     now = SimpleNamespace(seconds=1000.0)
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now.seconds))
     return now
@@ -41,7 +41,7 @@ def rl(steps):
 
 
 def log(stages, number=0, done=0):
-    """A watcher of a stage that writes to a file, as in CI."""
+    """A `Show` in a stage that writes to a file, as in CI."""
     show = Show("run", stages, FOLDER, Console(file=io.StringIO(), width=200))
     show.stage_started(number, len(stages), stages[number], done)
     return show
@@ -137,7 +137,7 @@ def test_a_wish_to_stop_is_told_past_the_console(capfd):
     ids=["dumb", "unknown", "coloured log", "log"],
 )
 def test_where_nothing_can_be_drawn_lines_are_written(environment, terminal, monkeypatch):
-    """A log that is asked for colours is still a log."""
+    """A log with forced colours is still a log: no panel is drawn."""
     for name in ("TERM", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -153,7 +153,7 @@ def test_where_nothing_can_be_drawn_lines_are_written(environment, terminal, mon
     assert "\x1b" not in out.getvalue() or "FORCE_COLOR" in environment
 
 
-# -- the time that is left ------------------------------------------------------------------------------------------------
+# -- remaining time -------------------------------------------------------------------------------------------------------
 
 
 def test_time_left_goes_by_the_stage_and_by_the_latest_of_a_kind():
@@ -194,14 +194,14 @@ ROW = {
 
 
 def screen(width=100, height=50, encoding="utf-8", **environment):
-    """A terminal that keeps what is written to it."""
+    """A terminal that records its output."""
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, write_through=True)
     environment = {"TERM": "xterm-256color", "COLORTERM": "truecolor", **environment}
     return Console(file=file, width=width, height=height, force_terminal=True, record=True, _environ=environment)
 
 
 def watching(clock, console, figures=(FIGURE,), row=ROW):
-    """A watcher that has seen 8 steps, of 10 s each, of the second of three stages."""
+    """A `Show` after 8 steps of 10 s each in the second of three stages."""
     show = Show("run", [sft(10), rl(20), rl(30)], FOLDER, console)
     show.stage_started(1, 3, rl(20), 0)
     for step in range(8):
@@ -214,13 +214,13 @@ def watching(clock, console, figures=(FIGURE,), row=ROW):
 
 
 def drawn(show, now):
-    """The panel's lines as they are on the terminal."""
+    """The panel's lines as the terminal shows them."""
     show.console.print(panel(show.seen, show.console, now))
     return show.console.export_text().splitlines()
 
 
 def written(show):
-    """All that came to the terminal, with what steers it."""
+    """All output to the terminal, control sequences included."""
     return show.console.file.buffer.getvalue().decode(show.console.encoding)
 
 
@@ -251,7 +251,7 @@ def test_the_panel_has_all_that_is_known(clock):
 
 
 def test_before_the_first_stage_there_is_a_clock(clock):
-    assert drawn(Show("run", [rl(2)], FOLDER, screen()), clock.seconds + 62) == ["run  getting ready, 1 min 02 s"]
+    assert drawn(Show("run", [rl(2)], FOLDER, screen()), clock.seconds + 62) == ["run  starting, 1 min 02 s"]
 
 
 WIDE = "今日は天気がいい " * 400
@@ -264,7 +264,7 @@ MANY = [replace(FIGURE, task=f"plugin-with-a-long-name/task-{n}") for n in range
     [(9, 60), (20, 60), (59, 24), (60, 12), (60, 60), (80, 24), (80, 60), (100, 4), (100, 24), (160, 6), (300, 60)],
 )
 def test_no_terminal_wraps_or_scrolls_the_panel(clock, width, height):
-    """One line too wide or too many, and each drawing would leave a piece of the one before."""
+    """No line is too wide and none too many; otherwise each redraw would leave a part of the previous one."""
     for completion in (HOSTILE, WIDE, JOINED, "word " * 5000, ""):
         for encoding in ("utf-8", "ascii"):
             show = watching(clock, screen(width, height, encoding), MANY, {**ROW, "completion": completion})
@@ -313,14 +313,14 @@ def eventually(holds):
 
 
 def test_a_terminal_gets_the_panel_and_no_lines_for_steps(tmp_path, monkeypatch):
-    """A thread draws: what the run does may take its time."""
+    """A thread draws the panel while a step takes long."""
     monkeypatch.setattr(progress, "DRAWINGS", 50)
     (tmp_path / "rollouts").mkdir()
     kept = [{**ROW, "source": "gold", "completion": "gold"}, {**ROW, "completion": "sampled"}, {**ROW, "completion": "later"}]
     (tmp_path / "rollouts" / "step-000001.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in kept))
     (tmp_path / "rollouts" / "step-000002.jsonl").write_text("torn\n{}\n")
     with Show("run", [rl(3)], tmp_path, screen()) as show:
-        eventually(lambda: "getting ready" in written(show))
+        eventually(lambda: "starting" in written(show))
         show.stage_started(0, 1, rl(3), 0)
         for step in (1, 2):
             show.step_finished(step, RL)

@@ -43,7 +43,7 @@ def wilson(right: int, n: int) -> tuple[float, float]:
 
 
 def fake_run(path: Path, sft: int = 60, rl: int = 250, seed: int = 1) -> RunFolder:
-    """A run that looks like digits trained by GRPO, written through RunFolder: pictures, spikes, failures and all."""
+    """A run that looks like digits trained by GRPO, with images, spikes and failures, written by RunFolder."""
     from PIL import Image
     from sklearn.datasets import load_digits
 
@@ -220,7 +220,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert "76.6%" in page.texts("b")  # 304 of 397 before
     assert page.count("svg") - page.count("svg", "gauge") == 1 + 1 + len(expected)
     assert page.count("button", "picture") == 7 * 8
-    assert page.texts("td") == ["1", "63", "classification/answer"]  # of 33, 90, 91 after the warm start, only one was reached
+    assert page.texts("td") == ["1", "63", "classification/answer"]  # 30 + 33; the failures at 90 and 91 lie after the end
     assert "finished" in page.texts("span")
 
 
@@ -259,7 +259,7 @@ def test_before_best_and_last_are_drawn_where_they_belong(run: RunFolder) -> Non
     assert '<span class="up">+30.0 points</span>' in html
     assert "stopped" in page.texts("span")
     assert "80.0% " in page.texts("p")
-    # an accuracy's axis goes from 0 to 1 on every card, and says so
+    # the axis of an accuracy goes from 0 to 1 on every card
     left = [style for tag, a in page.elements if tag == "u" and (style := a.get("style"))]
     assert left[:3] == [f"left:{100 * v:.1f}%" for v in (0.5, 0.9, 0.8)]
     bars = [style for tag, a in page.elements if tag == "i" and (style := a.get("style")) and "left" in style]
@@ -327,7 +327,7 @@ def test_a_run_that_is_still_going_takes_its_figures_from_the_rows(run: RunFolde
 
 def test_reports_of_runs_with_little_in_them(run: RunFolder) -> None:
     page = page_of(run)
-    assert "No step was recorded yet." in page.texts("p")
+    assert "No step is recorded yet." in page.texts("p")
     assert page.count("svg") == 0
     run.metrics(1, "sft", {"loss": 2.0, "learning_rate": 0.0})
     page = page_of(run)
@@ -401,7 +401,7 @@ def test_every_metric_of_the_run_folder_has_a_chart_with_words_of_its_own(run: R
     named = [k.replace("<verifier id>", v).replace("<task>", t) for k in keys for v in ("t/x", "t/y") for t in ("t/a", "t/b")]
     run.metrics(1, "rl", dict.fromkeys(named, 0.5))
     page = page_of(run)
-    assert "Also reported" not in page.texts("h2") and len(page.texts("h3")) > 25
+    assert "Other metrics" not in page.texts("h2") and len(page.texts("h3")) > 25
     assert page.texts("h2")[:6] == [
         "Learning", "Behaviour", "Optimisation", "Critic", "Teacher and gold completions", "Health and speed",
     ]  # fmt: skip
@@ -410,17 +410,17 @@ def test_every_metric_of_the_run_folder_has_a_chart_with_words_of_its_own(run: R
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({}, "Held-out items, greedy."),
-        ({"temperature": 0.0, "samples": 1}, "Held-out items, greedy."),
-        ({"temperature": 0.5}, "Held-out items, 1 answer each at temperature 0.5."),
-        ({"temperature": 1.0, "samples": 8}, "Held-out items, 8 answers each at temperature 1."),
+        ({}, "Held-out prompts, greedy."),
+        ({"temperature": 0.0, "samples": 1}, "Held-out prompts, greedy."),
+        ({"temperature": 0.5}, "Held-out prompts, 1 answer each at temperature 0.5."),
+        ({"temperature": 1.0, "samples": 8}, "Held-out prompts, 8 answers each at temperature 1."),
     ],
 )
 def test_the_evaluation_says_how_it_was_answered(tmp_path: Path, settings: dict[str, Any], said: str) -> None:
     run = RunFolder.create(tmp_path / "run", {**CONFIG, "evaluate": settings}, 1)
     run.evaluation(0, "rl", figure("t/a", 0.5))
     (text,) = [p for p in page_of(run).texts("p") if p.startswith("Held-out")]
-    assert text == f"{said} The band is the 95% interval: overlapping bands are no progress yet."
+    assert text == f"{said} Bands are 95% intervals; overlapping ones do not show progress."
 
 
 def test_values_that_are_not_numbers_are_gaps_with_a_note(run: RunFolder) -> None:
@@ -547,7 +547,7 @@ def test_huge_completions_are_cut_and_the_page_stays_within_its_budget(run: RunF
 
 
 def test_a_report_of_the_longest_texts_can_be_mailed(run: RunFolder) -> None:
-    """Texts that are six times as long in HTML, in every place that keeps one, and noise as pictures."""
+    """Texts that become six times as long in HTML, in every field, and noise as images."""
     from PIL import Image
 
     draw, noise = random.Random(0), Image.frombytes("RGB", (256, 256), random.Random(0).randbytes(256 * 256 * 3))
@@ -574,12 +574,12 @@ def test_a_group_shows_its_best_and_worst_and_counts_equals(run: RunFolder) -> N
     assert "3 others between these" in page.texts("li")
     assert "\u00d73" in page.texts("span")
     assert "failed" in page.texts("b")
-    assert page.texts("p").count("All scored alike: nothing to learn here.") == 1
+    assert page.texts("p").count("Equal scores, zero advantages: this group adds nothing to the update.") == 1
     assert [b for b in page.texts("b") if b[0] in "+-"][:7] == ["+4.50", "+3.50", "+2.50", "+1.50", "-2.50", "-3.50", "-4.50"]
 
 
 def episode(turns: list[str], picture: Any = None, **more: Any) -> dict[str, Any]:
-    """A row of an episode with these turns, each but the last answered by the world."""
+    """A row of an episode with these turns; the world replies to all but the last."""
     messages = [user("Draw it. " * 9, picture) if picture else user("Draw it. " * 9)]
     for i, turn in enumerate(turns[:-1], 1):
         reply = user(f"That was turn {i}.", picture) if picture else user(f"That was turn {i}.")
@@ -613,7 +613,7 @@ def test_each_episode_has_its_own_turns_under_its_answer(run: RunFolder) -> None
         "end",
     ]
     assert [s for s in page.texts("summary") if "turn" in s] == ["2 turns before this one", "1 turn before this one"]
-    assert page.texts("small").count("shown") == 1, "the prompt's picture stands beside all"
+    assert page.texts("small").count("prompt") == 1, "the prompt's picture stands beside all"
     assert [s for s in page.texts("small") if "turn" in s] == ["after turn 1", "after turn 2", "after turn 1"]
     asked = html.split('<div class="prompt">')[1].split('<div class="answers">')[0]
     assert "Draw it." in asked and "That was turn" not in asked and "a1" not in asked
@@ -652,15 +652,15 @@ def test_what_verifiers_say_alike_is_told_once(detail: str, names: list[str], sa
 @pytest.mark.parametrize(
     ("values", "advantages", "said"),
     [
-        ([1.0, 1.0], [0.0, 0.0], "All scored alike: nothing to learn here."),
-        ([1.0, 1.0], [0.3, -0.3], "All scored alike, but there are advantages: they compare with more than this group."),
+        ([1.0, 1.0], [0.0, 0.0], "Equal scores, zero advantages: this group adds nothing to the update."),
+        ([1.0, 1.0], [0.3, -0.3], "Equal scores, but nonzero advantages: the baseline includes other groups."),
         ([1.0, 0.0], [1.0, -1.0], None),
         ([1.0], [0.5], None),
-        ([1.0, 0.0], [0.0, 0.0], "Every advantage is zero, though the scores differ: nothing to learn here."),
-        ([1.0, None], [0.0, None], "Every advantage is zero: nothing to learn here."),
-        ([1.0, 0.0], [None, None], "Left out of the update: nothing was learned here."),
-        ([1.0, 1.0], [None, None], "All scored alike and left out of the update."),
-        ([None, None], [None, None], "No score: nothing to learn here."),
+        ([1.0, 0.0], [0.0, 0.0], "Zero advantages in spite of different scores: this group adds nothing to the update."),
+        ([1.0, None], [0.0, None], "Zero advantages: this group adds nothing to the update."),
+        ([1.0, 0.0], [None, None], "This group was left out of the update."),
+        ([1.0, 1.0], [None, None], "Equal scores: this group was left out of the update."),
+        ([None, None], [None, None], "No scores: this group adds nothing to the update."),
     ],
 )
 def test_what_a_group_taught_is_told_by_its_advantages(
@@ -678,11 +678,11 @@ def test_rows_without_advantages_teach_what_nobody_knows() -> None:
 
 def test_completions_that_the_policy_did_not_write_alone_say_so(run: RunFolder) -> None:
     sources: list[Any] = ["policy", "gold", "hint", "<b>", ["gold"]]
-    run.rollouts(1, [rollout("7", source=source) for source in sources[:3]])  # one text, and yet three kinds
+    run.rollouts(1, [rollout("7", source=source) for source in sources[:3]])  # one text, but three sources
     run.rollouts(2, [rollout(str(i), source=source) for i, source in enumerate(sources[3:])] + [rollout("old")])
     page = page_of(run)
     assert page.texts("pre")[:3] == ["7"] * 3 and page.texts("b").count("gold completion") == 1
-    assert page.texts("b").count("answered with a hint") == 1
+    assert page.texts("b").count("sampled with a hint") == 1
 
 
 def test_pictures_outside_of_the_run_are_not_read(run: RunFolder, tmp_path: Path) -> None:
@@ -693,7 +693,7 @@ def test_pictures_outside_of_the_run_are_not_read(run: RunFolder, tmp_path: Path
         run.rollouts(step, [rollout(messages=[{"role": "user", "content": [{"type": "image", "path": path}]}])])
     page = page_of(run)
     assert page.count("img") == 0
-    assert page.texts("span").count("picture is missing") == 4
+    assert page.texts("span").count("image is missing") == 4
     assert page.texts("span").count("not a PNG") == 1
 
 
@@ -715,13 +715,13 @@ def test_clips_of_a_prompt_stand_beside_it_and_those_of_episodes_beside_what_cam
     asked = user("in which order?", clip(0), clip(100))
     seen = page(*(rollout(say, messages=[asked], shows=Image.new("RGB", (9, 9), say)) for say in ("red", "blue")))
     assert seen.count("button", "film") == 2  # both clips, once for the group
-    assert sum((text or "").startswith("drawn") for text in seen.texts("small")) == 2  # and what each completion draws
+    assert sum((text or "").startswith("drawn") for text in seen.texts("small")) == 2  # and the image that each completion draws
     played = page(*(rollout(f"return {k}", messages=[user("pick", clip(k))]) for k in (10, 20, 30)))
     assert played.count("button", "film") == 3
 
 
 def test_a_drawn_picture_is_as_large_as_there_is_room_for(tmp_path: Path) -> None:
-    """All screens of an episode, which nobody could read in 448 pixels; what would be too much is made smaller, not left out."""
+    """All screens of an episode, unreadable at 448 pixels, are large; beyond the budget they shrink instead of vanishing."""
     from PIL import Image, ImageFilter
 
     noise = Image.effect_noise((1600, 1200), 90).filter(ImageFilter.GaussianBlur(2)).convert("RGB")
@@ -833,7 +833,7 @@ def test_thinning_keeps_the_extremes() -> None:
 
 def test_smoothing_keeps_means_and_gaps() -> None:
     assert svg.smooth([3.0] * 30) == pytest.approx([3.0] * 30)
-    smoothed = svg.smooth([0.0, 0.0, 9.0, 0.0, 0.0, None, 4.0])  # thrice a third of a third
+    smoothed = svg.smooth([0.0, 0.0, 9.0, 0.0, 0.0, None, 4.0])  # three times a third of a third
     assert smoothed[5] is None
     assert smoothed[2] == pytest.approx(3.0)
     assert smoothed[1] == pytest.approx((0 + 3 + 3) / 3)

@@ -1,4 +1,4 @@
-"""`mmrl score`: a line in, a line out; one line about what is wrong with the input."""
+"""`mmrl score`: one line out for each line in; bad input gives one line on stderr."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What previews find out of a task: figures computed by hand, what is odd, and that nothing hostile breaks a page."""
+"""Statistics of a preview: figures computed by hand, warnings, and hostile texts that must not break a page."""
 
 import json
 import re
@@ -100,7 +100,7 @@ def plugin(tmp_path_factory):
 
 @pytest.fixture
 def odd(plugin, tmp_path, monkeypatch):
-    """Previews a task of the plugin above: (exit code, lines of stdout, or else of stderr)."""
+    """Preview a task of the plugin above: (exit code, lines of stdout, or of stderr after an error)."""
     monkeypatch.chdir(tmp_path)
 
     def preview(task, *args):
@@ -119,68 +119,68 @@ def test_a_sound_task_has_nothing_odd(odd, tmp_path):
     _, lines = odd("odd/sound", "-n", 3, "--sample", 20)
     assert lines == [
         "preview-odd-sound.png, preview-odd-sound.html: 3 of 50 prompts of odd/sound, split train",
-        "20 prompts looked at:",
-        "  Difficulty: 0 to 4, median 2",  # of all 50, that needn't be made, and not of their meta
+        "Sample of 20 prompts:",
+        "  Difficulty: 0 to 4, median 2",  # of all 50 items, not from the prompts' meta
         lines[3],
         "  Length of prompts, in characters: 5 for all",
-        "  Pictures: 1 for each prompt, 40 x 20 for all",
+        "  Images: 1 per prompt, 40 x 20 for all",
         "  odd/exact: gold 1, empty 0, wrong 0",
         "  odd/form: gold 1, empty 0, wrong 1",
     ]
-    assert re.fullmatch(r"  Answers: 5 different ones among 20, most often word [0-4] \([4-9]\)", lines[3])
+    assert re.fullmatch(r"  Answers: 5 different values among 20, most often word [0-4] \([4-9]\)", lines[3])
     page = page_of(tmp_path, "odd/sound")
     assert page.count('<article class="card group') == 3 and page.count("gold completion") == 3
-    assert page.count("an empty completion") == page.count("a wrong completion: right for another prompt") == 3
+    assert page.count("<b>empty completion</b>") == page.count("wrong completion (of another prompt)") == 3
     assert "Weight 0.5 in the reward; values from 0 to 1." in page and 'class="odd"' not in page
     assert 'aria-label="Histogram of Difficulty. 0: 10; 1: 10; 2: 10; 3: 10; 4: 10"' in page
 
 
 def test_what_is_odd_is_told(odd, tmp_path):
     _, lines = odd("odd/low")
-    told = [line.removeprefix("  odd: ") for line in lines if line.startswith("  odd: ")]
+    told = [line.removeprefix("  warning: ") for line in lines if line.startswith("  warning: ")]
     assert told == [
         "odd/low gives 0.5, not 1, to the gold completion 'word 0' (and to 50 of 50 tried): does it read what the task asks for, "
         "see `mmrl list tasks odd/low`?",
-        "odd/any gives empty completions as much as gold ones, 50 of 50 times",
-        "odd/any gives wrong answers as much as right ones, 50 of 50 times",
+        "odd/any scores empty completions as high as gold ones, 50 of 50 times",
+        "odd/any scores wrong answers as high as right ones, 50 of 50 times",
     ]
-    assert page_of(tmp_path, "odd/low").count("<b>Odd:</b>") == 3
+    assert page_of(tmp_path, "odd/low").count("<b>Warning:</b>") == 3
     plain, marked = (Image.open(tmp_path / f"preview-odd-{name}.png") for name in ("sound", "low") if odd(f"odd/{name}"))
     brown = (0x8A, 0x3C, 0x00)
     assert [brown in {colour for _, colour in sheet.getcolors(2**24)} for sheet in (plain, marked)] == [False, True]
 
 
 def test_a_reward_that_wrong_answers_earn_is_told(odd):
-    """Though no verifier but that of the form pays them, which alone is no fault."""
+    """Only the format verifier scores them alike, which alone gives no warning."""
     _, lines = odd("odd/paid")
-    assert [line for line in lines if "odd:" in line] == [
-        "  odd: the reward gives wrong answers as much as right ones, 50 of 50 times"
+    assert [line for line in lines if "warning:" in line] == [
+        "  warning: the reward scores wrong answers as high as right ones, 50 of 50 times"
     ]
 
 
 def test_verifiers_that_break_or_are_missing_cost_no_preview(odd, tmp_path):
     code, lines = odd("odd/breaks", "-n", 2, "--sample", 4)
     assert code == 0 and re.fullmatch(
-        r"  odd: odd/raises failed on 12 of 12 completions, first with: .*ValueError: it broke.*", lines[-1]
+        r"  warning: odd/raises failed on 12 of 12 completions, first with: .*ValueError: it broke.*", lines[-1]
     )
     code, lines = odd("odd/missing", "-n", 2)
-    assert code == 0 and lines[-1].startswith("  odd: ") and "nowhere_at_all" in lines[-1]
+    assert code == 0 and lines[-1].startswith("  warning: ") and "nowhere_at_all" in lines[-1]
     assert page_of(tmp_path, "odd/missing").count('<article class="card"><div class="prompt">') == 2
 
 
 def test_a_verifier_that_nobody_has_is_told(odd):
     code, lines = odd("odd/nameless", "-n", 2)
-    assert code == 0 and lines[-1].startswith("  odd: ") and "Did you mean 'odd/exact'" in lines[-1]
+    assert code == 0 and lines[-1].startswith("  warning: ") and "Did you mean 'odd/exact'" in lines[-1]
 
 
 def test_one_answer_for_all_leaves_nothing_wrong_to_try(odd):
     _, lines = odd("odd/same", "-n", 1)
     assert lines[2:] == [
         "  Difficulty: 0 to 2, median 1",
-        "  True boxes, part of the picture: 25.0% for all",
+        "  Area of gold boxes, share of the image: 25.0% for all",
         "  Length of prompts, in characters: 5 for all",
         "  Answers: yes for all",
-        "  Pictures: 1 for each prompt, 40 x 20 for all",
+        "  Images: 1 per prompt, 40 x 20 for all",
         "  odd/exact: gold 1, empty 0",
         "  odd/form: gold 1, empty 0",
     ]
@@ -215,19 +215,19 @@ def test_time_bounds_the_sample_and_not_what_is_shown(odd, monkeypatch):
     monkeypatch.setattr(command, "LOOK_S", 0.0)
     _, lines = odd("odd/slow", "-n", 3)
     assert lines[0].endswith("3 of 500 prompts of odd/slow, split train")
-    assert lines[1] == f"{command.AT_ONCE} prompts looked at, as many as 0 s allow:"
+    assert lines[1] == f"Sample of {command.AT_ONCE} prompts (stopped after 0 s):"
 
 
 def test_one_prompt_is_shown_with_a_wrong_answer_of_another(odd, tmp_path):
     odd("odd/sound", "-n", 1, "--sample", 9)
     page = page_of(tmp_path, "odd/sound")
-    wrote = re.findall(r"<pre>(word \d|<em>nothing</em>)</pre>", page)
-    assert wrote[0] == "word 0" and wrote[1] != "word 0" and wrote[2] == "<em>nothing</em>", "by what they earn"
+    wrote = re.findall(r"<pre>(word \d|<em>empty</em>)</pre>", page)
+    assert wrote[0] == "word 0" and wrote[1] != "word 0" and wrote[2] == "<em>empty</em>", "by what they earn"
 
 
 def test_marks_that_can_not_be_drawn_are_left_out(odd, tmp_path):
     code, lines = odd("odd/marked")
-    assert code == 0 and "  True boxes, part of the picture: 50.0% for all" in lines
+    assert code == 0 and "  Area of gold boxes, share of the image: 50.0% for all" in lines
 
 
 def test_an_empty_split_is_refused(odd):
@@ -243,9 +243,9 @@ def test_tokens_are_counted_where_a_model_is_named(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     found = dict(line.strip().split(": ", 1) for line in done.stdout.splitlines()[2:])
     page = page_of(tmp_path, "classification/digits")
-    assert found["Pictures"] == "1 for each prompt, 50 x 50 for all" and "56 by 56 pixels" in page and "50 by 50" not in page
+    assert found["Images"] == "1 per prompt, 50 x 50 for all" and "56 by 56 pixels" in page and "50 by 50" not in page
     # 56 x 56 pixels in patches of 14, four of which are one token, between a beginning and an end
-    assert found["Tokens of pictures"] == "6 for all" and int(found["Length of prompts, in tokens"].split()[0]) > 12
+    assert found["Tokens of images"] == "6 for all" and int(found["Length of prompts, in tokens"].split()[0]) > 12
     assert "in characters" not in done.stdout
 
 
@@ -253,7 +253,7 @@ def test_an_acting_task_shows_its_instructions_and_what_an_outcome_gets(tmp_path
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(main, ["preview", "robotics/reach", "-n", "2"])
     lines = done.stdout.splitlines()
-    assert done.exit_code == 0 and lines[1] == "2 prompts looked at:" and lines[-1] == "  robotics/success: success 1, failure 0"
+    assert done.exit_code == 0 and lines[1] == "Sample of 2 prompts:" and lines[-1] == "  robotics/success: success 1, failure 0"
     assert any(line.startswith("  Instructions: ") for line in lines)
     assert page_of(tmp_path, "robotics/reach").count('<article class="card"><div class="prompt">') == 2
 
@@ -269,4 +269,4 @@ def test_boxes_and_spans_are_measured_on_their_picture(tmp_path, monkeypatch):
     (tmp_path / "refs.jsonl").write_text("\n".join(map(json.dumps, rows)))
     args = ["grounding/refer-data", "--set", "path=refs.jsonl", "--set", "shares={train = 1.0}"]
     done = CliRunner().invoke(main, ["preview", *args])
-    assert "  True boxes, part of the picture: 10.0% to 50.0%, median 30.0%" in done.stdout.splitlines(), done.output
+    assert "  Area of gold boxes, share of the image: 10.0% to 50.0%, median 30.0%" in done.stdout.splitlines(), done.output

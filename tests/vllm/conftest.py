@@ -1,7 +1,8 @@
 """What the tests of vLLM share."""
 
-import footages
 import pytest
+
+import footages
 
 
 @pytest.fixture(scope="session")

@@ -12,13 +12,12 @@ import torch
 
 pytest.importorskip("vllm", reason="vLLM is not installed: make engines")
 
-from processes import alive, gone
-from vllm_cases import FAMILY, GAP, sampled, varied
-
 import vlm_cases as cases
 from mmrl.config.sections import ComputeConfig
 from mmrl.rollout.generate import weights
 from mmrl.rollout.generate.vllm import VllmGenerator
+from processes import alive, gone
+from vllm_cases import FAMILY, GAP, sampled, varied
 
 pytestmark = pytest.mark.slow
 SUPPORT = str(Path(__file__).parents[1] / "support")

@@ -11,14 +11,13 @@ import torch
 
 pytest.importorskip("vllm", reason="vLLM is not installed: make engines")
 
-from vllm_cases import FAMILY, GAP, picture, sampled, varied
-
 import vlm_cases as cases
 from mmrl.api.types import Prompt
 from mmrl.config.sections import ComputeConfig
 from mmrl.rollout.generate.local import LocalGenerator
 from mmrl.rollout.generate.sampling import Sampling
 from mmrl.rollout.generate.vllm import VllmGenerator
+from vllm_cases import FAMILY, GAP, picture, sampled, varied
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ what the policy doesn't use."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from mmrl.api.media import clips
@@ -11,7 +12,7 @@ from mmrl.api.media.clips import Clip, Footage
 from mmrl.api.media.decoding import frames_of
 from mmrl.api.media.images import load_image
 from mmrl.api.seeds import derive
-from mmrl.api.types import Prompt, replace
+from mmrl.api.types import Prompt
 
 GREY = (128, 128, 128)
 """The colour of a blanked picture."""

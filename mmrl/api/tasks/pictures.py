@@ -63,7 +63,7 @@ def photograph(name: str) -> Image:
 
             folder = Path(skimage.__file__).parent / "data"
     except ModuleNotFoundError as error:
-        raise UserError(f'photograph {name!r} needs {error.name}: pip install "mmrl[pictures]"') from None
+        raise UserError(f'photograph {name!r} needs {error.name}: pip install "multimodal-rl[pictures]"') from None
     return load_image(next((p for p in sorted(folder.glob(f"{name}.*")) if p.suffix in SUFFIXES), folder / name))
 
 

@@ -258,6 +258,6 @@ def _datasets() -> Any:
     try:
         import datasets
     except ModuleNotFoundError:
-        raise UserError('this table needs datasets: pip install "mmrl[train]"') from None
+        raise UserError('this table needs datasets: pip install "multimodal-rl[train]"') from None
     datasets.disable_progress_bars()  # they would stand among a run's own lines
     return datasets

@@ -11,7 +11,7 @@ from mmrl.api.errors import UserError
 try:
     import math_verify
 except ModuleNotFoundError as error:
-    raise UserError(f'comparing formulas needs {error.name}: pip install "mmrl[vqa]"') from error
+    raise UserError(f'comparing formulas needs {error.name}: pip install "multimodal-rl[mathematics]"') from error
 
 MAX_MATH = 20_000
 """Characters that math-verify is given; its patterns take quadratic time."""

@@ -51,6 +51,15 @@ def only_answer(text: str, tag: str = "answer") -> tuple[str | None, str]:
     return inside, ""
 
 
+def short_answer(text: str, tags: bool, longest: int, searched: int) -> tuple[str | None, str]:
+    """(the answer, ""), or (None, why there is none): what `only_answer` finds, or all of the text where the prompt asked for no
+    `tags` and there are none in as many characters as are `searched`. longest: characters of an answer."""
+    found, why = only_answer(text) if tags or "answer>" in text[:searched] else (text, "")
+    if found is not None and len(found) > longest:
+        return None, f"an answer of {len(found):,} characters"
+    return (None, "no answer") if found is not None and not found.strip() else (found, why)
+
+
 def spans(text: str, tag: str) -> Iterator[str]:
     """What stands in each `<tag>...</tag>`, in order: the matches of `<tag>(.*?)</tag>` with line breaks, in linear time."""
     opening, closing, at = f"<{tag}>", f"</{tag}>", 0
@@ -89,6 +98,17 @@ def thinks_then_answers(text: str) -> bool:
 _TURN = re.compile(r"</think>\s*<answer>")
 
 
+def thinks_and_answers_once(text: str) -> bool:
+    """Whether a text is one `<think>` and one `<answer>` block, neither empty, with blanks at most around them."""
+    text = text.strip()
+    if any(text.count(tag) != 1 for tag in ("<think>", "</think>", "<answer>", "</answer>")):
+        return False
+    thought, _, answer = text.partition("</think>")
+    answer = answer.strip()
+    blocks = thought.startswith("<think>") and answer.startswith("<answer>") and answer.endswith("</answer>")
+    return blocks and bool(thought[7:].strip()) and bool(answer[8:-9].strip())
+
+
 # -- JSON -------------------------------------------------------------------------------------------------------------------
 
 
@@ -114,6 +134,29 @@ def json_in(text: str, kinds: type | tuple[type, ...] = (list, dict)) -> Any:
         if isinstance(found, kinds) and depth(found) <= MAX_DEPTH:
             return found
     return None
+
+
+def only_json(text: str, *, spare: int | None = None, prose: int | None = None, fence: bool = False) -> Any:
+    """The one JSON list or object of a text: all from the first bracket to the last. None where that is no JSON, because there
+    are two, or because something is wrong with it; and where the text around it holds more than `spare` numbers, which are
+    another answer, or more than `prose` characters. fence: of a text with one ``` fence it is what stands in that."""
+    plain = text.strip()
+    start = min((at for sign in "[{" if (at := plain.find(sign)) >= 0), default=-1)
+    if start < 0:
+        return None
+    blocks = [block.strip() for block in fenced(plain)] if fence and plain.count("```") == 2 else []
+    piece = blocks[0] if blocks else plain[start : max(plain.rfind("]"), plain.rfind("}")) + 1]
+    around = plain.replace(piece, " ", 1) if piece else plain
+    if (spare is not None and len(_DIGITS.findall(around)) > spare) or (prose is not None and len(around) > prose):
+        return None
+    found = json_in(piece)
+    try:  # json_in also takes the first of two
+        return found if found is not None and json.loads(piece) == found else None
+    except (ValueError, RecursionError):
+        return None
+
+
+_DIGITS = re.compile(r"[0-9]+(?:\.[0-9]*)?")
 
 
 def fenced(text: str) -> Iterator[str]:

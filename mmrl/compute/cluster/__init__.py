@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from mmrl import __version__
 from mmrl.api.errors import UserError
+from mmrl.api.signals import asked_to_end
 from mmrl.compute.cluster.connect import connected
 from mmrl.compute.cluster.room import Wanted, check_room, lacking
 from mmrl.compute.ray import switches
-from mmrl.compute.signals import asked_to_end
 from mmrl.config.load import as_data
 from mmrl.config.sections import RunConfig
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mmrl.algorithms.labels import majority
 from mmrl.api.seeds import derive
 from mmrl.api.tasks.altered import with_frames
-from mmrl.api.types import Case, Prompt, replace
+from mmrl.api.types import Case, Prompt
 from mmrl.compute import ranks
 from mmrl.config.sections import RunConfig
 from mmrl.evaluation.answers import Answering, Answers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,7 +17,6 @@ from mmrl.api.episodes import Trajectory
 from mmrl.api.errors import UserError
 from mmrl.api.simulators.types import Observation, Track
 from mmrl.api.specs import SimulatorSpec
-from mmrl.api.types import replace
 from mmrl.config.sections import PolicyConfig
 from mmrl.policies.acting import options
 from mmrl.policies.acting.draw import Draw

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import torch
@@ -12,8 +13,8 @@ from mmrl.policies.shard import gather, release
 from mmrl.policies.vlm.reading import PromptInputs, concatenate
 from mmrl.policies.vlm.vlm import VLM
 from mmrl.rollout.generate.cache import expand, select
+from mmrl.rollout.generate.processor import LogitsProcessor
 from mmrl.rollout.generate.sampling import Sample, Sampling, seed_of
-from mmrl.rollout.generate.steering import decoding
 
 LOOK_EVERY = 8
 """Tokens between two looks at which completions ended: a look waits for the device. What is decoded past an end is dropped."""
@@ -52,7 +53,7 @@ class LocalGenerator:
         at_once = max(1, self.batch_size // group_size) if self.policy.family.shares_prefix else 1
         order = sorted(range(len(inputs)), key=lambda i: len(inputs[i].ids))  # like lengths together: little padding
         groups: list[list[Sample]] = [[] for _ in inputs]
-        with decoding(sampling.steering, self.policy.model):
+        with (sampling.logits_processor or LogitsProcessor()).decoding(self.policy.model):
             for start in range(0, len(order), at_once):
                 chosen = order[start : start + at_once]
                 seeds = [seed_of(sampling, numbers[i]) for i in chosen]
@@ -87,8 +88,9 @@ class LocalGenerator:
         expand(cache, prompt_N, group_size)
         logits = logits.repeat_interleave(group_size, 0)
         mask = None if mask is None else mask.repeat_interleave(group_size, 0)
-        steered = sampling.steering.begin(policy, cache, inputs, logits) if sampling.steering else None
-        step = steered.step if steered else policy.family.step
+        processor = sampling.logits_processor
+        if processor:
+            processor.begin(policy, cache, inputs, group_size)
         position_N = torch.tensor([i.next_position for i in inputs], device=device).repeat_interleave(group_size)
         eos = torch.tensor(sorted(policy.eos), device=device)
         tokens_TN: list[torch.Tensor] = []
@@ -97,6 +99,8 @@ class LocalGenerator:
         finished_N = torch.zeros(total, dtype=torch.bool, device=device)
         row_N = torch.arange(total, device=device)  # which rollout each decoded row is; finished rows are dropped
         for t in range(sampling.max_tokens):
+            if processor:
+                logits = processor(t, torch.stack(tokens_TN, 1)[row_N] if t else row_N.new_empty(total, 0), logits)
             token, logprob = self._choose(logits, sampling, None if drawn_TN is None else drawn_TN[t, row_N])
             tokens_TN.append(torch.zeros(total, dtype=torch.long, device=device).index_copy_(0, row_N, token))
             logprobs_TN.append(torch.zeros(total, device=device).index_copy_(0, row_N, logprob))
@@ -122,9 +126,10 @@ class LocalGenerator:
                 if inputs[0].positions is None
                 else (position_N + t)[None, :, None].expand(inputs[0].positions.shape[0], -1, -1)
             )
-            logits = step(token[:, None], mask, positions, {}, cache)
-        if steered:
-            steered.end(length_N)
+            with torch.set_grad_enabled(processor.needs_gradient(t + 1)) if processor else contextlib.nullcontext():
+                logits = policy.family.step(token[:, None], mask, positions, {}, cache)
+        if processor:
+            processor.end(length_N)
         tokens, logprobs = torch.stack(tokens_TN, 1).tolist(), torch.stack(logprobs_TN, 1).tolist()
         lengths, finished = length_N.tolist(), finished_N.tolist()
         samples = [

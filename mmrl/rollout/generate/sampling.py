@@ -8,7 +8,7 @@ from typing import Protocol
 
 from mmrl.api.seeds import derive
 from mmrl.policies.vlm.reading import PromptInputs
-from mmrl.rollout.generate.steering import Steering
+from mmrl.rollout.generate.processor import LogitsProcessor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +35,8 @@ class Sampling:
     """Only so many of the likeliest tokens are sampled; 0 for all."""
     seed: int = 0
     """Each completion draws from a generator of its own, made from this and `seed_of`'s numbers."""
-    steering: Steering | None = None
-    """Steers the answers to videos while they are decoded."""
+    logits_processor: LogitsProcessor | None = None
+    """Changes the logits before tokens are chosen; of the embedded sampler alone."""
 
 
 def seed_of(sampling: Sampling, number: int) -> int:

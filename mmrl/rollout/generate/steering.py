@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from mmrl.api.errors import UserError
 from mmrl.policies.vlm.reading import PromptInputs
 from mmrl.policies.vlm.vlm import VLM, entropy_of
 from mmrl.rollout.generate.cache import ReservedLayer
+from mmrl.rollout.generate.processor import LogitsProcessor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,7 @@ class Trace:
     """The token, counted from 1, at which the running mean of the entropy was highest: from there on it was only lowered."""
 
 
-class Steering:
+class Steering(LogitsProcessor):
     """How answers are steered, and what was seen of those that were decoded with it. A learning rate of 0 only looks on."""
 
     def __init__(self, learning_rate: float, interval: int, ema: float) -> None:
@@ -37,45 +38,58 @@ class Steering:
         the entropy's running mean, a token, in [0, 1)."""
         self.learning_rate, self.interval, self.ema = learning_rate, interval, ema
         self.traces: list[Trace] = []
+        self._steered: Steered | None = None
+        """Of the rows that are decoded now; None where no prompt shows a video."""
 
-    def begin(self, policy: VLM, cache: DynamicCache, inputs: Sequence[PromptInputs], logits_NV: torch.Tensor) -> Steered | None:
-        """Put a controller into the cache of N rows, a prompt's next to each other; None where no prompt shows a video.
-        logits_NV: of each row's first token."""
+    @contextlib.contextmanager
+    def decoding(self, model: torch.nn.Module) -> Iterator[None]:
+        """No gradients but those of the controllers."""
+        trained = [p for p in model.parameters() if p.requires_grad]
+        try:
+            for p in trained:  # otherwise a step would remember all layers, for gradients that nobody asks for
+                p.requires_grad_(False)
+            with torch.inference_mode(False), torch.no_grad():  # what inference mode makes can't be in a backward pass
+                yield
+        finally:
+            for p in trained:
+                p.requires_grad_(True)
+
+    def begin(self, policy: VLM, cache: DynamicCache, inputs: Sequence[PromptInputs], group_size: int) -> None:
+        """Put a controller for each row into the cache, where a prompt shows a video."""
         video, longest = getattr(policy.model.config, "video_token_id", None), max(len(i.ids) for i in inputs)
         place_PS = torch.zeros(len(inputs), longest, dtype=torch.bool)
         for row, one in enumerate(inputs):
             place_PS[row, longest - len(one.ids) :] = one.ids == video if video is not None else False
+        self._steered = None
         if not place_PS.any():
-            return None
-        place_NS = place_PS.to(policy.device).repeat_interleave(len(logits_NV) // len(inputs), 0)
+            return
+        place_NS = place_PS.to(policy.device).repeat_interleave(group_size, 0)
         last = cache.layers[-1]
         assert isinstance(last, ReservedLayer)  # as of every family that is shown videos
         layer = SteeredLayer(last, place_NS, self.learning_rate, Switch(self.ema))
         cache.layers[-1] = layer
-        return Steered(self, policy, layer, logits_NV)
+        self._steered = Steered(policy, layer, self.learning_rate)
+
+    def needs_gradient(self, step: int) -> bool:
+        """Where the controllers take a step."""
+        return self._steered is not None and self.learning_rate > 0 and step > 0 and step % self.interval == 0
+
+    def __call__(self, step: int, ids_NT: torch.Tensor, logits_NV: torch.Tensor) -> torch.Tensor:
+        """The same logits, after which the controllers take a step where it is time: what they learn of a token's distribution
+        serves those that follow it."""
+        if self._steered:
+            self._steered.see(logits_NV, self.needs_gradient(step))
+        return logits_NV.detach()
+
+    def end(self, length_N: torch.Tensor) -> None:
+        """Keep what was seen of the answers."""
+        if self._steered:
+            self.traces += self._steered.traces(length_N)
 
     def figures(self) -> dict[str, float]:
         """`entropy`, `peak` and `tokens` of the traces, on average; none where no answer was to a video."""
         names = ("entropy", "peak", "tokens") if self.traces else ()
         return {name: statistics.fmean(getattr(trace, name) for trace in self.traces) for name in names}
-
-
-@contextlib.contextmanager
-def decoding(steering: Steering | None, model: torch.nn.Module) -> Iterator[None]:
-    """No gradients; with steering, those of its controller and of nothing else."""
-    if steering is None:
-        with torch.inference_mode():
-            yield
-        return
-    trained = [p for p in model.parameters() if p.requires_grad]
-    try:
-        for p in trained:  # otherwise a step would remember all layers, for gradients that nobody asks for
-            p.requires_grad_(False)
-        with torch.inference_mode(False), torch.no_grad():  # what inference mode makes can't be in a backward pass
-            yield
-    finally:
-        for p in trained:
-            p.requires_grad_(True)
 
 
 class Switch:
@@ -143,49 +157,37 @@ class SteeredLayer(ReservedLayer):
 class Steered:
     """The decoding of some rows with a controller."""
 
-    def __init__(self, steering: Steering, policy: VLM, layer: SteeredLayer, logits_NV: torch.Tensor) -> None:
-        self.steering, self.policy, self.layer = steering, policy, layer
-        self.total = len(logits_NV)
+    def __init__(self, policy: VLM, layer: SteeredLayer, learning_rate: float) -> None:
+        self.policy, self.layer, self.learning_rate = policy, layer, learning_rate
+        self.total = len(layer.row_N)
         self.entropy_TN: list[torch.Tensor] = []
         self.sign_TN: list[torch.Tensor] = []
-        self._see(self._entropy(logits_NV))
 
-    def step(
-        self,
-        ids_NS: torch.Tensor,
-        mask: torch.Tensor | None,
-        positions: torch.Tensor | None,
-        media: Mapping[str, torch.Tensor],
-        cache: DynamicCache,
-    ) -> torch.Tensor:
-        """`Family.step`, after which the controllers take a step where it is time. What they learn of a token's distribution
-        serves those that follow it."""
-        learns = self.steering.learning_rate > 0 and len(self.entropy_TN) % self.steering.interval == 0
+    def see(self, logits_NV: torch.Tensor, learns: bool) -> None:
+        """Take in the logits of the next token. learns: the controllers take a step."""
         with torch.set_grad_enabled(learns):
-            logits_NV = self.policy.family.step(ids_NS, mask, positions, media, cache)
-            entropy_N = self._entropy(logits_NV)
-            sign_N = self._see(entropy_N.detach())
+            entropy_N = entropy_of(self.policy.distribution(logits_NV, 1.0))
+            sign_N = self._kept(entropy_N.detach())
             if learns:
                 self.layer.learn((sign_N * entropy_N).sum())  # each row's own: no controller is in another row's entropy
-        return logits_NV.detach()
 
-    def end(self, length_N: torch.Tensor) -> None:
-        """Keep what was seen of the answers, which have so many tokens."""
+    def traces(self, length_N: torch.Tensor) -> list[Trace]:
+        """Of the answers, which have so many tokens."""
         entropy_NT, sign_NT = (torch.stack(x, 1).cpu() for x in (self.entropy_TN, self.sign_TN))
+        found = []
         for row, tokens in enumerate(length_N.tolist()):
             raised = (sign_NT[row, :tokens] < 0).nonzero()
             if len(raised):  # always of its first token, where a video is shown
                 mean = float(entropy_NT[row, :tokens].mean())
-                self.steering.traces.append(Trace(tokens=tokens, entropy=mean, peak=int(raised[-1]) + 1))
+                found.append(Trace(tokens=tokens, entropy=mean, peak=int(raised[-1]) + 1))
+        return found
 
-    def _entropy(self, logits_NV: torch.Tensor) -> torch.Tensor:
-        return entropy_of(self.policy.distribution(logits_NV, 1.0))
-
-    def _see(self, entropy_N: torch.Tensor) -> torch.Tensor:
+    def _kept(self, entropy_N: torch.Tensor) -> torch.Tensor:
+        """The signs, see `Switch`. UserError for what is not finite."""
         if not torch.isfinite(entropy_N).all():
             raise UserError(
-                f"evaluate.steering.learning_rate = {self.steering.learning_rate:g} drove the model's logits to what is not "
-                "finite: lower it"
+                f"evaluate.steering.learning_rate = {self.learning_rate:g} drove the model's logits to what is not finite: "
+                "lower it"
             )
         sign_N, layer = self.layer.switch(entropy_N), self.layer
         for seen, values in ((self.entropy_TN, entropy_N), (self.sign_TN, sign_N * layer.shown_N)):

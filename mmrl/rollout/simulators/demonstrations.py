@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from mmrl.api.errors import PluginError, UserError, calling
 from mmrl.api.interfaces import Expert, Task
 from mmrl.api.simulators.types import Demonstration, Observation, Track
-from mmrl.api.types import Prompt, replace
+from mmrl.api.types import Prompt
 from mmrl.policies.acting.acting import ActingPolicy, Chosen
 from mmrl.rollout.simulators.lane import Lane
 

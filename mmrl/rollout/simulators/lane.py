@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from mmrl.api.errors import UserError
 from mmrl.api.interfaces import Simulator
 from mmrl.api.simulators.types import Observation, Simulation, Track, potential
 from mmrl.api.specs import SimulatorSpec
-from mmrl.api.types import Prompt, Status, replace
+from mmrl.api.types import Prompt, Status
 from mmrl.policies.acting.acting import Chosen
 from mmrl.rollout.simulators.shapes import check_observation, check_parts, check_reward, check_transition
 

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from mmrl.api.errors import UserError, calling
 from mmrl.api.interfaces import Task
 from mmrl.api.seeds import derive
 from mmrl.api.simulators.types import Demonstration, Observation, Simulation, Track
-from mmrl.api.types import Prompt, Status, replace
+from mmrl.api.types import Prompt, Status
 from mmrl.compute.ranks import Reduction
 from mmrl.config.sections import SimulateConfig
 from mmrl.policies.acting.acting import ActingPolicy, Chosen

@@ -12,6 +12,7 @@ import os
 import pickle
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,8 +22,8 @@ import torch
 from mmrl.api.errors import UserError, calling, one_line
 from mmrl.api.interfaces import Expert
 from mmrl.api.simulators.types import Observation, Simulation, Transition
-from mmrl.api.types import replace
-from mmrl.compute.ray import Answer, heard, moved_in, ray_for, switches, told, wait_for_room
+from mmrl.compute.crossing import Answer, attempt
+from mmrl.compute.ray import ACTOR, moved_in, ray_for, switches, wait_for_room
 from mmrl.config.sections import RunConfig
 from mmrl.registry import plugins
 
@@ -133,7 +134,7 @@ class ActorSimulator:
         while True:
             self._actor = made.remote(self.simulation, self.num_envs, os.getcwd(), switches())
             try:
-                self.facts: dict[str, Any] = heard(ray.get(self._actor.facts.remote()))
+                self.facts: dict[str, Any] = ray.get(self._actor.facts.remote()).result(ACTOR)
                 return
             except ray.exceptions.RayActorError as error:
                 self._count(error)
@@ -150,7 +151,7 @@ class ActorSimulator:
                 answer, warned = ray.get(self._actor.call.remote(name, *map(packed, arguments)))
                 for text in warned:
                     warnings.warn(text, stacklevel=3)
-                return unpacked(heard(answer))
+                return unpacked(answer.result(ACTOR))
             except ray.exceptions.RayActorError as error:
                 self._count(error)
                 ray.kill(self._actor)  # one that merely can't be reached, too
@@ -158,7 +159,8 @@ class ActorSimulator:
                 self._gone_N[:] = True
                 # all stand somewhere then, as they do in one that has been used
                 with contextlib.suppress(ray.exceptions.RayActorError):
-                    heard(ray.get(self._actor.call.remote("reset", packed(torch.zeros(self.num_envs, dtype=torch.int64))))[0])
+                    start = packed(torch.zeros(self.num_envs, dtype=torch.int64))
+                    ray.get(self._actor.call.remote("reset", start))[0].result(ACTOR)
 
     def _count(self, error: Exception) -> None:
         """A death. UserError when there were too many."""
@@ -193,7 +195,7 @@ class SimulatorActor:
             said = {name: getattr(self._made, name) for name in SAID if hasattr(self._made, name)}
             return {"said": said, "expert": isinstance(self._made, Expert)}
 
-        return told(made)
+        return attempt(made)
 
     def call(self, name: str, *arguments: Any) -> tuple[Answer, list[str]]:
         """What a method of the simulator gives, and the warnings that it gave meanwhile."""
@@ -208,7 +210,7 @@ class SimulatorActor:
 
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            answer = told(done)
+            answer = attempt(done)
         return answer, [str(warning.message) for warning in warned]
 
     def close(self) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
 from mmrl.api.interfaces import Task
-from mmrl.api.types import Prompt, replace, user
+from mmrl.api.types import Prompt, user
 from mmrl.registry import plugins
 from mmrl.rollout.simulators.demonstrations import demonstrated
 

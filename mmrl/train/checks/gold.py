@@ -7,7 +7,7 @@ not learn; the gold completions tell the two apart.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mmrl.api.errors import NoGold, PluginError, UserError
 from mmrl.api.interfaces import Task
@@ -49,7 +49,7 @@ def doubts(
             yield f"{task}: {key} = {max_tokens[task]} cuts off even gold completions, of {shortest} tokens: raise it"
         for name, spec in verifiers[task].items():
             scored = zip(judge.run(name, cases_of(rollouts)), rollouts, strict=True)
-            low = [(s.value, r.completion, r.prompt.meta) for s, r in scored if s.value is not None and short(spec, s.value)]
+            low = [(s.value, r.completion, s.detail) for s, r in scored if s.value is not None and short(spec, s.value)]
             if low:
                 yield f"{task}: {misread(spec, entries[task].id, low, len(rollouts))}"
 
@@ -64,17 +64,17 @@ def slack(spec: VerifierSpec) -> float:
     return 1e-6 * max(1.0, abs(spec.high))
 
 
-def misread(spec: VerifierSpec, task: str, low: Sequence[tuple[float, str, Mapping[str, Any]]], tried: int) -> str:
+def misread(spec: VerifierSpec, task: str, low: Sequence[tuple[float, str, str]], tried: int) -> str:
     """What is said of a verifier that gives gold completions less than its best. task: its id. low: (value, completion, the
-    prompt's meta) of each of them, one at least. tried: how many completions there were."""
-    value, completion, meta = low[0]
-    coarse = f", and is grid = {list(meta['grid'])} fine enough" if meta.get("grid") else ""
+    score's detail) of each of them, one at least. tried: how many completions there were."""
+    value, completion, detail = low[0]
+    why = f", saying {detail!r}" if detail else ""
     less, most = _apart(value, spec.high)
     published = "as published, " if "@" in spec.id else ""
     cut = completion if len(completion) <= QUOTED else f"{completion[:QUOTED]}..."
     return (
-        f"{published}{spec.id} gives {less}, not {most}, to the gold completion {cut!r} (and to {len(low)} of {tried} tried): "
-        f"does it read what the task asks for, see `mmrl list tasks {task}`{coarse}?"
+        f"{published}{spec.id} gives {less}, not {most}, to the gold completion {cut!r} (and to {len(low)} of {tried} tried)"
+        f"{why}: does it read what the task asks for, see `mmrl list tasks {task}`?"
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from mmrl.algorithms.labels import co_reward
 from mmrl.api.errors import UserError, calling
 from mmrl.api.sampling import Group, SamplingRule, StepSampler
-from mmrl.api.types import Prompt, Score, replace
+from mmrl.api.types import Prompt, Score
 from mmrl.config.sections import RlStage
 from mmrl.train.sampling.votes import answers_of, check_kind
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
 
 from mmrl.api.episodes import SAID
-from mmrl.api.types import Prompt, Rollout, replace
+from mmrl.api.types import Prompt, Rollout
 from mmrl.config.sections import ConditionConfig, RlStage, Training
 from mmrl.policies.batches import Credit
 from mmrl.rollout.collector import Collector

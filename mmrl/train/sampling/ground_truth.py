@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
 
 from mmrl.api.sampling import Group, SamplingRule, StepSampler
-from mmrl.api.types import replace
 from mmrl.config.sections import RlStage
 
 SHOWN, NEUTRAL = "ground_truth", "neutral"

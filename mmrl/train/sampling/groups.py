@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mmrl.api.sampling import Group
-from mmrl.api.types import Rollout, Score, replace
+from mmrl.api.types import Rollout, Score
 from mmrl.data.prompts import Outcome
 
 

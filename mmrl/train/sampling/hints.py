@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal
 
 from mmrl.api.errors import calling
 from mmrl.api.sampling import Group, SamplingRule, StepSampler
-from mmrl.api.types import Prompt, replace
+from mmrl.api.types import Prompt
 from mmrl.config.sections import RlStage
 from mmrl.train.sampling.prompts import with_text
 from mmrl.train.sampling.votes import check_kind

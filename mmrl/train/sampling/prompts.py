@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mmrl.api.errors import PluginError
-from mmrl.api.types import Prompt, replace
+from mmrl.api.types import Prompt
 
 
 def with_text(prompt: Prompt, text: str) -> Prompt:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mmrl.api.interfaces import Task
 from mmrl.api.sampling import Group, SamplingRule
 from mmrl.api.seeds import derive
-from mmrl.api.types import Prompt, Rollout, replace
+from mmrl.api.types import Prompt, Rollout
 from mmrl.compute import ranks
 from mmrl.config.sections import RlStage
 from mmrl.data.prompts import gold_of

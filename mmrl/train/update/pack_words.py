@@ -5,13 +5,12 @@ images are computed once; a model that can't share a prompt gets one `[prompt][c
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from mmrl.api.episodes import Conversation
 from mmrl.api.errors import UserError
-from mmrl.api.types import replace
 from mmrl.compute import ranks
 from mmrl.config.sections import RunConfig
 from mmrl.policies.batches import Batch, Credit, MicroBatch

@@ -1,5 +1,5 @@
-"""The board: a local web app on a folder of runs. It reads run folders and nothing else, and writes an index of its own.
+"""The board: a local web app for a folder of runs. It only reads run folders and writes an index to the user's cache.
 
-`places` finds runs, `state` says how they stand, `index` keeps on disk what is too much to read again, `watching` is the process
-that fills it, `search` and `columns` read it, `pages` draws and `app` serves.
+`places` finds runs, `state` reads their state, `index` stores metrics and places of rollouts on disk, `watching` is the process
+that fills the index, `search` and `columns` query it, `pages` renders HTML and `app` serves it.
 """

@@ -1,4 +1,4 @@
-"""The server: which address shows what. All of it only reads."""
+"""The board's web application: routes and their responses. It is read-only."""
 
 from __future__ import annotations
 
@@ -27,40 +27,42 @@ from mmrl.ui.board.state import State, state
 
 STATIC = Path(__file__).with_name("static")
 SHARED = Path(__file__).parent.parent / "report"
-"""Where the style and the script lie that reports have too."""
+"""Folder of the style sheet and script that the board shares with reports."""
 MOST_POINTS, MOST_KEYS, MOST_RUNS = 4000, 64, 8
 WAIT = 0.5
-"""Seconds that a page waits for the index of a run that nobody has looked at before."""
+"""Seconds that a page waits for the index of a run."""
 FRAMES = 1024
-"""Pictures of a video that can be asked for."""
+"""Maximal number of frames of a video that are served."""
 
 
 class Board:
-    """What the addresses share."""
+    """State shared by all routes."""
 
     def __init__(self, places: Places) -> None:
         self.places, self.hub = places, Hub(places)
 
     def run(self, request: Request, seconds: float = WAIT) -> tuple[str, Path, State]:
-        """The run that is asked for, now looked at. Raises NotThere when it isn't one."""
+        """(name, folder, state) of the requested run, which is indexed from now on. seconds: to wait for its index. Raises
+        NotThere if it is no run."""
         name = next(iter(request.query_params.getlist("run")), "")
         path = self.places.run(name)
         try:
-            found = state(name, path)
+            current = state(name, path)
         except FileNotFoundError:
             raise NotThere(f"the folder of {name} has vanished") from None
         self.hub.ask(name, seconds)
-        return name, path, found
+        return name, path, current
 
     def other(self, request: Request) -> tuple[str, Path | None]:
-        """The run to put beside it, if one is asked for: as `with`, or as a second `run`."""
+        """(name, folder) of the second run of a comparison, from the field `with` or a second `run`; ("", None) without one."""
         given = request.query_params.getlist("run")[1:2]
         name = request.query_params.get("with") or (given[0] if given else "")
         return (name, self.places.run(name)) if name else ("", None)
 
 
 def app(places: Places, token: str = "") -> Starlette:
-    """The application of a folder of runs. token: what requests must bring; empty lets in whoever is on this machine."""
+    """The application for a folder of runs. token: the secret that requests must have; empty: only requests from this machine are
+    accepted."""
     board = Board(places)
 
     @contextlib.asynccontextmanager
@@ -75,7 +77,7 @@ def app(places: Places, token: str = "") -> Starlette:
         return _live(board, request)
 
     def route(path: str, answer: Callable[[Board, Request], Response], json_errors: bool = False) -> Route:
-        def endpoint(request: Request) -> Response:  # not async: it runs in a thread
+        def endpoint(request: Request) -> Response:  # not async, so that it runs in a thread
             return answered(answer, board, request, json_errors)
 
         return Route(path, endpoint)
@@ -91,38 +93,38 @@ def app(places: Places, token: str = "") -> Starlette:
         Route("/static/page.js", lambda request: FileResponse(SHARED / "page.js", media_type="text/javascript")),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]  # fmt: skip
-    found = Starlette(routes=routes, middleware=[Middleware(Guard, token=token)], lifespan=lifespan)
-    found.state.hub = board.hub
-    return found
+    application = Starlette(routes=routes, middleware=[Middleware(Guard, token=token)], lifespan=lifespan)
+    application.state.hub = board.hub
+    return application
 
 
 def answered(answer: Callable[[Board, Request], Response], board: Board, request: Request, as_json: bool) -> Response:
-    """The answer, or the line that says why there is none."""
+    """The response of `answer`, or a response with its error in one line. as_json: whether errors are JSON."""
     try:
         return answer(board, request)
     except NotThere as error:
         what, code = str(error), 404
     except (UserError, OSError) as error:
         what, code = one_line(error), 422
-    except Exception as error:  # noqa: BLE001  the page says it, and whoever started the board has the traceback
+    except Exception as error:  # noqa: BLE001  the page shows the error, the board's terminal the traceback
         traceback.print_exc()
-        what, code = f"a fault of the board: {type(error).__name__}: {one_line(error)}", 500
+        what, code = f"a bug in the board: {type(error).__name__}: {one_line(error)}", 500
     if as_json:
         return JSONResponse({"error": what}, code)
     if request.url.path.startswith("/part/"):
         return HTMLResponse(pages.failure(what), code)
-    return HTMLResponse(pages.page("runs", "Not shown", pages.failure(what) + '<p><a href="/">All runs</a></p>'), code)
+    return HTMLResponse(pages.page("runs", "Error", pages.failure(what) + '<p><a href="/">All runs</a></p>'), code)
 
 
 # -- pages --------------------------------------------------------------------------------------------------------------
 
 
 def _states(board: Board) -> list[State]:
-    found = []
+    states = []
     for name in board.places.names():
-        with contextlib.suppress(FileNotFoundError, NotThere):  # it vanished in this moment
-            found.append(state(name, board.places.run(name)))
-    return found
+        with contextlib.suppress(FileNotFoundError, NotThere):  # the run was just removed
+            states.append(state(name, board.places.run(name)))
+    return states
 
 
 def _runs(board: Board, request: Request) -> Response:
@@ -130,23 +132,25 @@ def _runs(board: Board, request: Request) -> Response:
     return HTMLResponse(pages.page("runs", f"Runs in {folder.name or folder}/", pages.runs(_states(board), str(folder))))
 
 
-def _shown(kind: str, run: str, found: State, body: str, title: str = "") -> Response:
-    return HTMLResponse(pages.page(kind, title or run, body, state=found, run=run))
+def _shown(kind: str, run: str, current: State, body: str, title: str = "") -> Response:
+    return HTMLResponse(pages.page(kind, title or run, body, state=current, run=run))
 
 
 def _curves(board: Board, request: Request) -> Response:
-    run, _, found = board.run(request)
+    run, _, current = board.run(request)
     names = request.query_params.getlist("run")[:MOST_RUNS]
     for name in names[1:]:
         board.places.run(name)
     others = [name for name in board.places.names() if name not in names]
-    return _shown("curves", run, found, sections.curves(found, names, others))
+    return _shown("curves", run, current, sections.curves(current, names, others))
 
 
 def _rollouts(board: Board, request: Request) -> Response:
-    run, path, found = board.run(request)
+    run, path, current = board.run(request)
     wanted = Wanted.of(request.query_params)
-    return _shown("rollouts", run, found, pages.filters(run, wanted, *rollouts.choices(path)) + _listed(board, run, path, wanted))
+    return _shown(
+        "rollouts", run, current, pages.filters(run, wanted, *rollouts.choices(path)) + _listed(board, run, path, wanted)
+    )
 
 
 def _listed(board: Board, run: str, path: Path, wanted: Wanted) -> str:
@@ -154,32 +158,32 @@ def _listed(board: Board, run: str, path: Path, wanted: Wanted) -> str:
 
 
 def _rollout(board: Board, request: Request) -> Response:
-    run, path, found = board.run(request, 0.0)
+    run, path, current = board.run(request, 0.0)
     title, body = rollouts.alone(run, path, request.query_params.get("id", ""))
-    return _shown("rollout", run, found, body, f"{run}: {title}")
+    return _shown("rollout", run, current, body, f"{run}: {title}")
 
 
 def _episodes(board: Board, request: Request) -> Response:
-    run, path, found = board.run(request, 0.0)
-    return _shown("episodes", run, found, sections.episodes(run, path))
+    run, path, current = board.run(request, 0.0)
+    return _shown("episodes", run, current, sections.episodes(run, path))
 
 
 def _alarms(board: Board, request: Request) -> Response:
-    run, path, found = board.run(request)
-    return _shown("alarms", run, found, sections.alarms(run, path))
+    run, path, current = board.run(request)
+    return _shown("alarms", run, current, sections.alarms(run, path))
 
 
 def _compare(board: Board, request: Request) -> Response:
-    run, path, found = board.run(request, 0.0)
+    run, path, current = board.run(request, 0.0)
     other, folder = board.other(request)
     steps = [request.query_params.get(name) or "last" for name in ("step", "with-step")]
-    return _shown("compare", run, found, sections.compare(run, path, other, folder, (steps[0], steps[1]), board.places.names()))
+    return _shown("compare", run, current, sections.compare(run, path, other, folder, (steps[0], steps[1]), board.places.names()))
 
 
 def _settings(board: Board, request: Request) -> Response:
-    run, path, found = board.run(request, 0.0)
+    run, path, current = board.run(request, 0.0)
     other, folder = board.other(request)
-    return _shown("settings", run, found, sections.settings(run, path, other, folder, board.places.names()))
+    return _shown("settings", run, current, sections.settings(run, path, other, folder, board.places.names()))
 
 
 # -- parts of pages -----------------------------------------------------------------------------------------------------
@@ -200,28 +204,28 @@ def _part_groups(board: Board, request: Request) -> Response:
 def _api_runs(board: Board, request: Request) -> Response:
     from dataclasses import asdict
 
-    return JSONResponse({"runs": plain([asdict(one) for one in _states(board)])})
+    return JSONResponse({"runs": plain([asdict(current) for current in _states(board)])})
 
 
 def _api_curves(board: Board, request: Request) -> Response:
-    found, keys, evals = [], set[str](), {}
+    runs, keys, evals = [], set[str](), {}
     for name in request.query_params.getlist("run")[:MOST_RUNS]:
         path = board.places.run(name)
         board.hub.ask(name, WAIT)
-        one = facts.curves(path, state(name, path))
-        found.append(one["run"])
-        keys.update(one["keys"])
-        evals[name] = one["evals"]
-    return JSONResponse({"runs": found, "sections": facts.sections(sorted(keys)), "evals": evals})
+        data = facts.curves(path, state(name, path))
+        runs.append(data["run"])
+        keys.update(data["keys"])
+        evals[name] = data["evals"]
+    return JSONResponse({"runs": runs, "sections": facts.sections(sorted(keys)), "evals": evals})
 
 
 def _api_series(board: Board, request: Request) -> Response:
-    name, asked = request.query_params.get("run", ""), request.query_params
+    name, query = request.query_params.get("run", ""), request.query_params
     path = board.places.run(name)
     board.hub.ask(name)
-    low, high, points = (_number(asked.get(key), other) for key, other in (("from", 0.0), ("to", 1e15), ("points", facts.POINTS)))
+    low, high, points = (_number(query.get(key), other) for key, other in (("from", 0.0), ("to", 1e15), ("points", facts.POINTS)))
     points = int(min(max(points, 2), MOST_POINTS))
-    return JSONResponse({"run": name, **facts.series(path, asked.getlist("key")[:MOST_KEYS], low, high, points)})
+    return JSONResponse({"run": name, **facts.series(path, query.getlist("key")[:MOST_KEYS], low, high, points)})
 
 
 def _number(text: str | None, other: float) -> float:
@@ -230,7 +234,7 @@ def _number(text: str | None, other: float) -> float:
     try:
         value = float(text) if text else other
     except ValueError:
-        raise NotThere(f"{text!r:.40} is no number") from None
+        raise NotThere(f"{text!r:.40} is not a number") from None
     return value if math.isfinite(value) else other
 
 
@@ -246,7 +250,7 @@ def _live(board: Board, request: Request) -> Response:
     except NotThere as error:
         return JSONResponse({"error": str(error)}, 404)
     if board.hub.is_full:
-        return JSONResponse({"error": "too many pages are open: close some"}, 503)
+        return JSONResponse({"error": "too many pages of the board are open: close some"}, 503)
 
     async def events() -> AsyncIterator[str]:
         yield "retry: 2000\n\n"
@@ -269,14 +273,14 @@ def _media(board: Board, request: Request) -> Response:
 
 
 def _frame(board: Board, request: Request) -> Response:
-    """One picture of a video, as PNG."""
+    """One frame of a video, as PNG."""
     from mmrl.run_folder import webp
 
     file = board.places.media(request.query_params.get("run", ""), request.query_params.get("path", ""))
     n = int(_number(request.query_params.get("n"), 0.0))
     shown = webp.pictures(file.read_bytes(), file.name)
     if not 0 <= n < min(len(shown), FRAMES):
-        raise NotThere(f"{file.name} has no picture {n}")
+        raise NotThere(f"{file.name} has no frame {n}")
     shown[n][0].convert("RGB").save(out := io.BytesIO(), "PNG", compress_level=1)
     return Response(out.getvalue(), media_type="image/png", headers={"cache-control": "private, max-age=86400"})
 

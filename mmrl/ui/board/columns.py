@@ -1,4 +1,4 @@
-"""Columns of numbers on disk: one value for each step and metric, read again as a curve of so many points."""
+"""Columns of metrics in the index: one value per step and metric, read as curves of a given number of points."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from itertools import pairwise
 from typing import Any
 
 CHUNK = 1024
-"""Rows whose values of one key are stored together."""
+"""Rows per stored chunk of a column."""
 STEP, TIME = "#step", "#time"
-"""Columns beside the metrics: the step, and seconds since the run began."""
+"""Keys of the columns of steps and of seconds since the run's start."""
 
 
 @dataclass(slots=True)
 class Series:
-    """A curve. Of several rows in one point there are the mean, the smallest and the largest; a gap is None."""
+    """A curve. If a point combines several rows, `value` is their mean, `low` and `high` are the extremes; else `low` and `high`
+    are empty. None is a gap."""
 
     step: list[int] = field(default_factory=list)
     time: list[float | None] = field(default_factory=list)
@@ -33,7 +34,7 @@ class Series:
 
 
 class Columns:
-    """The columns in an index. Rows are numbered from 0 in the order of the file; the last chunk is rewritten as it grows."""
+    """The columns of an index. Rows are numbered from 0 in file order; the last chunk is rewritten as it grows."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self.db = db
@@ -43,11 +44,11 @@ class Columns:
         db.execute("CREATE TABLE columns (key TEXT, chunk INTEGER, data BLOB, PRIMARY KEY (key, chunk)) WITHOUT ROWID")
 
     def append(self, first: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Add rows of `{"step", "time", "metrics"}`, of which the first is number `first`."""
+        """Append rows `{"step", "time", "metrics"}`. first: number of the first of them."""
         for start in range(first - first % CHUNK, first + len(rows), CHUNK):
-            some = rows[max(0, start - first) : max(0, start + CHUNK - first)]
+            part = rows[max(0, start - first) : max(0, start + CHUNK - first)]
             at = max(start, first) % CHUNK
-            self._append(start // CHUNK, at, some)
+            self._append(start // CHUNK, at, part)
 
     def _append(self, chunk: int, at: int, rows: Sequence[Mapping[str, Any]]) -> None:
         held: dict[str, array[float]] = {}
@@ -63,7 +64,7 @@ class Columns:
                 column[i] = value
         for key, values in new.items():
             column = held.get(key, array("d"))
-            column.extend(array("d", [math.nan]) * (at - len(column)))  # of a metric that wasn't there before
+            column.extend(array("d", [math.nan]) * (at - len(column)))  # a metric without earlier values
             column.extend(values)
             self.db.execute("INSERT OR REPLACE INTO columns VALUES (?, ?, ?)", (key, chunk, column.tobytes()))
 
@@ -72,31 +73,31 @@ class Columns:
         return [key for (key,) in self.db.execute("SELECT DISTINCT key FROM columns ORDER BY key") if not key.startswith("#")]
 
     def column(self, key: str, length: int, first: int = 0) -> array[float]:
-        """Rows `first` to `length` of a column; NaN where it has none."""
-        found = array("d", [math.nan]) * (length - first)
+        """Values of rows `first` up to `length` (exclusive); NaN where a row has none."""
+        column = array("d", [math.nan]) * (length - first)
         start = first // CHUNK
         for chunk, data in self.db.execute("SELECT chunk, data FROM columns WHERE key = ? AND chunk >= ?", (key, start)):
             values = array("d", data)
             at = chunk * CHUNK - first
             if at < 0:
                 values, at = values[-at:], 0
-            values = values[: max(0, len(found) - at)]
-            found[at : at + len(values)] = values
-        return found
+            values = values[: max(0, len(column) - at)]
+            column[at : at + len(values)] = values
+        return column
 
     def series(self, keys: Iterable[str], length: int, low: float, high: float, points: int) -> dict[str, Series]:
-        """The curves between two steps, of at most about so many points. length: rows that there are."""
+        """Key -> its curve between steps `low` and `high`, in about `points` points at most. length: number of rows."""
         steps = self.column(STEP, length)
         first, last = _between(steps, low, high)
         times = self.column(TIME, last, first)
         edges: list[int] = []
-        if last - first > 2 * points:  # the last row stands alone: its values are what is measured now
+        if last - first > 2 * points:  # the last row is a point of its own, which shows the latest values
             edges = [first + round(i * (last - 1 - first) / (points - 1)) for i in range(points)] + [last]
-        found = {}
+        curves = {}
         for key in keys:
             values = self.column(key, last, first)
-            found[key] = _reduced(steps, times, values, first, edges) if edges else _whole(steps, times, values, first)
-        return found
+            curves[key] = _reduced(steps, times, values, first, edges) if edges else _whole(steps, times, values, first)
+        return curves
 
 
 def _flat(row: Mapping[str, Any]) -> Iterable[tuple[str, float]]:
@@ -108,7 +109,7 @@ def _flat(row: Mapping[str, Any]) -> Iterable[tuple[str, float]]:
 
 
 def number(value: Any) -> float:
-    """A float; NaN for what is none."""
+    """The value as a float; NaN if it is not a number."""
     try:
         return float(value) if isinstance(value, int | float) else math.nan
     except OverflowError:
@@ -116,33 +117,33 @@ def number(value: Any) -> float:
 
 
 def _between(steps: array[float], low: float, high: float) -> tuple[int, int]:
-    """The rows from the first at or after `low` to the last at or before `high`, and one more on each side, so that a curve
-    leaves the picture at its edge."""
+    """(first, last) row numbers, last exclusive, of the steps from `low` to `high` and one more on each side, so that a curve
+    reaches the edges of the chart."""
     first, last = bisect.bisect_left(steps, low), bisect.bisect_right(steps, high)
     return max(0, first - 1), min(len(steps), last + 1)
 
 
 def _whole(steps: array[float], times: array[float], values: array[float], first: int) -> Series:
-    found = Series()
+    series = Series()
     for i, value in enumerate(values):
-        found.step.append(int(steps[first + i]))
-        found.time.append(_or_none(times[i]))
-        found.value.append(_or_none(value))
-    return found
+        series.step.append(int(steps[first + i]))
+        series.time.append(_or_none(times[i]))
+        series.value.append(_or_none(value))
+    return series
 
 
 def _reduced(steps: array[float], times: array[float], values: array[float], first: int, edges: Sequence[int]) -> Series:
-    found = Series()
+    series = Series()
     for start, stop in pairwise(edges):
-        some = values[start - first : stop - first]
-        if not math.isfinite(sum(some)):  # one that is not finite makes the sum so
-            some = array("d", [v for v in some if math.isfinite(v)])
-        found.step.append(int(steps[stop - 1]))
-        found.time.append(_or_none(times[stop - 1 - first]))
-        found.value.append(sum(some) / len(some) if some else None)
-        found.low.append(min(some) if some else None)
-        found.high.append(max(some) if some else None)
-    return found
+        bucket = values[start - first : stop - first]
+        if not math.isfinite(sum(bucket)):  # one non-finite value makes the sum non-finite
+            bucket = array("d", [v for v in bucket if math.isfinite(v)])
+        series.step.append(int(steps[stop - 1]))
+        series.time.append(_or_none(times[stop - 1 - first]))
+        series.value.append(sum(bucket) / len(bucket) if bucket else None)
+        series.low.append(min(bucket) if bucket else None)
+        series.high.append(max(bucket) if bucket else None)
+    return series
 
 
 def _or_none(value: float) -> float | None:

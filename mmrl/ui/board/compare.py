@@ -1,4 +1,4 @@
-"""Two runs beside each other: what each scored on the same held-out prompts, where they differ most first."""
+"""Comparison of two runs on the same held-out prompts, sorted by difference."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Item:
     task: str
     id: str
     first: Mapping[str, Any]
-    """The first run's row of `evaluations/`."""
+    """The first run's row in `evaluations/`."""
     second: Mapping[str, Any]
 
     @property
     def difference(self) -> float:
-        """What the second scored above the first."""
+        """The second run's score minus the first's."""
         return float(self.second["value"]) - float(self.first["value"])
 
 
@@ -35,23 +35,24 @@ class Pair:
     runs: tuple[Measured, Measured]
     tasks: Sequence[Comparison]
     notes: Sequence[str]
-    """What a reader of these figures must know."""
+    """Remarks on the figures, one sentence each."""
     items: Sequence[Item]
-    """Where the two differ most first; of equals in the order of the first's file."""
+    """Prompts by absolute difference, largest first; equal ones in the order of the first run's file."""
 
 
 def pair(first: Path, second: Path, steps: tuple[str, str], names: tuple[str, str]) -> Pair:
-    """Raises UserError where nothing can be compared. steps: `last`, `best` or a step of each. names: as they are called."""
-    one, two = comparison.measured(first, steps[0], None), comparison.measured(second, steps[1], None)
-    runs = replace(one, path=Path(names[0])), replace(two, path=Path(names[1]))
+    """Compare two run folders. steps: `last`, `best` or a step of each run. names: their names on the board. Raises UserError if
+    they have no evaluation in common."""
+    measured = comparison.measured(first, steps[0], None), comparison.measured(second, steps[1], None)
+    runs = replace(measured[0], path=Path(names[0])), replace(measured[1], path=Path(names[1]))
     tasks, missing = comparison.compared(runs)
     notes = comparison.notes(runs, tasks, missing, steps[0] if steps[0] == steps[1] else "")
     known = {task.task for task in tasks}
-    first_rows, second_rows = ([validated.row(validated.plain(row)) or row for row in one.rows] for one in runs)
+    first_rows, second_rows = ([validated.row(validated.plain(row)) or row for row in run.rows] for run in runs)
     other = {(row["task"], row["id"]): row for row in second_rows}
     items = [
         Item(task=row["task"], id=row["id"], first=row, second=other[row["task"], row["id"]])
         for row in first_rows
         if row["task"] in known and (row["task"], row["id"]) in other
     ]
-    return Pair(runs=runs, tasks=tasks, notes=notes, items=sorted(items, key=lambda one: -abs(one.difference)))
+    return Pair(runs=runs, tasks=tasks, notes=notes, items=sorted(items, key=lambda item: -abs(item.difference)))

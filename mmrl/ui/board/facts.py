@@ -1,4 +1,4 @@
-"""What pages ask of one run: its index, and what stands in for it where the index isn't there yet."""
+"""Data of one run for the board's pages: from its index, or from a sample of its files while the index is incomplete."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from mmrl.ui.board.state import State
 from mmrl.ui.report.charts import arranged, name_of
 
 POINTS = 800
-"""Of a curve, where nobody says."""
+"""Default number of points of a curve."""
 
 
 @contextlib.contextmanager
 def reading(run: Path) -> Iterator[sqlite3.Connection | None]:
-    """A run's index, to be read; None while there is none."""
+    """A run's index, opened for reading; None if it does not exist yet."""
     db = None
     try:
         with contextlib.suppress(sqlite3.OperationalError):
@@ -39,13 +39,13 @@ def reading(run: Path) -> Iterator[sqlite3.Connection | None]:
 
 
 def fact(db: sqlite3.Connection, name: str) -> Any:
-    """One of the index's own figures; 0 where it has none yet."""
-    found = db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
-    return found[0] if found else 0
+    """A value of the index's table `facts`; 0 if it is not set yet."""
+    row = db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+    return row[0] if row else 0
 
 
 def is_complete(db: sqlite3.Connection | None, run: Path) -> bool:
-    """Whether the index has nearly all of the run's figures, so that nothing needs to stand in for it."""
+    """Whether the index has at least 95% of the run's metrics; below that, pages show a sample (`sketch`)."""
     if db is None:
         return False
     try:
@@ -55,7 +55,7 @@ def is_complete(db: sqlite3.Connection | None, run: Path) -> bool:
 
 
 def curves(run: Path, state: State) -> dict[str, Any]:
-    """What a page of curves is made of: {"run", "keys", "evals"}."""
+    """Data of a run's curves: {"run": about it, "keys": its metrics, "evals": its evaluations}."""
     with reading(run) as db:
         if db is not None and is_complete(db, run):
             keys = Columns(db).keys()
@@ -69,47 +69,48 @@ def curves(run: Path, state: State) -> dict[str, Any]:
 
 
 def sections(keys: Sequence[str]) -> list[dict[str, Any]]:
-    """The charts that these metrics fill."""
-    found = []
+    """Sections of charts for these metrics, as JSON data."""
+    sections = []
     for title, charts in arranged(keys):
         cards = []
-        for chart, own in charts:
+        for chart, metrics in charts:
             about = {
                 key: value for key, value in asdict(chart).items() if key in ("title", "hint", "unit", "zero", "spiky", "stacked")
             }
-            names = [name_of(key, len(own) > 1) for key in own]
-            cards.append({"id": own[0].replace("/", "-"), **about, "keys": own, "names": names})
-        found.append({"title": title, "charts": cards})
-    return found
+            names = [name_of(key, len(metrics) > 1) for key in metrics]
+            cards.append({"id": metrics[0].replace("/", "-"), **about, "keys": metrics, "names": names})
+        sections.append({"title": title, "charts": cards})
+    return sections
 
 
 def series(run: Path, keys: Sequence[str], low: float, high: float, points: int) -> dict[str, Any]:
-    """The curves of these metrics between two steps."""
+    """The curves of these metrics between steps `low` and `high`, in about `points` points at most, as JSON data:
+    {"last": the last step, "whole": whether no rows are missing, "series": metric -> curve}."""
     with reading(run) as db:
         if db is not None and is_complete(db, run):
-            found = Columns(db).series(keys, fact(db, "rows"), low, high, points)
+            curves = Columns(db).series(keys, fact(db, "rows"), low, high, points)
             whole = True
         else:
-            found = drawn(sketch(run / "metrics.jsonl"), keys, low, high)
+            curves = drawn(sketch(run / "metrics.jsonl"), keys, low, high)
             whole = False
-    last = max((one.step[-1] for one in found.values() if one.step), default=0)
-    return {"last": last, "whole": whole, "series": {key: one.as_json() for key, one in found.items()}}
+    last = max((curve.step[-1] for curve in curves.values() if curve.step), default=0)
+    return {"last": last, "whole": whole, "series": {key: curve.as_json() for key, curve in curves.items()}}
 
 
 def stages(run: Path) -> list[dict[str, Any]]:
-    """The stages that the run file plans, each with its first and last step."""
-    found, done = [], 0
+    """The stages of the run file, each with its first and last step."""
+    planned, done = [], 0
     for stage in config(run).get("stages") or ():
         steps = stage.get("steps")
         if isinstance(steps, int):
             about = {"kind": str(stage.get("kind", "")), "algorithm": str(stage.get("algorithm") or "")}
-            found.append({**about, "first": done + 1, "last": done + steps})
+            planned.append({**about, "first": done + 1, "last": done + steps})
             done += steps
-    return found
+    return planned
 
 
 def config(run: Path) -> Mapping[str, Any]:
-    """The resolved run file; empty where it can't be read."""
+    """The resolved run file; empty if it is unreadable."""
     try:
         return validated.config(tomllib.loads(contents(run / "config.toml").decode()))
     except (OSError, ValueError, RecursionError):

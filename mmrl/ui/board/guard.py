@@ -1,4 +1,4 @@
-"""Who may see the board: browsers on this machine, or whoever has the token. Nothing that a page holds may run or call home."""
+"""Access to the board: requests from this machine, or with the token. Security headers forbid foreign scripts and requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEADERS: Mapping[str, str] = {
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is of this machine alone."""
+    """Whether a host is a loopback address."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -32,8 +32,8 @@ def is_loopback(host: str) -> bool:
 
 
 class Guard:
-    """Middleware. Without a token only requests that name this machine are answered, so that a page elsewhere can't reach the
-    board under a name of its own; with one, only those that bring it: as `?token=`, which is made a cookie, or as that cookie."""
+    """Middleware that refuses unauthorised requests. Without a token it accepts only a loopback Host header, which prevents DNS
+    rebinding; with a token it accepts the field `?token=`, which it replaces by a cookie, or that cookie."""
 
     def __init__(self, app: ASGIApp, token: str = "") -> None:
         self.app, self.token = app, token
@@ -58,32 +58,32 @@ class Guard:
     def _refusal(self, scope: Scope) -> ASGIApp | None:
         headers = Headers(scope=scope)
         if scope["method"] not in ("GET", "HEAD"):
-            return PlainTextResponse("the board is only read\n", 405)
+            return PlainTextResponse("the board is read-only\n", 405)
         if not self.token:
             if is_loopback(_host(headers.get("host", ""))):
                 return None
-            return PlainTextResponse("the board answers this machine only: open it as localhost\n", 403)
+            return PlainTextResponse("the board accepts requests from this machine only: open it as localhost\n", 403)
         if _same(_cookie(headers.get("cookie", "")), self.token):
             return None
         fields = parse_qsl(scope["query_string"].decode("latin-1"))
         if not any(name == "token" and _same(value, self.token) for name, value in fields):
             return PlainTextResponse("the board needs its token: open the address that `mmrl board` printed\n", 403)
         rest = urlencode([(name, value) for name, value in fields if name != "token"])
-        path = "/" + scope["path"].lstrip("/\\")  # with two of them it would be an address elsewhere
+        path = "/" + scope["path"].lstrip("/\\")  # two slashes would redirect to another host
         answer = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
         answer.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
         return answer
 
 
 def _host(header: str) -> str:
-    """`localhost:8420` -> `localhost`, `[::1]:8420` -> `::1`; empty for what is no such header."""
+    """The host of a Host header: `localhost:8420` -> `localhost`, `[::1]:8420` -> `::1`; empty for an invalid header."""
     match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9A-Za-z.-]+))(?::\d{1,5})?", header)
     return (match[1] or match[2]) if match else ""
 
 
 def _cookie(header: str) -> str:
-    """Ours, whatever others of this machine have set."""
-    pairs = (one.strip().partition("=") for one in header.split(";"))
+    """The board's cookie in a Cookie header; empty without one."""
+    pairs = (cookie.strip().partition("=") for cookie in header.split(";"))
     return next((value for name, _, value in pairs if name == COOKIE), "")
 
 

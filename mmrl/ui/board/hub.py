@@ -1,4 +1,4 @@
-"""Between the process that watches run folders and the pages that are open: who looks at what, and what is told to whom."""
+"""Passes messages between the indexer process (`watching`) and open pages: orders the runs that pages show, sends them news."""
 
 from __future__ import annotations
 
@@ -15,37 +15,38 @@ from typing import Any
 from mmrl.ui.board.places import Places
 
 KEPT = 120.0
-"""Seconds that a run is watched on after somebody asked for it."""
+"""Seconds that a run is still indexed after its last request."""
 ALIVE = 15.0
-"""Seconds between two signs of life to a page."""
+"""Seconds between two keep-alive messages to a page."""
 PAGES = 200
-"""Open pages that are told what is new; each costs a little of every message."""
+"""Maximal number of open pages that receive news, since each message goes to all of them."""
 AGAIN = 0.5
-"""Seconds until a watcher that ended by itself is followed by another."""
+"""Seconds before an indexer that exited is started again."""
 MOST = 1000
-"""Messages that wait for a slow page; it is told to read again when there are more."""
+"""Maximal messages that wait for a slow page; more are replaced by one that makes it reload."""
 
 
 class Hub:
-    """One of a server. Everything but `_read` is called by the event loop or is safe to call from threads."""
+    """The hub of a server. All methods except `_read` run in the event loop or are thread-safe."""
 
     def __init__(self, places: Places) -> None:
         self.places = places
         self.asked: dict[str, float] = {}
-        """Run -> when somebody last asked for it."""
+        """Run -> time of its last request."""
         self.pages: dict[asyncio.Queue[dict[str, Any]], frozenset[str]] = {}
-        """Open page -> the runs that it shows; none where it shows the list."""
+        """Queue of an open page -> the runs that it shows; empty for the list of runs."""
         self.lock = threading.Lock()
         self.ready: dict[str, threading.Event] = {}
+        """Run -> event that is set when its index can be read."""
         self.gone: dict[str, str] = {}
-        """Run -> why it can't be read."""
+        """Run -> error of its index."""
         self.loop: asyncio.AbstractEventLoop | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self.ordered = b""
         self.ending = False
 
     def start(self) -> None:
-        """Begin to watch; in the event loop."""
+        """Start the indexer. Call it in the event loop."""
         self.loop = asyncio.get_running_loop()
         self._watch()
 
@@ -57,7 +58,7 @@ class Hub:
         self._order()
 
     def end(self) -> None:
-        """The pages are told no more; from any thread, or a signal's handler."""
+        """End the streams of all pages. It may be called from any thread or a signal handler."""
         if self.loop:
             self.loop.call_soon_threadsafe(self._end)
 
@@ -66,6 +67,7 @@ class Hub:
             queue.put_nowait(END)
 
     def stop(self) -> None:
+        """Stop the indexer and wait for its exit."""
         self.ending = True
         if self.process:
             assert self.process.stdin
@@ -78,7 +80,7 @@ class Hub:
                 self.process.wait()
 
     def ask(self, run: str, seconds: float = 0.0) -> None:
-        """Somebody looks at a run. Waits for so long until its index can be read."""
+        """Have a run indexed. Waits up to `seconds` until its index can be read."""
         with self.lock:
             self.asked[run] = time.monotonic()
             event = self.ready.setdefault(run, threading.Event())
@@ -87,11 +89,11 @@ class Hub:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many pages are open that no other can be told what is new."""
+        """Whether the maximal number of pages receives news."""
         return len(self.pages) >= PAGES
 
     async def news(self, runs: Iterable[str]) -> AsyncIterator[dict[str, Any] | None]:
-        """What is new of these runs, or of the list of runs; None now and then, as a sign of life."""
+        """Yields messages about these runs, or about the list of runs if `runs` is empty; None as a keep-alive."""
         mine, queue = frozenset(runs), asyncio.Queue[dict[str, Any]]()
         with self.lock:
             self.pages[queue] = mine
@@ -111,7 +113,7 @@ class Hub:
                 del self.pages[queue]
 
     def _order(self) -> None:
-        """Tell the watcher what is looked at, if that is something else than before."""
+        """Send the indexer the runs to index, if they have changed."""
         with self.lock:
             now = time.monotonic()
             self.asked = {run: when for run, when in self.asked.items() if now - when < KEPT}
@@ -127,7 +129,7 @@ class Hub:
                 self.process.stdin.flush()
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
-        """In a thread: what the watcher tells."""
+        """Pass on the indexer's messages until it exits. Runs in a thread."""
         assert process.stdout and self.loop
         for line in process.stdout:
             message = json.loads(line)
@@ -145,7 +147,7 @@ class Hub:
                 self.loop.call_soon_threadsafe(self._tell, message)
         process.wait()
         time.sleep(AGAIN)
-        if not self.ending:  # it was killed: nobody would be told anything any more
+        if not self.ending:  # it was killed: without a new one pages would get no news
             self._watch()
 
     def _tell(self, message: dict[str, Any]) -> None:
@@ -160,6 +162,6 @@ class Hub:
 
 
 LISTED = ("state", "removed")
-"""What the list of runs is told."""
+"""Kinds of messages that the list of runs receives."""
 END: dict[str, Any] = {}
-"""The last message."""
+"""Message that ends a page's stream."""

@@ -1,6 +1,7 @@
-"""What is kept on disk of a run folder, so that a million rollouts are read once: figures by column, rollouts by their place.
+"""The index of a run folder: an SQLite file with its metrics by column and the places and texts of its rollouts, so that every
+row is parsed only once.
 
-An index is a cache: it may be removed at any time. One process fills it (`watching`), others read it meanwhile.
+An index is a cache and may be removed at any time. The indexer process (`watching`) fills it while other processes read it.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from mmrl.run_folder.validated import parsed
 from mmrl.ui.board.columns import Columns, number
 
 VERSION = 3
-"""Of the tables below: an index of another version is made again."""
+"""Version of the tables below: an index of another version is rebuilt."""
 READ = 4 << 20
-"""Bytes of a file that are read at once."""
+"""Bytes that are read from a file in one call."""
 LONGEST = 256 << 20
-"""Bytes of a line from which on it is passed over."""
+"""Length in bytes from which a line is skipped."""
 SEARCHED = 4000
-"""Characters of a completion that the search looks at, and a quarter of them of a prompt."""
+"""Searchable characters of a completion; of a message of the prompt a quarter of it."""
 
 _TABLES = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value);
@@ -48,32 +49,33 @@ CREATE VIRTUAL TABLE words USING fts5 (text, content='', detail=none);
 
 @dataclass(slots=True)
 class News:
-    """What was new in a run folder."""
+    """New rows of a run folder."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
-    """Of `metrics.jsonl`, steps and evaluations."""
+    """New rows of `metrics.jsonl`: steps and evaluations."""
     errors: list[dict[str, Any]] = field(default_factory=list)
+    """New rows of `errors.jsonl`."""
     steps: list[int] = field(default_factory=list)
-    """Whose rollouts were taken in."""
+    """Steps whose rollouts were indexed."""
     again: bool = False
-    """What was known is void: the run was taken up at an earlier step, or is another one."""
+    """Whether earlier rows are invalid because the run resumed at an earlier step or was replaced."""
 
 
 class Index:
-    """The index of one run, open for filling. It is made anew when the run folder is another run's than before."""
+    """The index of one run, open for writing. It is rebuilt when the run folder contains another run than before."""
 
     def __init__(self, run: Path, file: Path) -> None:
         self.run, self.file = run, file
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
             self.db = self._opened()
-        except sqlite3.DatabaseError:  # torn by a full disk or a kill: it is a cache
+        except sqlite3.DatabaseError:  # damaged by a full disk or a kill: rebuild it
             _remove(file)
             self.db = self._opened()
         self.columns = Columns(self.db)
         self.looked, self.pause = 0.0, 0.0
         self.waiting: list[tuple[int, int, int]] = []
-        """(step, size, time of change) of the rollouts that aren't in yet, the oldest first."""
+        """(step, size, modification time) of files of rollouts that are not indexed yet, oldest first."""
 
     def _opened(self) -> sqlite3.Connection:
         db = sqlite3.connect(self.file, timeout=30, isolation_level=None)
@@ -95,7 +97,7 @@ class Index:
         return db
 
     def _identity(self) -> str:
-        """What tells a run from another one of the same name."""
+        """A text that differs between runs of the same name: the manifest."""
         return contents(self.run / "manifest.json").decode(errors="backslashreplace")
 
     @staticmethod
@@ -109,7 +111,7 @@ class Index:
         self.db.close()
 
     def grow(self, seconds: float) -> News:
-        """Take in what is new, figures first, for about so long. Raises OSError when the folder is gone."""
+        """Index new rows for about `seconds`, metrics first. Raises OSError if the folder has vanished."""
         end, news = time.monotonic() + seconds, News()
         with _whole(self.db):
             self._grow_metrics(news, end)
@@ -120,7 +122,7 @@ class Index:
 
     @property
     def behind(self) -> bool:
-        """Whether there is more to take in at once."""
+        """Whether there is more to index now."""
         return bool(self.waiting) or self._size("metrics.jsonl") - self.fact("at") > READ
 
     def _size(self, name: str) -> int:
@@ -129,7 +131,7 @@ class Index:
         except FileNotFoundError:
             return 0
 
-    # -- figures --------------------------------------------------------------------------------------------------------
+    # -- metrics --------------------------------------------------------------------------------------------------------
 
     def _grow_metrics(self, news: News, end: float) -> None:
         path, at = self.run / "metrics.jsonl", self.fact("at")
@@ -140,7 +142,7 @@ class Index:
                 raise
             return
         inode = self.fact("inode")
-        if about.st_size < at or (inode and inode != about.st_ino):  # rewound, which writes the file anew
+        if about.st_size < at or (inode and inode != about.st_ino):  # a run that resumes at an earlier step rewrites the file
             for table in ("columns", "evals", "errors"):
                 self.db.execute(f"DELETE FROM {table}")
             self._set(self.db, rows=0, at=0, errors_at=0, broken=0)
@@ -162,8 +164,8 @@ class Index:
         self._set(self.db, rows=first + len(steps))
         for row in rows:
             if "eval" in row:
-                one = row["eval"]
-                key = (row["step"], str(one["task"]), str(one["split"]), str(one["metric"]))
+                figure = row["eval"]
+                key = (row["step"], str(figure["task"]), str(figure["split"]), str(figure["metric"]))
                 self.db.execute("INSERT OR REPLACE INTO evals VALUES (?, ?, ?, ?, ?)", (*key, json.dumps(row)))
 
     def _grow_errors(self, news: News) -> None:
@@ -184,33 +186,33 @@ class Index:
         if not self.waiting and time.monotonic() - self.looked > self.pause:
             self._look()
         while self.waiting and time.monotonic() < end:
-            step, size, changed = self.waiting.pop()  # the newest first: people look at them first
+            step, size, changed = self.waiting.pop()  # newest first, since people look at them first
             try:
                 self._take_rollouts(step, size, changed)
-            except FileNotFoundError:  # rewound meanwhile
+            except FileNotFoundError:  # the run has just resumed at an earlier step
                 self._forget(step)
-            except OSError:  # no file, or not ours to read: counted like a line that can't be read
+            except OSError:  # unreadable or not a file: counted as an unreadable line
                 self.db.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, 0, 1)", (step, size, changed))
             news.steps.append(step)
 
     def _look(self) -> None:
-        """Which files of rollouts are new, changed or gone. A folder of many files is looked through less often."""
+        """Find new, changed and removed files of rollouts. The more files a folder has, the less often it is listed."""
         began = time.monotonic()
         known = {step: (size, changed) for step, size, changed in self.db.execute("SELECT step, size, changed FROM files")}
-        found: dict[int, tuple[int, int]] = {}
+        present: dict[int, tuple[int, int]] = {}
         for step, entry in step_entries(self.run / "rollouts"):
             with contextlib.suppress(FileNotFoundError):
                 about = entry.stat(follow_symlinks=False)
-                found[step] = about.st_size, about.st_mtime_ns
-        for step in known.keys() - found.keys():
+                present[step] = about.st_size, about.st_mtime_ns
+        for step in known.keys() - present.keys():
             self._forget(step)
-        self.waiting = sorted((step, *about) for step, about in found.items() if known.get(step) != about)
-        self._set(self.db, recorded=len(found), newest=max(found, default=0))
+        self.waiting = sorted((step, *about) for step, about in present.items() if known.get(step) != about)
+        self._set(self.db, recorded=len(present), newest=max(present, default=0))
         self.looked = time.monotonic()
         self.pause = max(0.5, 50 * (self.looked - began))
 
     def _forget(self, step: int) -> None:
-        self.db.execute("DELETE FROM rollouts WHERE step = ?", (step,))  # their words stay, and find nothing
+        self.db.execute("DELETE FROM rollouts WHERE step = ?", (step,))  # their words stay, but match no rollout
         self.db.execute("DELETE FROM files WHERE step = ?", (step,))
 
     def _take_rollouts(self, step: int, size: int, changed: int) -> None:
@@ -218,7 +220,7 @@ class Index:
         places: list[tuple[Any, ...]] = []
         broken = 0
         path = self.run / "rollouts" / f"step-{step:06d}.jsonl"
-        first, words = self.fact("next"), []  # never one twice: the words of what is forgotten stay
+        first, words = self.fact("next"), []  # ids are never reused, because the words of removed rollouts stay
         for line, (offset, length, row) in enumerate(located(path)):
             if row is None:
                 broken += 1
@@ -235,8 +237,8 @@ class Index:
 
 
 def _summary(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What rollouts are chosen by: task, prompt, group, status, source, reward, advantage, tokens, failed; and what
-    tells completions apart."""
+    """The indexed columns of a rollout: task, prompt, group, status, source, reward, advantage, tokens, failed, and a checksum of
+    the completion."""
     score = row.get("score") or {}
     reward = row["reward"] if "reward" in row else score.get("value")
     group, tokens = (row.get(key) if isinstance(row.get(key), int) else None for key in ("group", "tokens"))
@@ -248,25 +250,25 @@ def _summary(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _words(row: Mapping[str, Any]) -> str:
-    """What the search looks at."""
+    """The searchable text of a rollout."""
     answer = row.get("answer")
-    told = [str(row.get("completion") or "")[:SEARCHED], answer if isinstance(answer, str) else json.dumps(answer)]
+    texts = [str(row.get("completion") or "")[:SEARCHED], answer if isinstance(answer, str) else json.dumps(answer)]
     for message in row.get("messages") or []:
         parts = message.get("content") if isinstance(message, dict) else None
-        told += [str(p.get("text", ""))[: SEARCHED // 4] for p in parts or [] if isinstance(p, dict) and p.get("type") == "text"]
-    text = " ".join([*told, str(row.get("prompt_id") or ""), str(row.get("task") or "")])
-    return text.encode(errors="replace").decode()  # lone surrogates, which SQLite takes for no text
+        texts += [str(p.get("text", ""))[: SEARCHED // 4] for p in parts or [] if isinstance(p, dict) and p.get("type") == "text"]
+    text = " ".join([*texts, str(row.get("prompt_id") or ""), str(row.get("task") or "")])
+    return text.encode(errors="replace").decode()  # SQLite refuses lone surrogates
 
 
 def read_lines(path: Path, at: int) -> tuple[list[dict[str, Any]], int, int]:
-    """The whole rows of a JSONL file from a byte on, some of many; how many lines were none; and where to go on."""
+    """(rows, number of unreadable lines, offset to go on at): the next complete rows of a JSONL file from byte `at` on."""
     with opened(path) as file:
         file.seek(at)
         data = file.read(READ)
         while data and b"\n" not in data and (more := file.read(READ)) and len(data) < LONGEST:
             data += more
     end = data.rfind(b"\n") + 1
-    if not end:  # half a line, which its writer will finish
+    if not end:  # an incomplete line, still being written
         return [], 0, at + (len(data) if len(data) >= LONGEST else 0)
     rows, broken = [], 0
     for line in data[:end].splitlines():
@@ -279,7 +281,7 @@ def read_lines(path: Path, at: int) -> tuple[list[dict[str, Any]], int, int]:
 
 
 def located(path: Path) -> Iterator[tuple[int, int, dict[str, Any] | None]]:
-    """(byte, length, row) of each line of a file of rollouts; None for a row that can't be read."""
+    """Yields (byte offset, length in bytes, row) of each line of a file of rollouts; the row is None if it is unreadable."""
     with opened(path) as file:
         at = 0
         for line in file:
@@ -290,7 +292,7 @@ def located(path: Path) -> Iterator[tuple[int, int, dict[str, Any] | None]]:
 
 @contextlib.contextmanager
 def _whole(db: sqlite3.Connection) -> Iterator[None]:
-    """What is written inside is written whole or not at all."""
+    """A transaction: its changes are written completely or not at all."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield

@@ -1,4 +1,4 @@
-"""The board's pages as HTML, and the parts of them that are fetched again."""
+"""HTML of the board: the frame of every page, the list of runs, the form and list of rollouts, tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TABS = (
     ("settings", "Settings"),
 )
 KINDS = {"running": "live", "finished": "good", "failed": "bad", "stopped": "warn", "unreadable": "bad"}
-"""State -> how its badge looks."""
+"""State -> CSS class of its badge."""
 
 
 def page(kind: str, title: str, body: str, *, state: State | None = None, run: str = "") -> str:
@@ -63,24 +63,24 @@ def _tabs(kind: str, run: str, alarms: int) -> str:
     links = []
     for tab, name in TABS:
         current = ' aria-current="page"' if tab == shown else ""
-        told = f" <b>{alarms:,}</b>" if tab == "alarms" and alarms else ""
-        links.append(f'<a href="{link("/" + tab, run=run)}"{current} data-tab="{tab}">{name}{told}</a>')
+        number = f" <b>{alarms:,}</b>" if tab == "alarms" and alarms else ""
+        links.append(f'<a href="{link("/" + tab, run=run)}"{current} data-tab="{tab}">{name}{number}</a>')
     return f'<span class="tabs-of-run">{"".join(links)}</span>'
 
 
 def address(path: str, /, **fields: Any) -> str:
-    """An address on the board; empty fields are left out."""
+    """An address on the board with query fields; empty fields are left out."""
     given = {name: value for name, value in fields.items() if value not in ("", None)}
     return f"{path}?{urlencode(given, doseq=True)}" if given else path
 
 
 def link(path: str, /, **fields: Any) -> str:
-    """The same in an attribute."""
+    """An address, escaped for an HTML attribute."""
     return esc(address(path, **fields))
 
 
 def failure(what: str) -> str:
-    """In the place of what can't be shown."""
+    """An error message as HTML, in place of the content."""
     return f'<p class="card failure" role="alert">{esc(what, 1000)}</p>'
 
 
@@ -92,16 +92,14 @@ def status(state: State) -> str:
 
 
 def runs(states: Sequence[State], folder: str) -> str:
-    """The list, the newest first."""
-    ordered = sorted(states, key=lambda one: one.started, reverse=True)
+    """The list of runs as HTML, newest first."""
+    ordered = sorted(states, key=lambda state: state.started, reverse=True)
     empty = (
-        ""
-        if ordered
-        else f'<p class="hint" id="none">There is no run in {esc(folder, 300)} yet; it appears here when it begins.</p>'
+        "" if ordered else f'<p class="hint" id="none">No runs in {esc(folder, 300)} yet; a run appears here when it starts.</p>'
     )
     heads = (
         ("name", "Run"), ("state", "State"), ("progress", "Progress"), ("left", "Time left"),
-        ("eval", "Last evaluation"), ("reward", "Reward"), ("started", "Begun"),
+        ("eval", "Last evaluation"), ("reward", "Reward"), ("started", "Started"),
     )  # fmt: skip
     columns = "".join(
         f'<th scope="col" data-sort="{key}"><button type="button" class="sort">{name}</button></th>' for key, name in heads
@@ -112,13 +110,13 @@ def runs(states: Sequence[State], folder: str) -> str:
         '<button type="submit" id="overlay" data-least="1">Overlay curves</button>'
         '<button type="submit" id="compare" formaction="/compare" data-exactly="2">Compare two</button></div>'
         f'<div class="card scroll"><table id="runs"><caption class="unseen">Runs in {esc(folder, 300)}</caption>'
-        f'<thead><tr><th scope="col"><span class="unseen">Choose</span></th>{columns}</tr></thead>'
+        f'<thead><tr><th scope="col"><span class="unseen">Select</span></th>{columns}</tr></thead>'
         f"<tbody>{''.join(map(row, ordered))}</tbody></table></div>{empty}</form>"
     )
 
 
 def row(state: State) -> str:
-    """A run in the list."""
+    """A run's row in the list, as HTML."""
     name = esc(state.name, 300)
     of = f" of {state.steps:,}" if state.steps else ""
     done = (
@@ -139,7 +137,7 @@ def row(state: State) -> str:
         "name": f'<a href="{link("/curves", run=state.name)}">{name}</a><small>{esc(tasks, 200)}</small>',
         "state": f"{status(state)}{why}{f'<small>{alarms}</small>' if alarms else ''}",
         "progress": f"{done}<small>step {state.step:,}{of}{f', stage {esc(state.stage, 80)}' if state.stage else ''}</small>",
-        "left": f"{left or duration(state.seconds)}<small>{'left' if left else 'taken'}</small>" if state.step else "",
+        "left": f"{left or duration(state.seconds)}<small>{'left' if left else 'elapsed'}</small>" if state.step else "",
         "eval": "".join(map(_evaluation, state.evals[:3]))
         + (f"<small>and {len(state.evals) - 3} more tasks</small>" if len(state.evals) > 3 else ""),
         "reward": "" if state.reward is None else number(state.reward),
@@ -152,13 +150,13 @@ def row(state: State) -> str:
         "left": "Time",
         "eval": "Last evaluation",
         "reward": "Reward",
-        "started": "Begun",
+        "started": "Started",
     }
     body = "".join(
         f'<td data-field="{key}" data-title="{titles[key]}" data-value="{esc(str(sort[key]))}">{html}</td>'
         for key, html in cells.items()
     )
-    box = f'<td><input type="checkbox" name="run" value="{esc(state.name)}" aria-label="choose {name}"></td>'
+    box = f'<td><input type="checkbox" name="run" value="{esc(state.name)}" aria-label="select {name}"></td>'
     return f'<tr data-run="{esc(state.name)}">{box}{body}</tr>'
 
 
@@ -166,15 +164,15 @@ def _cut(text: str, most: int = 160) -> str:
     return text if len(text) <= most else text[:most].rsplit(" ", 1)[0] + " ..."
 
 
-def _evaluation(one: Mapping[str, Any]) -> str:
-    unit = "%" if one.get("metric") == "accuracy" else ""
-    value, low, high = (one.get(key) for key in ("value", "low", "high"))
+def _evaluation(figure: Mapping[str, Any]) -> str:
+    unit = "%" if figure.get("metric") == "accuracy" else ""
+    value, low, high = (figure.get(key) for key in ("value", "low", "high"))
     if not isinstance(value, int | float):
         return ""
     known = isinstance(low, int | float) and isinstance(high, int | float)
     interval = f"{number(low, unit)} to {number(high, unit)}" if known else "no interval"
-    at = f", step {one['step']:,}" if isinstance(one.get("step"), int) else ""
-    return f"<b>{number(value, unit)}</b><small>{interval}, {esc(one.get('task', ''), 60)}{at}</small>"
+    at = f", step {figure['step']:,}" if isinstance(figure.get("step"), int) else ""
+    return f"<b>{number(value, unit)}</b><small>{interval}, {esc(figure.get('task', ''), 60)}{at}</small>"
 
 
 def _when(started: str) -> str:
@@ -188,10 +186,10 @@ def _when(started: str) -> str:
 
 
 def filters(run: str, wanted: Wanted, tasks: Sequence[str], statuses: Sequence[str], sources: Sequence[str]) -> str:
-    """What rollouts are chosen by."""
+    """The form that filters rollouts, and the slider over steps, as HTML. tasks, statuses, sources: the options to offer."""
 
     def choice(name: str, label: str, options: Sequence[str], chosen: str, none: str) -> str:
-        listed = "".join(f"<option{' selected' if one == chosen else ''}>{esc(one, 200)}</option>" for one in options)
+        listed = "".join(f"<option{' selected' if value == chosen else ''}>{esc(value, 200)}</option>" for value in options)
         empty = f'<option value="">{none}</option>' if none else ""
         return f'<label>{label} <select name="{name}">{empty}{listed}</select></label>'
 
@@ -200,20 +198,20 @@ def filters(run: str, wanted: Wanted, tasks: Sequence[str], statuses: Sequence[s
         return f'<input type="number" step="any" name="{name}" value="{shown}" aria-label="{label}" placeholder="{name}">'
 
     prompt = f'<input type="hidden" name="prompt" value="{esc(wanted.prompt)}">' if wanted.prompt else ""
-    several = sum(one.startswith("truncated-") for one in statuses) > 1 or wanted.status == "truncated"
-    known = [one for one in STATUSES if one != "truncated" or several]
-    known += [one for one in statuses if one not in STATUSES]
+    several = sum(status.startswith("truncated-") for status in statuses) > 1 or wanted.status == "truncated"
+    known = [status for status in STATUSES if status != "truncated" or several]
+    known += [status for status in statuses if status not in STATUSES]
     step = "" if wanted.step is None else str(wanted.step)
     return (
         f'<form id="filters" class="bar-of-tools" action="/rollouts" method="get">'
         f'<input type="hidden" name="run" value="{esc(run)}">{prompt}<label class="grow">Search <input type="search" name="q" '
-        f'value="{esc(wanted.q)}" placeholder="words said, asked or answered"></label>'
+        f'value="{esc(wanted.q)}" placeholder="words of prompt, completion or answer"></label>'
         f'<label>Step <input type="number" min="0" name="step" value="{step}" placeholder="any"></label>'
         f"{choice('task', 'Task', tasks, wanted.task, 'all')}{choice('status', 'Status', known, wanted.status, 'any')}"
-        f"{choice('source', 'Written by', sources, wanted.source, 'anybody')}"
+        f"{choice('source', 'Source', sources, wanted.source, 'any')}"
         f"<fieldset><legend>Reward</legend>{bound('low', 'lowest reward', wanted.low)}<span>to</span>"
         f"{bound('high', 'highest reward', wanted.high)}</fieldset>"
-        f'{choice("sort", "First", SORTS, wanted.sort, "")}<button type="submit">Show</button></form>'
+        f'{choice("sort", "Order", SORTS, wanted.sort, "")}<button type="submit">Show</button></form>'
         f'<div class="steps" id="steps"><button type="button" id="earlier" aria-label="earlier step">&lsaquo;</button>'
         f'<input type="range" id="step" data-steps-url="{link("/api/steps", run=run)}" aria-label="recorded step">'
         '<button type="button" id="later" aria-label="later step">&rsaquo;</button>'
@@ -221,12 +219,13 @@ def filters(run: str, wanted: Wanted, tasks: Sequence[str], statuses: Sequence[s
     )
 
 
-def groups(cards: Sequence[str], run: str, wanted: Wanted, after: str, said: str, legend: str = "") -> str:
-    """A page of groups, and the link to the next. said: what is known of how many there are. legend: HTML, of their marks."""
+def groups(cards: Sequence[str], run: str, wanted: Wanted, after: str, summary: str, legend: str = "") -> str:
+    """A page of groups as HTML, with a link to the next page. cards: HTML of the groups. after: cursor of the next page. summary:
+    the number of matching rollouts in words. legend: HTML of their marks."""
     fields = {name: getattr(wanted, name) for name in ("step", "task", "status", "source", "low", "high", "q", "prompt", "sort")}
     more = f'<a id="more" href="{link("/rollouts", run=run, **fields, after=after)}">More</a>' if after else ""
-    empty = "" if cards or wanted.after else '<p class="hint" id="none">No rollout fits.</p>'
-    found = f'<p class="hint" id="found">{esc(said)}</p>{legend}'
+    empty = "" if cards or wanted.after else '<p class="hint" id="none">No matching rollouts.</p>'
+    found = f'<p class="hint" id="found">{esc(summary)}</p>{legend}'
     return f'{found}<div id="groups" class="groups">{"".join(cards)}</div>{empty}{more}'
 
 
@@ -234,8 +233,8 @@ def groups(cards: Sequence[str], run: str, wanted: Wanted, after: str, said: str
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> str:
-    """Cells are HTML."""
-    head = "".join(f'<th scope="col">{one}</th>' for one in heads)
+    """A table as HTML. heads, rows: cells as HTML. caption: plain text for screen readers."""
+    head = "".join(f'<th scope="col">{title}</th>' for title in heads)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>" for cells in rows)
     return (
         f'<div class="card scroll" tabindex="0" role="region" aria-label="{esc(caption)}"><table>'
@@ -245,11 +244,11 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> 
 
 
 def other_run(path: str, run: str, other: str, names: Sequence[str], **fields: Any) -> str:
-    """A form that chooses the run to put beside this one."""
-    options = "".join(f"<option{' selected' if one == other else ''}>{esc(one)}</option>" for one in names if one != run)
+    """A form that selects a second run. path: its address. fields: hidden fields to keep."""
+    options = "".join(f"<option{' selected' if name == other else ''}>{esc(name)}</option>" for name in names if name != run)
     hidden = "".join(f'<input type="hidden" name="{name}" value="{esc(str(value))}">' for name, value in fields.items() if value)
     return (
         f'<form class="bar-of-tools" action="{path}" method="get"><input type="hidden" name="run" value="{esc(run)}">{hidden}'
-        f'<label>Beside <select name="with"><option value="">no other run</option>{options}</select></label>'
+        f'<label>Compare with <select name="with"><option value="">no other run</option>{options}</select></label>'
         '<button type="submit">Show</button></form>'
     )

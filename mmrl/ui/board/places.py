@@ -1,4 +1,4 @@
-"""Which runs there are below a folder, and which of their files may be shown: nothing outside of it."""
+"""Finds the runs below a folder, and allows access only to their media, never to files outside the folder."""
 
 from __future__ import annotations
 
@@ -13,31 +13,29 @@ from mmrl.api.errors import UserError
 from mmrl.run_folder.reader import is_run
 
 DEPTH = 4
-"""Folders in folders that are looked through for runs."""
+"""Levels of subfolders that are searched for runs."""
 MEDIA = re.compile(
     r"(?:rollouts/media/[0-9a-zA-Z_-]{1,128}\.(?:png|webp)|episodes/step-\d{6,}/[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.webp)"
 )
-"""Files of a run folder that are pictures or videos, by the names that `record` makes."""
-
-
+"""Names of images and videos in a run folder, as `mmrl.run_folder.writer` writes them."""
 PARTS = ("rollouts", "rollouts/media", "evaluations", "episodes")
-"""Folders of a run whose files are shown."""
+"""Subfolders of a run whose files are shown."""
 
 
 class NotThere(Exception):
-    """What was asked for is not among what may be shown. Says so in one line."""
+    """The requested run or file does not exist or may not be shown; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The folder that the board was given: one of runs, or a run's own."""
+    """The board's folder, which contains runs or is a run folder itself."""
 
     folder: Path
-    """As it is without links."""
+    """Its resolved path."""
 
     @classmethod
     def of(cls, folder: str | os.PathLike[str]) -> Places:
-        """Raises UserError when there is no such folder or it can't be read."""
+        """The places below a folder. Raises UserError if it does not exist or is unreadable."""
         path = Path(folder)
         try:
             os.listdir(path)
@@ -46,7 +44,7 @@ class Places:
         return cls(path.resolve())
 
     def names(self) -> list[str]:
-        """The runs, by their path below the folder; `.` where the folder itself is one's."""
+        """The runs by their path below the folder, sorted; `.` if the folder itself is a run."""
         return sorted(name for name in self._found(self.folder, DEPTH) if _has_address(name))
 
     def _found(self, folder: Path, depth: int) -> Iterator[str]:
@@ -57,17 +55,17 @@ class Places:
             below = [
                 entry for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")
             ]
-        except OSError:  # a folder that vanished or that isn't ours to read holds no run that could be shown
+        except OSError:  # the folder has vanished or is unreadable
             return
         if depth:
             for entry in below:
                 yield from self._found(Path(entry.path), depth - 1)
 
     def run(self, name: str) -> Path:
-        """The folder of a run. Raises NotThere for a name that isn't one's, however it is written."""
+        """The folder of a run. Raises NotThere for any other name, such as one with `..`."""
         parts = name.split("/")
         if name != "." and ("" in parts or ".." in parts or "." in parts or "\0" in name or "\\" in name):
-            raise NotThere(f"{name!r:.200} is no name of a run")
+            raise NotThere(f"{name!r:.200} is not a run's name")
         path = self.folder / name
         try:
             inside = path.resolve(strict=True) == path and is_run(path)
@@ -77,13 +75,13 @@ class Places:
             raise NotThere(f"there is no run {name!r:.200} here; it may have been moved or removed")
         for part in PARTS:
             if (path / part).is_symlink():
-                raise NotThere(f"{part}/ of {name} is a link, which is not followed: it may lead out of the runs")
+                raise NotThere(f"{part}/ of {name} is a symbolic link, which the board does not follow")
         return path
 
     def media(self, name: str, path: str) -> Path:
-        """A picture or video of a run. Raises NotThere for any other file, and for a link."""
+        """The file of an image or video of a run. Raises NotThere for any other file, and for a symbolic link."""
         if not MEDIA.fullmatch(path):
-            raise NotThere(f"{path!r:.200} is no picture or video of a run")
+            raise NotThere(f"{path!r:.200} is not an image or video of a run")
         file = self.run(name) / path
         try:
             if file.resolve(strict=True) == file and file.is_file():
@@ -94,7 +92,7 @@ class Places:
 
 
 def _has_address(name: str) -> bool:
-    """Whether a name can be told to a browser: not one whose bytes are no text."""
+    """Whether a name is valid text, so that it can be part of an address."""
     try:
         return bool(name.encode())
     except UnicodeEncodeError:
@@ -102,6 +100,6 @@ def _has_address(name: str) -> bool:
 
 
 def index_file(run: Path) -> Path:
-    """Where the index of a run is kept: among the caches of whoever looks, since the run folder may not be theirs to write."""
+    """The index file of a run, in the user's cache folder, since the run folder may not be writable."""
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return caches / "mmrl" / "board" / f"{hashlib.sha256(os.fsencode(run)).hexdigest()[:24]}.sqlite"

@@ -1,4 +1,4 @@
-"""Rollouts as the board shows them: groups that were searched for, and one alone."""
+"""HTML of the board's rollouts: pages of groups that match a search, and the page of one rollout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mmrl.ui.report.sources import Linked
 from mmrl.ui.report.text import count
 
 PAGE = 12
-"""Groups that are fetched at once."""
+"""Groups per page."""
 _PLACE = re.compile(r"(\d{1,12})\.(\d{1,9})")
 
 Member = tuple[int, dict[str, Any]]
@@ -27,31 +27,33 @@ Member = tuple[int, dict[str, Any]]
 
 
 def listed(name: str, run: Path, wanted: Wanted, why: str = "") -> str:
-    """A page of groups as HTML. why: there is no index, where that is known."""
+    """A page of matching groups as HTML. why: the error of the run's index, if any."""
     with reading(run) as db:
         newest = not wanted.narrow and not wanted.after and wanted.sort == "newest"
         if db is None or (newest and not _has_newest(db)):
             steps, after = recorded(run), ""
-            groups = [] if wanted.narrow else _unindexed(run, steps)  # the newest are at hand before the index is
-            what = f"Of {count(len(steps), 'recorded step')} " + ("none can be searched" if wanted.narrow else "the newest")
-            until = f"they can't be indexed: {why}" if why else "they are still being indexed"
-            said = f"{what}; {until}." if steps else ""
+            groups = [] if wanted.narrow else _unindexed(run, steps)  # the newest step does not need the index
+            recorded_steps = count(len(steps), "recorded step")
+            what = f"{recorded_steps}, none searchable yet" if wanted.narrow else f"The newest of {recorded_steps}"
+            until = f"indexing failed: {why}" if why else "indexing is under way"
+            summary = f"{what}; {until}." if steps else ""
         else:
             found = search.search(db, wanted, PAGE)
             groups, after = [search.members(db, run, group) for group in found.groups], found.after
-            said = "" if wanted.after else _said(db, wanted)
+            summary = "" if wanted.after else _summary(db, wanted)
     shown = [card(name, run, members) for members in groups if members]
-    return pages.groups(shown, name, wanted, after, said, overlay.legend("".join(shown)))
+    return pages.groups(shown, name, wanted, after, summary, overlay.legend("".join(shown)))
 
 
 def card(name: str, run: Path, members: Sequence[Member], place: str = "") -> str:
-    """A group, each of its rollouts with a link to it alone. place: where on the page, if it is there more than once."""
+    """A group as HTML, with links to the pages of its rollouts. place: makes element ids unique when the group is on the page
+    more than once."""
     links = [pages.address("/rollout", run=name, id=f"{row['step']}.{line}") for line, row in members]
     return cards.group_card([row for _, row in members], linked(name, run, "rollouts"), links, place)
 
 
 def linked(name: str, run: Path, folder: str) -> Linked:
-    """The pictures and videos of a folder of a run, by their address."""
+    """The images and videos of a run's subfolder, as links to the board. name: of the run. folder: the subfolder."""
 
     def link(of: str) -> Callable[[str], str]:
         return lambda path: pages.address(of, run=name, path=f"{folder}/{path}")
@@ -60,16 +62,16 @@ def linked(name: str, run: Path, folder: str) -> Linked:
 
 
 def alone(name: str, run: Path, place: str) -> tuple[str, str]:
-    """(title, HTML) of one rollout, by its `STEP.LINE`. Raises NotThere when it isn't there."""
+    """(title, HTML) of the page of one rollout. place: its `STEP.LINE`. Raises NotThere if it does not exist."""
     match = _PLACE.fullmatch(place)
     if not match:
-        raise NotThere(f"{place!r:.80} names no rollout: it is STEP.LINE, such as 120.5")
+        raise NotThere(f"{place!r:.80} is not a rollout's id: write STEP.LINE, such as 120.5")
     step, line = int(match[1]), int(match[2])
     file = run / "rollouts" / f"step-{step:06d}.jsonl"
     try:
         rows = [(number, row) for number, (_, _, row) in enumerate(located(file)) if row is not None]
     except OSError:
-        raise NotThere(f"step {step} of {name} has no recorded rollouts; the run may have gone back to an earlier step") from None
+        raise NotThere(f"step {step} of {name} has no recorded rollouts; the run may have resumed at an earlier step") from None
     row = next((row for number, row in rows if number == line), None)
     if row is None:
         raise NotThere(f"step {step} of {name} has no rollout {line}")
@@ -78,8 +80,8 @@ def alone(name: str, run: Path, place: str) -> tuple[str, str]:
     numbers = [number for number, _ in rows]
     at = numbers.index(line)
     around = [
-        ("prev", "Earlier", f"{step}.{numbers[at - 1]}" if at else None),
-        ("next", "Later", f"{step}.{numbers[at + 1]}" if at + 1 < len(rows) else None),
+        ("prev", "Previous", f"{step}.{numbers[at - 1]}" if at else None),
+        ("next", "Next", f"{step}.{numbers[at + 1]}" if at + 1 < len(rows) else None),
     ]
     links = "".join(
         f'<a rel="{rel}" href="{pages.link("/rollout", run=name, id=number)}">{word}</a>'
@@ -97,7 +99,7 @@ def alone(name: str, run: Path, place: str) -> tuple[str, str]:
 
 
 def text(run: Path, place: str) -> str:
-    """All that a rollout's policy wrote. Raises NotThere when it isn't there."""
+    """The full completion of a rollout. place: its `STEP.LINE`. Raises NotThere if it does not exist."""
     match = _PLACE.fullmatch(place)
     try:
         rows = list(located(run / "rollouts" / f"step-{int(match[1]):06d}.jsonl")) if match else []
@@ -109,12 +111,12 @@ def text(run: Path, place: str) -> str:
 
 
 def recorded(run: Path) -> list[int]:
-    """The steps whose rollouts are there."""
+    """The steps with recorded rollouts, ascending."""
     return sorted(step for step, _ in step_entries(run / "rollouts"))
 
 
 def choices(run: Path) -> tuple[list[str], list[str], list[str]]:
-    """The tasks, statuses and sources that there are to choose from."""
+    """(tasks, statuses, sources) of the indexed rollouts; empty without an index."""
     with reading(run) as db:
         if db is None:
             return [], [], []
@@ -123,35 +125,33 @@ def choices(run: Path) -> tuple[list[str], list[str], list[str]]:
     return tasks, statuses, sources
 
 
-def _said(db: sqlite3.Connection, wanted: Wanted) -> str:
-    """How many there are."""
-    known = db.execute("SELECT count(*), coalesce(sum(rows), 0), coalesce(sum(broken), 0) FROM files").fetchone()
-    fits = search.count(db, wanted) if wanted.narrow else known[1]
-    said = (
-        f"{count(fits, 'rollout')} of {known[1]:,}"
-        if wanted.narrow
-        else f"{count(known[1], 'rollout')} of {count(known[0], 'step')}"
-    )
-    if known[0] < (recorded := fact(db, "recorded")):
-        said += f"; {known[0] / recorded:.0%} of the steps are indexed so far"
-    if known[2]:
-        said += f"; {count(known[2], 'line')} could not be read"
-    return f"{said}."
+def _summary(db: sqlite3.Connection, wanted: Wanted) -> str:
+    """The number of matching rollouts in words."""
+    steps, rows, broken = db.execute("SELECT count(*), coalesce(sum(rows), 0), coalesce(sum(broken), 0) FROM files").fetchone()
+    if wanted.narrow:
+        summary = f"{count(search.count(db, wanted), 'rollout')} of {rows:,}"
+    else:
+        summary = f"{count(rows, 'rollout')} of {count(steps, 'step')}"
+    if steps < (recorded := fact(db, "recorded")):
+        summary += f"; {steps / recorded:.0%} of the steps are indexed so far"
+    if broken:
+        summary += f"; {count(broken, 'line')} could not be read"
+    return f"{summary}."
 
 
 def _has_newest(db: sqlite3.Connection) -> bool:
-    """Whether the index has the newest step that it knows of; not before it has looked."""
+    """Whether the index contains the newest recorded step; False before the indexer's first pass."""
     return db.execute("SELECT 1 FROM files WHERE step = ?", (fact(db, "newest"),)).fetchone() is not None
 
 
 def _unindexed(run: Path, steps: Sequence[int]) -> list[list[Member]]:
-    """The groups of the newest step, from its file."""
+    """The groups of the newest step, read from its file."""
     groups: dict[tuple[Any, Any], list[Member]] = {}
     for step in steps[-1:]:
         try:
             for line, (_, _, row) in enumerate(located(run / "rollouts" / f"step-{step:06d}.jsonl")):
                 if row is not None:
                     groups.setdefault((row.get("task"), row.get("group")), []).append((line, row))
-        except FileNotFoundError:  # rewound in this moment
+        except FileNotFoundError:  # the run has just resumed at an earlier step
             return []
     return list(groups.values())[:PAGE]

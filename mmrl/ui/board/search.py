@@ -1,4 +1,4 @@
-"""Which rollouts of a run were asked for: by step, task, status, source, reward and words, group by group."""
+"""Search of a run's rollouts by step, task, status, source, reward and words. Results are groups."""
 
 from __future__ import annotations
 
@@ -17,33 +17,35 @@ from mmrl.ui.report.alarms import Alarm
 
 SORTS = ("newest", "oldest", "best", "worst")
 STATUSES = ("finished", "truncated", "failed")
-"""Beside those of a rollout: cut off by any limit, and what could not be scored."""
+"""Statuses to filter by, besides a rollout's own ones: `truncated` is any limit, `failed` is a failed score."""
 SCANNED = 4000
-"""Rollouts that are looked at for one page of groups."""
+"""Maximal rollouts that are scanned for one page of groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What is asked for. An empty field asks for nothing."""
+    """Filters and order of a search. An empty field does not filter."""
 
     step: int | None = None
     task: str = ""
     status: str = ""
     source: str = ""
     low: float | None = None
-    """Of the reward."""
+    """Lowest reward."""
     high: float | None = None
+    """Highest reward."""
     q: str = ""
-    """Words that all occur in a rollout; of the last the beginning is enough."""
+    """Words that must all occur in a rollout; the last one may be a prefix."""
     prompt: str = ""
     """Id of a prompt."""
     sort: str = "newest"
+    """One of `SORTS`."""
     after: str = ""
-    """Where the page before ended, as `Found.after` says."""
+    """Cursor at the end of the previous page, from `Found.after`."""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Wanted:
-        """From the fields of a form; what makes no sense asks for nothing."""
+        """The search of a form's fields; invalid values do not filter."""
         known: dict[str, Any] = {}
         for field in fields(cls):
             text = given.get(field.name, "").strip()[:500]
@@ -60,22 +62,24 @@ class Wanted:
 
     @property
     def narrow(self) -> bool:
-        """Whether anything but the order is asked for."""
+        """Whether any filter is set."""
         return any(getattr(self, f.name) not in ("", None) for f in fields(self) if f.name not in ("sort", "after"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
+    """A page of results."""
+
     groups: list[tuple[int, int | None, str]]
-    """(step, group, task) of those that have a rollout which fits, in order."""
+    """(step, group, task) of groups with a matching rollout, in order."""
     hits: set[tuple[int, int]]
-    """(step, line) of the rollouts of these groups that fit."""
+    """(step, line) of the matching rollouts of these groups."""
     after: str
-    """Where the next page begins; empty at the end."""
+    """Cursor of the next page; empty on the last page."""
 
 
 def search(db: sqlite3.Connection, wanted: Wanted, limit: int) -> Found:
-    """So many groups at most."""
+    """A page of at most `limit` groups with matching rollouts."""
     where, values = _conditions(wanted)
     column, down = {"newest": ("step", True), "oldest": ("step", False)}.get(wanted.sort, ("reward", wanted.sort == "best"))
     if column == "reward":
@@ -104,10 +108,10 @@ def search(db: sqlite3.Connection, wanted: Wanted, limit: int) -> Found:
 
 
 def count(db: sqlite3.Connection, wanted: Wanted) -> int:
-    """How many rollouts fit."""
+    """The number of matching rollouts."""
     where, values = _conditions(wanted)
-    found: int = db.execute(f"SELECT count(*) FROM rollouts WHERE {' AND '.join(where) or '1'}", values).fetchone()[0]
-    return found
+    number: int = db.execute(f"SELECT count(*) FROM rollouts WHERE {' AND '.join(where) or '1'}", values).fetchone()[0]
+    return number
 
 
 def _conditions(wanted: Wanted) -> tuple[list[str], list[Any]]:
@@ -135,22 +139,22 @@ def _conditions(wanted: Wanted) -> tuple[list[str], list[Any]]:
 
 
 def query(text: str) -> str:
-    """What a person typed as a query of all its words: nothing in it has a meaning of its own."""
+    """Typed text as an FTS5 query for all its words, quoted so that none is an operator; the last word is a prefix."""
     words = re.findall(r"\w+", text.replace("\0", " "))
     return " ".join(f'"{word}"*' if word == words[-1] else f'"{word}"' for word in words) or '""'
 
 
 def _cursor(text: str) -> list[float] | None:
     try:
-        found = json.loads(text) if text else None
+        data = json.loads(text) if text else None
     except ValueError:
         return None
-    fine = isinstance(found, list) and len(found) == 3 and all(isinstance(v, int | float) and abs(v) < 1 << 53 for v in found)
-    return found if fine else None
+    valid = isinstance(data, list) and len(data) == 3 and all(isinstance(v, int | float) and abs(v) < 1 << 53 for v in data)
+    return data if valid else None
 
 
 def members(db: sqlite3.Connection, run: Path, group: tuple[int, int | None, str]) -> list[tuple[int, dict[str, Any]]]:
-    """(line, row) of a group's rollouts; a row that is gone meanwhile is left out."""
+    """(line, row) of a group's rollouts; rows that have vanished since indexing are left out."""
     step, number, task = group
     places = db.execute(
         "SELECT line, offset, length FROM rollouts WHERE step = ? AND grp IS ? AND task = ? ORDER BY line", (step, number, task)
@@ -177,17 +181,17 @@ def witnesses(db: sqlite3.Connection, run: Path, alarm: Alarm) -> list[list[tupl
 
 
 def rows_at(run: Path, step: int, places: Sequence[tuple[int, int, int]]) -> list[tuple[int, dict[str, Any]]]:
-    """(line, row) of these (line, byte, length) of a step's file."""
-    found = []
+    """(line, row) of a step's file at these places: (line, byte offset, length in bytes). Unreadable rows are left out."""
+    rows = []
     try:
         with opened(run / "rollouts" / f"step-{step:06d}.jsonl") as file:
             for line, offset, length in places:
                 file.seek(offset)
                 if (row := parsed(file.read(length))) is not None and row.get("step") == step:
-                    found.append((line, row))
+                    rows.append((line, row))
     except FileNotFoundError:
         return []
-    return found
+    return rows
 
 
 def tasks(db: sqlite3.Connection) -> list[str]:
@@ -195,5 +199,5 @@ def tasks(db: sqlite3.Connection) -> list[str]:
 
 
 def steps(db: sqlite3.Connection) -> list[int]:
-    """Those whose rollouts are in the index."""
+    """The steps whose rollouts are indexed."""
     return [step for (step,) in db.execute("SELECT step FROM files ORDER BY step")]

@@ -1,4 +1,4 @@
-"""What is on a run's pages beside its rollouts: curves, alarms, episodes, the comparison with another run, the settings."""
+"""HTML of a run's pages other than its rollouts: curves, alarms, episodes, comparison with another run, settings."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from mmrl.ui.report.svg import number
 from mmrl.ui.report.text import count, esc
 
 ITEMS = 200
-"""Prompts of a comparison that are listed."""
+"""Maximal number of prompts listed in a comparison."""
 LONGEST = 1500
-"""Characters of what a run said to one of them."""
+"""Maximal characters of a completion in a comparison."""
 ERRORS = 4 << 20
-"""Bytes of `errors.jsonl` that are looked at, from its end."""
+"""Bytes at the end of `errors.jsonl` that are read."""
 
 
 def curves(state: State, runs: Sequence[str], others: Sequence[str]) -> str:
-    """The frame that the curves are drawn into."""
+    """The page of curves, which `curves.js` fills. runs: the runs it shows. others: runs that can be added."""
     chosen = "".join(f'<input type="hidden" name="run" value="{esc(run)}">' for run in runs)
-    options = "".join(f"<option>{esc(one)}</option>" for one in others)
+    options = "".join(f"<option>{esc(run)}</option>" for run in others)
     add = (
         f'<form class="overlay" action="/curves" method="get">{chosen}<label>Overlay <select name="run"><option value="">'
         f'another run</option>{options}</select></label><button type="submit">Add</button></form>'
@@ -48,12 +48,12 @@ def curves(state: State, runs: Sequence[str], others: Sequence[str]) -> str:
 
 
 def alarms(name: str, run: Path) -> str:
-    """What fired, when, and the rollouts that show why."""
-    found = alarming.alarms(tail(run / "errors.jsonl", ERRORS))
-    if not found:
+    """The alarms of a run, each with the rollouts that show its cause."""
+    listed = alarming.alarms(tail(run / "errors.jsonl", ERRORS))
+    if not listed:
         return '<p class="hint" id="none">Nothing went wrong or looked wrong so far.</p>'
     with facts.reading(run) as db:
-        return "".join(_alarm(name, run, alarm, n, db) for n, alarm in enumerate(found))
+        return "".join(_alarm(name, run, alarm, n, db) for n, alarm in enumerate(listed))
 
 
 def _alarm(name: str, run: Path, alarm: alarming.Alarm, number: int, db: sqlite3.Connection | None) -> str:
@@ -64,9 +64,9 @@ def _alarm(name: str, run: Path, alarm: alarming.Alarm, number: int, db: sqlite3
 
 
 def episodes(name: str, run: Path) -> str:
-    """The episodes of every evaluation that kept some, the newest first."""
+    """The recorded episodes of every evaluation, newest first."""
     panels = []
-    for step, entry in sorted(step_entries(run / "episodes"), key=lambda one: -one[0]):
+    for step, entry in sorted(step_entries(run / "episodes"), key=lambda pair: -pair[0]):
         folder = Path(entry.path)
         rows = [row for row in validated.rows(folder / recorded.ROWS) if isinstance(row.get("outcome"), dict)]
         if rows:
@@ -74,17 +74,16 @@ def episodes(name: str, run: Path) -> str:
             title = f"Evaluation after step {step:,}" if step else "Evaluation before any training"
             panels.append(f"<section><h2>{title}</h2>{html}</section>")
     return (
-        "".join(panels)
-        or '<p class="hint" id="none">This run kept no episodes: its tasks don\'t act, or none was evaluated yet.</p>'
+        "".join(panels) or '<p class="hint" id="none">No episodes: this run has no acting tasks, or none was evaluated yet.</p>'
     )
 
 
 def compare(name: str, run: Path, other: str, folder: Path | None, steps: tuple[str, str], names: Sequence[str]) -> str:
-    """Two runs on the same held-out prompts."""
+    """The comparison of two runs on the same held-out prompts. folder: of the other run, None if none is selected. steps: `last`,
+    `best` or a step of each run. names: all runs."""
     form = other_run("/compare", name, other, names)
     if folder is None:
-        said = "Choose the run to put beside this one: both are compared on the held-out prompts that both answered."
-        return f'{form}<p class="hint">{said}</p>'
+        return f'{form}<p class="hint">Select a second run to compare both on the held-out prompts that they have in common.</p>'
     try:
         pair = comparing.pair(run, folder, steps, (name, other))
     except UserError as error:
@@ -98,23 +97,23 @@ def compare(name: str, run: Path, other: str, folder: Path | None, steps: tuple[
         f'<input type="hidden" name="with" value="{esc(other)}">{choose}<button type="submit">Show</button></form>'
     )
     figures = table(
-        ("Task", f"A: {esc(name, 80)}", f"B: {esc(other, 80)}", "B - A", "p", "B better, worse, alike"),
-        [_task(one) for one in pair.tasks],
+        ("Task", f"A: {esc(name, 80)}", f"B: {esc(other, 80)}", "B - A", "p", "B better, worse, equal"),
+        [_task(task) for task in pair.tasks],
         "Held-out figures of both runs",
     )
     notes = f'<ul class="notes">{"".join(f"<li>{esc(note, 600)}</li>" for note in pair.notes)}</ul>' if pair.notes else ""
     pictures = rollouts.linked(name, run, "rollouts")
     items = "".join(_item(item, pictures, n) for n, item in enumerate(pair.items[:ITEMS]))
     more = (
-        f'<p class="hint">{count(len(pair.items) - ITEMS, "more prompt")}, on which they differ less.</p>'
+        f'<p class="hint">{count(len(pair.items) - ITEMS, "more prompt")} with smaller differences.</p>'
         if len(pair.items) > ITEMS
         else ""
     )
     differ = sum(abs(item.difference) > 1e-9 for item in pair.items)
     return (
         f"{form}{ask}{figures}{notes}<h2>Prompt by prompt</h2>"
-        f'<p class="hint">{count(len(pair.items), "prompt")} in common; the runs differ on {differ:,}, which come first. '
-        "What was asked was kept of the first record.items of each task.</p>"
+        f'<p class="hint">{count(len(pair.items), "prompt")} in common, largest difference first; the runs differ on {differ:,}. '
+        "A run records the messages of the first record.items prompts of each task.</p>"
         f'<ol class="pairs">{items}</ol>{more}'
     )
 
@@ -124,16 +123,16 @@ def _steps(run: Path, label: str, field: str, chosen: int) -> str:
     return f'<label>{esc(label, 80)} at step <select name="{field}">{options}</select></label>'
 
 
-def _task(one: comparing.Comparison) -> list[str]:
-    pair = one.paired
+def _task(task: comparing.Comparison) -> list[str]:
+    pair = task.paired
     assert pair is not None
-    cells = [f"<b>{number(mean)}</b><small>{number(low)} to {number(high)}</small>" for mean, low, high in one.values]
+    cells = [f"<b>{number(mean)}</b><small>{number(low)} to {number(high)}</small>" for mean, low, high in task.values]
     css = "" if pair.p >= 0.05 else "up" if pair.difference > 0 else "down"
     gap = f'<b class="{css}">{pair.difference:+.3f}</b><small>{number(pair.low)} to {number(pair.high)}</small>'
     p = f"{pair.p:.3f}" if pair.p >= 0.001 else "&lt; 0.001"
     counts = f"{pair.wins:,}, {pair.losses:,}, {pair.ties:,}"
     return [
-        f"{esc(one.task, 120)}<small>{esc(one.split, 60)}, {esc(one.verifier, 80)}, n = {one.n:,}</small>",
+        f"{esc(task.task, 120)}<small>{esc(task.split, 60)}, {esc(task.verifier, 80)}, n = {task.n:,}</small>",
         *cells,
         gap,
         p,
@@ -142,24 +141,24 @@ def _task(one: comparing.Comparison) -> list[str]:
 
 
 def _item(item: comparing.Item, pictures: Pictures, number: int) -> str:
-    """A prompt with what both said. pictures: of the first run, which kept the prompt or didn't."""
+    """A prompt with both completions as a list item. pictures: the first run's media. number: makes element ids unique."""
     css = "up" if item.difference > 0 else "down" if item.difference < 0 else ""
     sides = "".join(_side(letter, row) for letter, row in (("A", item.first), ("B", item.second)))
-    said = f'<b class="{css}">{item.difference:+.2f}</b><div class="halves">{sides}</div>'
+    both = f'<b class="{css}">{item.difference:+.2f}</b><div class="halves">{sides}</div>'
     row = {**item.first, "prompt_id": item.id}
     if not item.first.get("messages"):
-        return f'<li class="card pair">{cards.prompt(row, pictures)}{said}</li>'
-    return f'<li class="card group wide pair">{cards.prompt(row, pictures, f"c{number}")}<div>{said}</div></li>'
+        return f'<li class="card pair">{cards.prompt(row, pictures)}{both}</li>'
+    return f'<li class="card group wide pair">{cards.prompt(row, pictures, f"c{number}")}<div>{both}</div></li>'
 
 
 def _side(letter: str, row: Mapping[str, Any]) -> str:
-    said = row.get("completion")
-    kept = cards.written(said, LONGEST) if isinstance(said, str) else '<p class="hint">What it said was not kept.</p>'
-    return f"<div><h3>{letter}: {number(float(row['value']))}</h3>{kept}</div>"
+    completion = row.get("completion")
+    text = cards.written(completion, LONGEST) if isinstance(completion, str) else '<p class="hint">completion not recorded</p>'
+    return f"<div><h3>{letter}: {number(float(row['value']))}</h3>{text}</div>"
 
 
 def settings(name: str, run: Path, other: str, folder: Path | None, names: Sequence[str]) -> str:
-    """The resolved run file, and in what another run's differs."""
+    """The resolved run file and its differences from another run's. folder: of the other run, None if none is selected."""
     form = other_run("/settings", name, other, names)
     try:
         text = contents(run / "config.toml").decode(errors="replace")
@@ -167,12 +166,12 @@ def settings(name: str, run: Path, other: str, folder: Path | None, names: Seque
         text = ""
     difference = ""
     if folder is not None:
-        found = files.differences(facts.config(run), facts.config(folder))
-        rows = [[f"<code>{esc(key, 200)}</code>", *(_value(value) for value in pair)] for key, pair in found.items()]
-        difference = (
-            "<h2>What differs</h2>" + table(("Key", esc(name, 80), esc(other, 80)), rows, "Settings that differ")
+        differences = files.differences(facts.config(run), facts.config(folder))
+        rows = [[f"<code>{esc(key, 200)}</code>", *(_value(value) for value in pair)] for key, pair in differences.items()]
+        difference = "<h2>Differences</h2>" + (
+            table(("Key", esc(name, 80), esc(other, 80)), rows, "Settings that differ")
             if rows
-            else '<h2>What differs</h2><p class="hint">Nothing: both have the same settings.</p>'
+            else '<p class="hint">None: both runs have the same settings.</p>'
         )
     return f'{form}{difference}<h2>Settings</h2><pre class="card" tabindex="0">{esc(text, 200_000)}</pre>'
 

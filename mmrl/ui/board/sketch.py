@@ -1,4 +1,4 @@
-"""A long run at once: curves from some hundred lines of `metrics.jsonl`, taken evenly over the file, while the index grows."""
+"""Fast approximate curves of a long run before it is indexed: a few hundred rows spread evenly over `metrics.jsonl`."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ from mmrl.ui.board.index import READ, read_lines
 from mmrl.ui.board.state import tail
 
 LINES = 400
-"""Places of a long file that are looked at."""
+"""Number of places at which a long file is read."""
 LONGEST = 1 << 20
-"""Bytes that a line may have here."""
+"""Maximal length of a line in bytes."""
 
 
 def sketch(file: Path) -> list[dict[str, Any]]:
-    """Rows of `metrics.jsonl` in order: all of a short file, of a long one some, the last among them."""
+    """Rows of `metrics.jsonl` in order: all rows of a short file, some of a long one with the last step."""
     try:
         size = os.stat(file).st_size
         if size <= READ:
             return read_lines(file, 0)[0]
-        found = {}
+        sampled = {}
         with opened(file) as read:
             for i in range(LINES):
                 read.seek(i * size // LINES)
                 if i:
-                    read.readline(LONGEST)  # the rest of the line that the place is in
+                    read.readline(LONGEST)  # skip the rest of the current line
                 at, line = read.tell(), read.readline(LONGEST)
                 if line.endswith(b"\n") and (row := parsed(line)) is not None:
-                    found[at] = row
+                    sampled[at] = row
     except FileNotFoundError:
         return []
-    rows = list(found.values())
+    rows = list(sampled.values())
     known = rows[-1]["step"] if rows else 0
     steps = [row for row in tail(file) if "metrics" in row and row["step"] > known]
     return rows + steps[-1:]
 
 
 def drawn(rows: Sequence[dict[str, Any]], keys: Sequence[str], low: float, high: float) -> dict[str, Series]:
-    """The curves of these rows between two steps."""
+    """Key -> its curve from these rows between steps `low` and `high`."""
     steps = [row for row in rows if "metrics" in row and low <= row["step"] <= high]
-    found = {}
+    curves = {}
     for key in keys:
         values = array("d", [number(row["metrics"].get(key)) for row in steps])
-        found[key] = Series(
+        curves[key] = Series(
             step=[row["step"] for row in steps],
             time=[row["time"] for row in steps],
             value=[v if math.isfinite(v) else None for v in values],
         )
-    return found
+    return curves

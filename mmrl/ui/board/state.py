@@ -1,5 +1,5 @@
-"""How a run stands: whether it goes, how far it is, how long it will take, what was measured last. Read from the ends of its
-files, so that the list of many long runs costs little."""
+"""State of a run: whether it is running, its progress, remaining time, last reward and evaluations. Only the ends of its files
+are read, so that a list of many long runs is fast."""
 
 from __future__ import annotations
 
@@ -18,41 +18,46 @@ from mmrl.run_folder.validated import parsed
 from mmrl.run_folder.writer import ENDED
 
 TAIL = 1 << 18
-"""Bytes at the end of `metrics.jsonl` that are read: hundreds of steps."""
+"""Bytes at the end of `metrics.jsonl` that are read, enough for hundreds of steps."""
 PACE = 30
-"""Steps whose seconds say how long the rest will take."""
+"""Number of last steps whose mean duration predicts the remaining time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """A run in the list."""
+    """The state of a run in the list."""
 
     name: str
     state: str
     """`running`, `finished`, `stopped`, `failed`, or `unreadable`."""
     why: str = ""
-    """What it failed of, or why it can't be read."""
+    """Error of a failed or unreadable run."""
     started: str = ""
-    """When it began, UTC, ISO 8601."""
+    """Start time, UTC, ISO 8601."""
     mmrl: str = ""
+    """Version of mmrl that wrote it."""
     step: int = 0
+    """Last finished step."""
     steps: int = 0
-    """That it will have; 0 where that isn't known."""
+    """Planned steps; 0 if unknown."""
     stage: str = ""
+    """Stage of the next step in words."""
     tasks: tuple[str, ...] = ()
     seconds: float = 0.0
+    """Seconds since the run's start, at its last step."""
     left: float | None = None
-    """Seconds until the last step, at the pace of the newest ones; None where nothing goes on."""
+    """Predicted seconds until the last step; None if the run is not running."""
     reward: float | None = None
+    """Last mean reward."""
     evals: tuple[Mapping[str, Any], ...] = ()
-    """The newest evaluation of each task."""
+    """The last evaluation of each task."""
     alarms: int = 0
-    """Lines of `errors.jsonl` in the part of it that was read."""
+    """Number of lines in the end of `errors.jsonl` that was read."""
 
 
 @dataclass(slots=True)
 class Ends:
-    """What the ends of a run's files say."""
+    """Rows at the ends of a run's files."""
 
     steps: list[dict[str, Any]] = field(default_factory=list)
     evals: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -60,21 +65,21 @@ class Ends:
 
 
 def state(name: str, path: Path) -> State:
-    """Of a run folder, of any version and in any condition. Raises FileNotFoundError when it is gone."""
+    """The state of a run folder of any version, damaged ones included. Raises FileNotFoundError if it does not exist."""
     try:
         config = validated.config(tomllib.loads(contents(path / "config.toml").decode()))
         manifest = json.loads(contents(path / "manifest.json"))
         summary = _summary(path)
         if not isinstance(manifest, dict):
-            raise ValueError("manifest.json holds no object")
+            raise ValueError("manifest.json is not a JSON object")
         manifest, ends = validated.manifest(manifest), _ends(path)
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError) as error:
         return State(name=name, state="unreadable", why=" ".join(str(error).split())[:300])
-    going = is_held(path / ".lock")
+    running = is_held(path / ".lock")
     ended = next((row for row in reversed(ends.errors) if row.get("where") == ENDED), None)
-    how = "running" if going else "finished" if summary is not None else "failed" if ended else "stopped"
+    how = "running" if running else "finished" if summary is not None else "failed" if ended else "stopped"
     plan = config["stages"]
     last = ends.steps[-1] if ends.steps else {}
     done = last.get("step") or 0
@@ -90,7 +95,7 @@ def state(name: str, path: Path) -> State:
         stage=stage_at(plan, done),
         tasks=tuple(str(task.get("name") or task.get("id")) for task in config["tasks"]),
         seconds=last.get("time") or 0.0,
-        left=_left(ends.steps, wanted - done) if going else None,
+        left=_left(ends.steps, wanted - done) if running else None,
         reward=next((v for row in reversed(ends.steps) if (v := row["metrics"].get("reward/mean")) is not None), None),
         evals=tuple({"step": row["step"], **row["eval"]} for row in ends.evals.values()) or _last(summary),
         alarms=len(ends.errors),
@@ -98,7 +103,7 @@ def state(name: str, path: Path) -> State:
 
 
 def stage_at(plan: Sequence[Mapping[str, Any]], step: int) -> str:
-    """The stage of the step after `step`, or the last: `2 of 2: rl, grpo`."""
+    """The stage of the step after `step`, or the last stage, in words: `2 of 2: rl, grpo`."""
     ends = 0
     for number, stage in enumerate(plan, 1):
         ends += n if isinstance(n := stage.get("steps"), int) else 0
@@ -109,8 +114,8 @@ def stage_at(plan: Sequence[Mapping[str, Any]], step: int) -> str:
 
 
 def is_held(lock: Path) -> bool:
-    """Whether a process holds the lock, without touching it: a run that begins at this moment must get it. Where the system
-    doesn't tell, a run counts as going for ten minutes after it last wrote."""
+    """Whether a process holds a lock file. The lock itself is not tried, since a starting run must get it. On systems without
+    /proc/locks a run counts as running for ten minutes after it last wrote metrics."""
     try:
         inode = os.stat(lock).st_ino
     except OSError:
@@ -131,7 +136,7 @@ def _written(file: Path) -> bool:
 
 
 def tail(file: Path, size: int = TAIL) -> list[dict[str, Any]]:
-    """The rows at the end of a JSONL file; those that can't be read are left out."""
+    """The rows in the last `size` bytes of a JSONL file; unreadable ones are left out."""
     try:
         with opened(file) as read:
             end = read.seek(0, os.SEEK_END)
@@ -144,31 +149,31 @@ def tail(file: Path, size: int = TAIL) -> list[dict[str, Any]]:
 
 
 def _ends(path: Path) -> Ends:
-    found = Ends(errors=tail(path / "errors.jsonl"))
+    ends = Ends(errors=tail(path / "errors.jsonl"))
     for row in tail(path / "metrics.jsonl"):
         if "metrics" in row:
-            found.steps.append(row)
+            ends.steps.append(row)
         elif "eval" in row:
-            found.evals[f"{row['eval']['task']}\n{row['eval']['split']}"] = row
-    return found
+            ends.evals[f"{row['eval']['task']}\n{row['eval']['split']}"] = row
+    return ends
 
 
 def _summary(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(contents(path / "summary.json"))
+        summary = json.loads(contents(path / "summary.json"))
     except FileNotFoundError:
         return None
-    return validated.summary(found if isinstance(found, dict) else {})
+    return validated.summary(summary if isinstance(summary, dict) else {})
 
 
 def _last(summary: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], ...]:
-    """Of a run whose last steps are so many that the evaluation lies before them."""
+    """The summary's last evaluations, for a run whose evaluation lies before the part of metrics.jsonl that was read."""
     last = (summary or {}).get("last") or {}
     return tuple({**row, "task": task, "step": None} for task, row in last.items())
 
 
 def _left(steps: Sequence[Mapping[str, Any]], left: int) -> float | None:
-    some = steps[-PACE - 1 :]
-    if len(some) < 2 or some[-1]["step"] <= some[0]["step"]:
+    last = steps[-PACE - 1 :]
+    if len(last) < 2 or last[-1]["step"] <= last[0]["step"]:
         return None
-    return max(0, left) * max(0.0, some[-1]["time"] - some[0]["time"]) / (some[-1]["step"] - some[0]["step"])
+    return max(0, left) * max(0.0, last[-1]["time"] - last[0]["time"]) / (last[-1]["step"] - last[0]["step"])

@@ -1,7 +1,7 @@
-"""The process that fills the indexes, `python -m mmrl.ui.board.watching FOLDER`, so that pages are served meanwhile.
+"""The indexer process, `python -m mmrl.ui.board.watching FOLDER`, which fills the indexes of runs while the board serves pages.
 
-It reads lines of JSON, `{"runs": [NAME, ...], "all": bool}`: the runs that somebody looks at, and whether somebody looks at the
-list; and writes such lines, `{"kind", "run", ...}`, of what is new. It ends when nobody writes to it any more.
+It reads JSON lines `{"runs": [NAME, ...], "all": bool}` from stdin: the runs to index, and whether to report the states of all
+runs. It writes JSON lines `{"kind", "run", ...}` with the changes to stdout. It exits at the end of stdin.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from mmrl.ui.board.places import NotThere, Places, index_file
 from mmrl.ui.board.state import State, state
 
 PAUSE = 0.2
-"""Seconds between two looks at the runs that are looked at."""
+"""Seconds between two passes over the indexed runs."""
 LIST = 1.0
-"""Seconds between two looks at all of them."""
+"""Seconds between two passes over the states of runs."""
 SLICE = 0.15
-"""Seconds that one run's index grows before the others are looked at."""
+"""Seconds that one run is indexed before it is the next one's turn."""
 TOLD = 200
-"""Rows that are told one by one; of more it is told that they are there."""
+"""Maximal new rows that are sent; for more, pages are told to reload."""
 
 
 class Watching:
-    """The loop. tell: gets what is new."""
+    """Indexes runs and reports their changes. tell: called with each message, a dictionary."""
 
     def __init__(self, places: Places, tell: Any) -> None:
         self.places, self.tell = places, tell
@@ -44,7 +44,7 @@ class Watching:
         self.listed = 0.0
 
     def asked(self, line: bytes) -> None:
-        """What is looked at from now on."""
+        """Take an order from stdin: the runs to index from now on."""
         order = json.loads(line)
         self.wanted, self.all = order["runs"], order["all"]
         for name in self.indexes.keys() - set(self.wanted):
@@ -52,7 +52,7 @@ class Watching:
         self.listed = 0.0
 
     def look(self) -> bool:
-        """Once at everything; whether there is more to read at once."""
+        """One pass over all runs; returns whether there is more to index."""
         behind = [self._grow(name) for name in self.wanted]
         if time.monotonic() - self.listed > LIST:
             self._list()
@@ -66,7 +66,7 @@ class Watching:
                 index = self.indexes[name] = Index(run, index_file(run))
                 self.tell({"kind": "ready", "run": name})
             news = index.grow(SLICE)
-        except Exception as error:  # noqa: BLE001  whatever is wrong with a run, the others are watched on, and its pages say it
+        except Exception as error:  # noqa: BLE001  one broken run must not stop the others; its pages show the error
             if not isinstance(error, OSError | NotThere | sqlite3.Error):
                 traceback.print_exc()
             if name in self.indexes:
@@ -82,12 +82,12 @@ class Watching:
         names = self.places.names() if self.all else self.wanted
         for name in names:
             try:
-                found = state(name, self.places.run(name))
-            except (FileNotFoundError, NotThere):  # it vanished in this moment
+                current = state(name, self.places.run(name))
+            except (FileNotFoundError, NotThere):  # the run was just removed
                 continue
-            if self.states.get(name) != found:
-                self.states[name] = found
-                self.tell({"kind": "state", "run": name, "state": asdict(found)})
+            if self.states.get(name) != current:
+                self.states[name] = current
+                self.tell({"kind": "state", "run": name, "state": asdict(current)})
         if self.all:
             for name in self.states.keys() - set(names):
                 del self.states[name]
@@ -96,7 +96,7 @@ class Watching:
 
 
 def told(news: News) -> Iterator[dict[str, Any]]:
-    """What is new, as messages."""
+    """The messages about a run's news."""
     steps = [row for row in news.rows if "metrics" in row]
     if news.again or len(news.rows) > TOLD:
         yield {"kind": "steps", "reload": True}

@@ -1,17 +1,18 @@
-"""The command line. A command is the click command named `command` in `mmrl/cli/<name>.py`, imported when it is used.
+"""The command line. `mmrl NAME` runs the click command named `command` in `mmrl/ui/cli/NAME.py`, imported when it is used.
 
-Bad input is answered with one line on stderr and exit code 2; an interrupt with 130; a traceback is a bug.
+Bad input prints one line on stderr and exits with 2, an interrupt exits with 130; a traceback means a bug in mmrl.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +20,29 @@ import click
 
 from mmrl import __version__
 from mmrl.api.errors import PluginError, UserError, one_line, suggest
+from mmrl.compute.crossing import trace_of
 
 COMMANDS = {
-    "train": "Train a policy as a run file says.",
+    "train": "Train the policy of a run file.",
     "eval": "Evaluate a run file's policy or a run's checkpoint.",
-    "mix": "Find the mixture of tasks to train on.",
-    "plan": "Predict whether a run fits, and how long a step takes.",
+    "mix": "Search for the best mixture of training tasks.",
+    "plan": "Predict whether a run fits in memory and how long a step takes.",
     "compare": "Compare runs on the held-out prompts that all of them answered.",
-    "list": "List what a run file can name, such as tasks and algorithms.",
-    "plugins": "List plugins, and why one does not load.",
-    "preview": "Show what the model will see of a task.",
+    "list": "List tasks, verifiers, algorithms and all else a run file can name.",
+    "plugins": "List plugins and the errors of those that fail to load.",
+    "preview": "Show a task's prompts as the model will see them.",
     "score": "Score completions from stdin with a verifier.",
-    "check": "Check a task or a verifier against the conformance kit.",
-    "new": "Start a plugin that works.",
-    "doctor": "Say what is installed, what is broken and how to mend it.",
+    "check": "Check a task, verifier or simulator with the conformance kit.",
+    "new": "Create a working plugin to start from.",
+    "doctor": "Check the installation: what works, what is broken, how to fix it.",
     "report": "Write a run's HTML report.",
-    "board": "Show the runs of a folder in the browser, live.",
+    "board": "Show the runs of a folder live in the browser.",
 }
-"""Name -> help, so that `mmrl --help` imports no command."""
+"""Command -> its line in `mmrl --help`; kept here so that `--help` imports no command."""
 
 
 class Main(click.Group):
-    """The group: its own commands from the table, then those of plugins."""
+    """The `mmrl` command group: the commands of `COMMANDS`, then those of plugins."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS, *sorted(self._from_plugins(ctx))]
@@ -52,34 +54,31 @@ class Main(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
-            raise UserError(f"no command {args[0]!r}.{suggest(args[0], self.list_commands(ctx))} `mmrl --help` lists all")
+            raise UserError(f"no command {args[0]!r}.{suggest(args[0], self.list_commands(ctx))} `mmrl --help` lists them")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([*COMMANDS.items()])  # `list` is the command's module here, once it is imported
+            formatter.write_dl([*COMMANDS.items()])  # not list(...): `list` is the command's module here, once it is imported
         if plugins := self._from_plugins(ctx):
             with formatter.section("Commands from plugins"):
                 formatter.write_dl([(name, plugins[name].get_short_help_str(80)) for name in sorted(plugins)])
 
     def _from_plugins(self, ctx: click.Context) -> dict[str, click.Command]:
-        """The plugins' commands; a plugin whose hook fails is reported and left out."""
+        """Command -> its click command, of all plugins. A plugin whose hook fails is reported on stderr and left out."""
         if "commands" not in ctx.meta:
             from mmrl.registry import plugins
 
-            ctx.meta["commands"] = found = {}
+            found: dict[str, click.Command] = {}
+            ctx.meta["commands"] = found
             for plugin, add in plugins.registry().callers("mmrl_commands"):
-                own = click.Group()
+                group = click.Group()
                 try:
-                    add(cli=own)
-                except (Exception, SystemExit) as error:  # noqa: BLE001  the other commands must live
+                    add(cli=group)
+                except (Exception, SystemExit) as error:  # noqa: BLE001  the other commands must keep working
                     click.echo(f"mmrl: plugin {plugin!r} adds no commands: {type(error).__name__}: {one_line(error)}", err=True)
                     continue
-                for name, command in own.commands.items():
-                    if name in COMMANDS or name in found:
-                        click.echo(f"mmrl: plugin {plugin!r} may not add the command {name!r}: there is one already", err=True)
-                    else:
-                        found[name] = command
+                _add(found, group.commands, plugin)
         return ctx.meta["commands"]
 
     def main(
@@ -90,16 +89,16 @@ class Main(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run a command line and exit: 0 done, 1 the answer is no (`mmrl check`), 2 bad input, 130 interrupted."""
+        """Run a command line and exit: 0 on success, 1 when a check fails (`mmrl check`), 2 on bad input, 130 on an interrupt."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         try:
             with warnings.catch_warnings():
-                warnings.showwarning = _tell
+                warnings.showwarning = _print_warning
                 code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         except UserError as error:
             if isinstance(error, PluginError) and error.__cause__:
-                traceback.print_exception(error.__cause__)
+                click.echo(trace_of(error.__cause__), err=True, nl=False)
             click.echo(f"mmrl: {one_line(error)}", err=True)
             sys.exit(2)
         except click.exceptions.NoArgsIsHelpError as error:
@@ -113,25 +112,25 @@ class Main(click.Group):
             sys.exit(130 if isinstance(error.__cause__, KeyboardInterrupt) else 1)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
-            click.echo(f"mmrl: {where}{error.strerror or one_line(error)}: mend that, or choose another place", err=True)
+            click.echo(f"mmrl: {where}{error.strerror or one_line(error)}: fix that, or choose another path", err=True)
             sys.exit(2)
-        except Exception as error:  # noqa: BLE001  the last resort: whoever reads the log still finds the line
+        except Exception as error:  # noqa: BLE001  the last resort: the log of a bug must end with one line, too
             traceback.print_exc()
             click.echo(
-                f"mmrl: {type(error).__name__}: {one_line(error)}: a fault of mmrl; report it with the lines above", err=True
+                f"mmrl: {type(error).__name__}: {one_line(error)}: a bug in mmrl; report it with the lines above", err=True
             )
             sys.exit(1)
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _tell(message: Warning | str, *_: Any, **__: Any) -> None:
-    """A warning for people: the line of source that gave it says nothing to them."""
+def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Print a warning on one line, without its file and source line."""
     click.echo(f"mmrl: warning: {' '.join(str(message).split())}", err=True)
 
 
 @contextlib.contextmanager
 def _environment(changes: dict[str, str]) -> Iterator[None]:
-    """Environment variables for the time of one command and its child processes."""
+    """Set environment variables for one command and its child processes."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:
@@ -144,10 +143,25 @@ def _environment(changes: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
+def _add(commands: MutableMapping[str, click.Command], own: Mapping[str, click.Command], plugin: str, group: str = "") -> None:
+    """Take in a plugin's commands. A group that plugins share, such as `record`, has the commands of all of them."""
+    for name, command in own.items():
+        there = commands.get(name)
+        if isinstance(there, click.Group) and isinstance(command, click.Group):
+            _add(there.commands, command.commands, plugin, f"{group}{name} ")
+        elif there or (not group and name in COMMANDS):
+            click.echo(f"mmrl: plugin {plugin!r} may not add the command {group + name!r}: there is one already", err=True)
+        else:
+            if isinstance(command, click.Group):
+                command = copy.copy(command)
+                command.commands = dict(command.commands)  # the plugin's own stays as it is
+            commands[name] = command
+
+
 def _block(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> None:
     for text in values:
         if not text.startswith("no:") or text == "no:":
-            raise UserError(f"-p {text}: write -p no:NAME to switch the plugin NAME off")
+            raise UserError(f"-p {text}: write -p no:NAME to disable the plugin NAME")
     _extend(ctx, "MMRL_BLOCK", ",", [text.removeprefix("no:") for text in values])
 
 
@@ -156,21 +170,21 @@ def _add_files(ctx: click.Context, param: click.Parameter, values: tuple[str, ..
 
 
 def _extend(ctx: click.Context, name: str, separator: str, values: list[str]) -> None:
-    """Lengthen a list in the environment, where this process and its children read it."""
+    """Append values to a list in an environment variable, for this process and its children."""
     if values:
         before = os.environ.get(name, "")
         longer = separator.join([before, *values] if before else values)
-        if ctx.resilient_parsing:  # the shell asks for completions, which are looked up when the context is closed already
+        if ctx.resilient_parsing:  # shell completion looks names up after the context is closed
             os.environ[name] = longer
         else:
             ctx.with_resource(_environment({name: longer}))
 
 
-# eager: the switches act before a plugin's command is looked up
+# eager: these options must act before a plugin's command is looked up
 @click.group(cls=Main, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="mmrl %(version)s")
 @click.option(
-    "-p", multiple=True, metavar="no:NAME", is_eager=True, expose_value=False, callback=_block, help="Switch the plugin NAME off."
+    "-p", multiple=True, metavar="no:NAME", is_eager=True, expose_value=False, callback=_block, help="Disable the plugin NAME."
 )
 @click.option(
     "--plugin",

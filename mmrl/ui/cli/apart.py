@@ -1,4 +1,4 @@
-"""Run something in a child process, because code of a plugin may end the process that runs it."""
+"""Run a function in a forked child, because plugin code may exit or crash its process."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-import click
-
-from mmrl.api.errors import PluginError, UserError
+from mmrl.api.errors import UserError
+from mmrl.compute.crossing import attempt
 
 
 def apart(work: Callable[[], Any], what: str) -> Any:
-    """What `work` returns, from a fork of this process.
+    """Return the (picklable) result of `work()`, called in a fork of this process. what: the work's name in error messages.
 
-    Raises UserError as `work` does, and when the fork dies without a result.
+    Raises the UserError that `work` raises, and a UserError when the fork dies without a result.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -30,29 +29,19 @@ def apart(work: Callable[[], Any], what: str) -> Any:
         code = os.waitstatus_to_exitcode(status)
         how = f"was killed by signal {-code}" if code < 0 else f"ended itself with exit code {code}"
         raise UserError(f"{what}: its process {how} without a result: code that is checked must not exit or crash")
-    result, fault, trace = pickle.loads(answer)
-    if trace:
-        click.echo(trace, err=True, nl=False)
-    if fault is not None:
-        raise UserError(fault)
-    return result
+    return pickle.loads(answer).result("another process")
 
 
 def _work(work: Callable[[], Any], reading: int, writing: int) -> None:
     me, code = os.getpid(), 1
     try:
         os.close(reading)
-        answer: tuple[Any, str | None, str]
-        try:
-            answer = (work(), None, "")
-        except UserError as error:
-            cause = error.__cause__ if isinstance(error, PluginError) else None  # what only a plugin's author needs
-            answer = (None, str(error), "".join(traceback.format_exception(cause)) if cause else "")
+        answer = attempt(work)
         if os.getpid() == me:  # not a process that the work left behind
             with os.fdopen(writing, "wb") as pipe:
                 pipe.write(pickle.dumps(answer))
             code = 0
-    except Exception:  # noqa: BLE001  told here, since nothing above may run in the child
+    except Exception:  # noqa: BLE001  printed here: no caller's code may run in the child
         traceback.print_exc()
     finally:
         os._exit(code)

@@ -1,4 +1,4 @@
-"""`mmrl board RUNS_DIR`: the runs of a folder in the browser, live."""
+"""`mmrl board RUNS_DIR`: show the runs of a folder live in the browser."""
 
 from __future__ import annotations
 
@@ -11,20 +11,26 @@ from mmrl.api.errors import UserError
 
 @click.command()
 @click.argument("runs_dir", type=click.Path(path_type=Path), default="runs")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; one that others reach needs --token.")
-@click.option("--port", default=8420, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
-@click.option("--token", default="", envvar="MMRL_BOARD_TOKEN", help="What a browser must bring, in the address that is printed.")
-@click.option("--open", "show", is_flag=True, help="Open it in the browser.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; any but this machine's own needs --token."
+)
+@click.option(
+    "--port", default=8420, show_default=True, type=click.IntRange(0, 65535), help="Port to listen on; 0 picks a free one."
+)
+@click.option(
+    "--token", default="", envvar="MMRL_BOARD_TOKEN", help="Secret that the printed address contains and requests must have."
+)
+@click.option("--open", "show", is_flag=True, help="Open the board in the browser.")
 def command(runs_dir: Path, host: str, port: int, token: str, show: bool) -> None:
-    """Show the runs below RUNS_DIR in the browser, as they go: curves, rollouts, alarms, comparisons. Ctrl-C ends it.
+    """Show the runs below RUNS_DIR live in the browser: curves, rollouts, alarms, comparisons. Ctrl-C stops it.
 
-    It only reads the run folders. What it has to remember of long runs it keeps among the user's caches.
+    The board only reads the run folders. It keeps an index of long runs in the user's cache folder.
     """
     try:
         import starlette
         import uvicorn
     except ModuleNotFoundError as error:
-        raise UserError(f'mmrl board needs {error.name}: pip install "mmrl[board]"') from None
+        raise UserError(f'mmrl board needs {error.name}: pip install "multimodal-rl[board]"') from None
     from mmrl.ui.board.places import Places
     from mmrl.ui.board.serving import serve
 

@@ -1,4 +1,4 @@
-"""`mmrl check`: the conformance kit at the command line."""
+"""`mmrl check ID`: run the conformance kit on a task, verifier or simulator."""
 
 from __future__ import annotations
 
@@ -6,26 +6,24 @@ import json
 
 import click
 
+from mmrl.api.settings import key_values
 from mmrl.ui.cli.apart import apart
 from mmrl.ui.cli.complete import ids
-from mmrl.ui.cli.settings import key_values
 
 
 @click.command()
 @click.argument("id", shell_complete=ids("tasks", "verifiers", "simulators"))
-@click.option("-n", default=32, show_default=True, type=click.IntRange(min=2), help="Rows to look at, of each split.")
+@click.option("-n", default=32, show_default=True, type=click.IntRange(min=2), help="Rows to check in each split.")
 @click.option(
     "--task",
     metavar="TASK",
     shell_complete=ids("tasks"),
-    help="Check a verifier on rows of this task; by default of those that name it.",
+    help="Check a verifier on rows of this task; default: the tasks that name it.",
 )
-@click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Option of the task or simulator, its value as in TOML."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, a list of reports.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Option of the task or simulator, with a TOML value.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of reports.")
 def command(id: str, n: int, task: str | None, settings: tuple[str, ...], as_json: bool) -> None:
-    """Check a task, a verifier or a simulator against the conformance kit; exit code 1 when it fails."""
+    """Check a task, verifier or simulator with the conformance kit; exit code 1 when a check fails."""
     from mmrl.testing import check_id
 
     options = key_values(settings)
@@ -38,7 +36,7 @@ def command(id: str, n: int, task: str | None, settings: tuple[str, ...], as_jso
         for report in reports:
             print_table(
                 f"{report.kind} {report.id}",
-                ["check", "", "what was seen"],
+                ["check", "", "observed"],
                 [
                     [
                         r.name.replace("_", " "),
@@ -49,11 +47,9 @@ def command(id: str, n: int, task: str | None, settings: tuple[str, ...], as_jso
                 ],
             )
             failed, total = sum(not r.ok for r in report.results), len(report.results)
-            seen = (
-                f"on up to {n} rows of each split; -n looks at more"
-                if report.kind != "simulator"
-                else "of what its spec promises"
+            scope = (
+                f"on up to {n} rows of each split; -n sets the number" if report.kind != "simulator" else "of its spec's promises"
             )
-            click.echo(f"{failed} of {total} checks fail, {seen}\n" if failed else f"all {total} checks pass, {seen}\n")
+            click.echo(f"{failed} of {total} checks fail, {scope}\n" if failed else f"all {total} checks pass, {scope}\n")
     if not all(r.ok for r in reports):
         raise click.exceptions.Exit(1)

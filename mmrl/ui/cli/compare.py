@@ -1,4 +1,4 @@
-"""`mmrl compare RUN RUN ...`: what each run's last evaluation says of the same held-out prompts. No model is loaded."""
+"""`mmrl compare RUN RUN ...`: compare evaluations of runs on the same held-out prompts. No model is loaded."""
 
 from __future__ import annotations
 
@@ -15,93 +15,95 @@ if TYPE_CHECKING:
     from mmrl.evaluation.comparison import Comparison, Measured
     from mmrl.evaluation.paired import Paired
 
-LIKELY = 0.05
-"""A difference with a smaller p is shown as one."""
+SIGNIFICANCE = 0.05
+"""Significance level: a difference with a smaller p is coloured and called better or worse."""
 
 
 @click.command()
 @click.argument("runs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="RUN_DIR RUN_DIR ...")
-@click.option("--split", help="Only evaluations on this split.")
-@click.option("--step", default="last", show_default=True, help="Which evaluation of each run: last, best, or a step.")
+@click.option("--split", help="Compare only evaluations on this split.")
+@click.option("--step", default="last", show_default=True, help="Evaluation of each run: last, best or a step.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(runs: tuple[Path, ...], split: str | None, step: str, as_json: bool) -> None:
     """Compare runs on the held-out prompts that all of them answered.
 
-    Two runs are compared prompt by prompt: the difference with its 95% interval, on how many prompts which is better, and how
-    likely such a difference is by chance. Of three or more, those that differ only in seed and name are put together.
+    Two runs are compared prompt by prompt: the difference with its 95% interval, the numbers of prompts on which each run is
+    better, and a p value. Among three or more runs, those that differ only in seed and name form a group.
     """
     from mmrl.evaluation import comparison
     from mmrl.run_folder.files import plain
 
     if len(runs) < 2 or len({path.resolve() for path in runs}) < len(runs):
-        raise UserError(f"mmrl compare {' '.join(map(str, runs))}: give two different run folders or more")
+        raise UserError(f"mmrl compare {' '.join(map(str, runs))}: give two or more different run folders")
     measured = [comparison.measured(path, step, split) for path in runs]
-    found, missing = comparison.compared(measured)
+    comparisons, missing = comparison.compared(measured)
     if as_json:
         import json
 
-        click.echo(json.dumps(plain({"runs": [_run_json(run) for run in measured], "tasks": [_task_json(c) for c in found]})))
+        click.echo(
+            json.dumps(plain({"runs": [_run_json(run) for run in measured], "tasks": [_task_json(c) for c in comparisons]}))
+        )
         return
     if len(measured) == 2:
-        _print_pair(measured, found)
+        _print_pair(measured, comparisons)
     else:
-        _print_table(measured, found)
-    for note in comparison.notes(measured, found, missing, step):
+        _print_table(measured, comparisons)
+    for note in comparison.notes(measured, comparisons, missing, step):
         click.echo(f"note: {note}")
 
 
 # -- showing ------------------------------------------------------------------------------------------------------------
 
 
-def _print_pair(measured: Sequence[Measured], found: Sequence[Comparison]) -> None:
-    """Two runs as A and B, and a paragraph for each task."""
+def _print_pair(measured: Sequence[Measured], comparisons: Sequence[Comparison]) -> None:
+    """Print two runs as A and B, and a paragraph for each task."""
     width = max(len(run.name) for run in measured)
     for letter, run in zip("AB", measured, strict=True):
         click.echo(f"{click.style(letter, bold=True)}  {run.name:{width}}  step {run.step}, seed {run.seed}")
-    for one in found:
-        assert one.paired is not None
-        click.echo(f"\n{_title(one)}")
-        for letter, (mean, low, high) in zip("AB", one.values, strict=True):
+    for task in comparisons:
+        assert task.paired is not None
+        click.echo(f"\n{_title(task)}")
+        for letter, (mean, low, high) in zip("AB", task.values, strict=True):
             click.echo(f"  {letter}      {mean:7.3f}  {_interval(low, high)}")
-        pair = one.paired
+        pair = task.paired
         line = f"  B - A  {pair.difference:+7.3f}  {_interval(pair.low, pair.high, sign='+')}  p {_p(pair.p)}, {pair.test}"
-        shown = pair.p < LIKELY
-        click.echo(click.style(line, bold=True, fg=("green" if pair.difference > 0 else "red") if shown else None))
-        click.echo(f"  {_verdict(pair)}: {pair.wins} prompts better, {pair.losses} worse, {pair.ties} alike")
+        significant = pair.p < SIGNIFICANCE
+        click.echo(click.style(line, bold=True, fg=("green" if pair.difference > 0 else "red") if significant else None))
+        click.echo(f"  {_verdict(pair)}: {pair.wins} prompts better, {pair.losses} worse, {pair.ties} equal")
     click.echo()
 
 
 def _verdict(pair: Paired) -> str:
-    if pair.p >= LIKELY:
-        return "no difference is shown"
+    if pair.p >= SIGNIFICANCE:
+        return "no significant difference"
     return f"B is {'better' if pair.difference > 0 else 'worse'}"
 
 
-def _print_table(measured: Sequence[Measured], found: Sequence[Comparison]) -> None:
-    """A table for each task: a row per run, then a row per group of seeds."""
+def _print_table(measured: Sequence[Measured], comparisons: Sequence[Comparison]) -> None:
+    """Print a table for each task: a row per run, then a row per group of seeds."""
     from mmrl.ui.cli.table import escape, print_table
 
     columns = ("run", "seed", "step", "mean", "95% interval", "lowest to highest")
-    for one in found:
+    for task in comparisons:
         rows: list[tuple[str, ...]] = [
             (escape(run.name), str(run.seed), str(run.step), f"{mean:.3f}", _interval(low, high, brackets=False), "")
-            for run, (mean, low, high) in zip(measured, one.values, strict=True)
+            for run, (mean, low, high) in zip(measured, task.values, strict=True)
         ]
-        rows += [("",) * len(columns)] if one.groups else []
-        for group in one.groups:
+        rows += [("",) * len(columns)] if task.groups else []
+        for group in task.groups:
             seeds = f"{len(group.seeds)} seeds"
             spread = f"{group.lowest:.3f} to {group.highest:.3f}"
             bounds = _interval(group.low, group.high, brackets=False)
             rows.append((f"[bold]{escape(group.name)}[/]", seeds, "", f"[bold]{group.mean:.3f}[/]", bounds, spread))
-        click.echo(_title(one))  # as the table's own title it would be broken to the table's width
+        click.echo(_title(task))  # rich would wrap a table's own title to the table's width
         print_table("", columns, rows)
-    if any(one.groups for one in found):
-        click.echo("A run's interval is over the prompts; that of several seeds is over the runs, by Student's t.")
+    if any(task.groups for task in comparisons):
+        click.echo("A run's interval is over its prompts; a group's is over its runs, by Student's t.")
 
 
-def _title(one: Comparison) -> str:
-    prompts = "prompts" if one.n > 1 else "prompt"
-    return f"{click.style(one.task, bold=True)}  {one.split}  {one.verifier}, {one.n} {prompts} in common"
+def _title(task: Comparison) -> str:
+    prompts = "prompts" if task.n > 1 else "prompt"
+    return f"{click.style(task.task, bold=True)}  {task.split}  {task.verifier}, {task.n} {prompts} in common"
 
 
 def _interval(low: float, high: float, sign: str = "", brackets: bool = True) -> str:
@@ -117,7 +119,7 @@ def _run_json(run: Measured) -> dict[str, Any]:
     return {"path": run.name, "name": run.config.get("name"), "seed": run.seed, "step": run.step}
 
 
-def _task_json(one: Comparison) -> dict[str, Any]:
+def _task_json(task: Comparison) -> dict[str, Any]:
     from dataclasses import asdict
 
-    return {**asdict(one), "values": [{"value": mean, "low": low, "high": high} for mean, low, high in one.values]}
+    return {**asdict(task), "values": [{"value": mean, "low": low, "high": high} for mean, low, high in task.values]}

@@ -1,4 +1,4 @@
-"""`mmrl doctor`: what is installed, what is broken and how to mend it."""
+"""`mmrl doctor`: print the findings of `mmrl.ui.doctor` with their fixes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ COLOURS = {"ok": "green", "note": "yellow", "missing": "dim", "broken": "bold re
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: whether all is well, and the findings.")
-@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where runs go.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: ok, and the findings.")
+@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder of runs.")
 def command(as_json: bool, runs: Path) -> None:
-    """Say what is installed, what is broken and how to mend it.
+    """Check the installation: what works, what is broken, how to fix it.
 
     The exit code is 1 when something is broken that the core or training needs.
     """
-    tell("looking around, for some seconds ...")
+    tell("checking the installation, for some seconds ...")
     findings = doctor.diagnose(runs)
     if as_json:
         click.echo(json.dumps(doctor.as_json(findings), indent=2))
@@ -40,8 +40,8 @@ def _print(findings: list[doctor.Finding]) -> None:
     def mark(f: doctor.Finding) -> str:
         return f"[{COLOURS[f.state]}]{f.state.upper() if f.state == 'broken' else f.state}[/]"
 
-    print_table("doctor", ["what", "state", "found"], [[label(f), mark(f), escape(f.detail)] for f in findings])
-    for title, states in (("To mend:", ["broken"]), ("To have more, if you want it:", ["note", "missing"])):
+    print_table("doctor", ["item", "state", "details"], [[label(f), mark(f), escape(f.detail)] for f in findings])
+    for title, states in (("To fix:", ["broken"]), ("Optional:", ["note", "missing"])):
         cures = [f for f in findings if f.state in states and f.cure]
-        if cures:  # outside the table, so that a command can be copied whole
+        if cures:  # outside the table, so that a command can be copied in one piece
             click.echo("\n".join([title, *(f"  {label(f):<20} {f.cure}" for f in cures)]))

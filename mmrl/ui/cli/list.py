@@ -1,4 +1,4 @@
-"""`mmrl list`: what can be named in a run file, and all about one of them."""
+"""`mmrl list [KIND [ID]]`: list what a run file can name, or describe one of them in full."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DETAILS = {
     "sampling_rules": "target",
     "trackers": "needs",
 }
-"""Kind -> what stands beside the summary in its table."""
+"""Kind -> title of the column beside the summary in its table."""
 
 
 @click.command()
@@ -33,13 +33,13 @@ DETAILS = {
 def command(kind: str | None, id: str | None, as_json: bool) -> None:
     """List tasks, verifiers, simulators, policies, algorithms, sampling rules and trackers, or one KIND of them.
 
-    With an ID, say all about that one, its options or settings among it; only this imports what the id stands for.
+    With an ID, describe that one in full, with its options or settings; only this imports its code.
     """
     from mmrl.registry import plugins
 
     registry = plugins.registry()
     if kind and id:
-        _one(registry, kind, id, as_json)
+        _print_one(registry, kind, id, as_json)
         return
     kinds = [kind] if kind else list(KINDS)
     if as_json:
@@ -49,18 +49,18 @@ def command(kind: str | None, id: str | None, as_json: bool) -> None:
 
     for k in kinds:
         if specs := registry.specs(k):
-            _table(k, ["id", "what it is", DETAILS[k]], [[s.id, s.summary, _details(s)] for s in specs.values()])
+            _table(k, ["id", "summary", DETAILS[k]], [[s.id, s.summary, _details(s)] for s in specs.values()])
         elif kind:
-            click.echo(f"There are no {kind} yet: see `mmrl plugins` for what is installed.")
+            click.echo(f"There are no {kind}: `mmrl plugins` lists what is installed.")
     if any(registry.specs(k) for k in kinds):
-        said = "settings" if kind == "algorithms" else "options"
-        click.echo(f"`mmrl list {kind or 'tasks'} ID` says all about one, its {said} among it.")
+        arguments = "settings" if kind == "algorithms" else "options"
+        click.echo(f"`mmrl list {kind or 'tasks'} ID` describes one in full, with its {arguments}.")
     if failed := [p for p in registry.plugins if p.error]:
-        click.echo(f"mmrl: not loaded: {', '.join(p.name for p in failed)}; `mmrl plugins` says why", err=True)
+        click.echo(f"mmrl: not loaded: {', '.join(p.name for p in failed)}; `mmrl plugins` shows why", err=True)
 
 
-def _one(registry: Any, kind: str, id: str, as_json: bool) -> None:
-    """One spec in full."""
+def _print_one(registry: Any, kind: str, id: str, as_json: bool) -> None:
+    """Print one spec in full."""
     from mmrl.registry.targets import load_target
     from mmrl.ui.cli.options import first_line, options_of, settings_of, signals_of
 
@@ -78,8 +78,8 @@ def _one(registry: Any, kind: str, id: str, as_json: bool) -> None:
         click.echo(json.dumps([row | {"accepts": [dataclasses.asdict(o) for o in options]} | more], indent=2, default=str))
         return
 
-    click.echo(f"{row.pop('kind')} {row.pop('id')}: {row.pop('summary') or 'it has no summary'}\n")
-    row.pop("options")  # the table's defaults
+    click.echo(f"{row.pop('kind')} {row.pop('id')}: {row.pop('summary') or 'no summary'}\n")
+    row.pop("options")  # the table below shows them as defaults
     if isinstance(spec, TaskSpec):
         row["verifiers"] = _details(spec)
     if isinstance(spec, AlgorithmSpec):
@@ -90,19 +90,19 @@ def _one(registry: Any, kind: str, id: str, as_json: bool) -> None:
         click.echo(f"  {name:<13} {_text(value)}")
     click.echo()
     if isinstance(spec, AlgorithmSpec):
-        _table("needs", ["signal", "what it is"], more["needs"].items())
+        _table("needs", ["signal", "meaning"], more["needs"].items())
     if options:
         cells = [[o.name, _type(o.type), "required" if o.required else _text(o.default), o.meaning] for o in options]
         title = "settings, in stages.settings" if isinstance(spec, AlgorithmSpec) else "options"
-        _table(title, ["name", "type", "default", "what it is"], cells)
+        _table(title, ["name", "type", "default", "meaning"], cells)
     else:
         click.echo("It has no options.")
     if isinstance(spec, AlgorithmSpec) and spec.stage:
         from mmrl.config.sections import RlStage
 
         keys = {name: field.description or "" for name, field in RlStage.model_fields.items()}
-        cells = [[name, _text(value), keys.get(name, "no key of an rl stage")] for name, value in spec.stage.items()]
-        _table("its stage has, unless the run file says otherwise", ["key", "value", "what it is"], cells)
+        cells = [[name, _text(value), keys.get(name, "not a key of an rl stage")] for name, value in spec.stage.items()]
+        _table("defaults of its stage in the run file", ["key", "value", "meaning"], cells)
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -112,12 +112,12 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) ->
 
 
 def _type(annotation: str) -> str:
-    """An annotation for people: the choices of a Literal, side by side."""
+    """An annotation to display: the choices of a Literal become `a | b`."""
     return re.sub(r"Literal\[([^\[\]]*)\]", lambda m: m[1].replace(", ", " | "), annotation)
 
 
 def _text(value: Any) -> str:
-    """A value for people: lists and tables as in JSON, nothing as a dash."""
+    """A value to display: lists and tables as JSON, an empty value as a dash."""
     if value is None or value == "" or value == [] or value == {}:
         return "-"
     if isinstance(value, str):
@@ -132,7 +132,7 @@ def _row(registry: Any, kind: str, spec: Spec) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON can hold it."""
+    """The value as JSON data."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     if isinstance(value, Mapping):
@@ -141,7 +141,7 @@ def _plain(value: Any) -> Any:
 
 
 def _details(spec: Spec) -> str:
-    """What one wants to know beside the summary, see `DETAILS`."""
+    """The cell beside the summary, see `DETAILS`."""
     if isinstance(spec, TaskSpec):
         return ", ".join(name if weight == 1 else f"{weight:g} x {name}" for name, weight in spec.verifiers.items())
     if isinstance(spec, VerifierSpec):

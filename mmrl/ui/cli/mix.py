@@ -1,4 +1,4 @@
-"""`mmrl mix RUN.toml`"""
+"""`mmrl mix RUN.toml`: train short pilots on several task mixtures and recommend one."""
 
 from __future__ import annotations
 
@@ -24,14 +24,12 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("run_file", type=click.Path(path_type=Path), metavar="RUN.toml")
-@click.option("--pilots", type=click.IntRange(min=3), help="How many mixtures are tried; by default enough for the surrogate.")
-@click.option("--steps", type=click.IntRange(min=1), help="Steps of a pilot's last rl stage; by default a quarter of the run's.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Where the pilots go, instead of runs/NAME-mix.")
-@click.option("--seed", type=int, help="Of the random mixtures, instead of the run file's.")
-@click.option(
-    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one value of the run file; may be repeated."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print what mix.json holds.")
+@click.option("--pilots", type=click.IntRange(min=3), help="Number of mixtures to try; default: enough to fit the surrogate.")
+@click.option("--steps", type=click.IntRange(min=1), help="Steps of a pilot's last rl stage; default: a quarter of the run's.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Folder of the pilots; default: runs/NAME-mix.")
+@click.option("--seed", type=int, help="Seed of the random mixtures; default: the run file's.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a value of the run file; may be repeated.")
+@click.option("--json", "as_json", is_flag=True, help="Print the content of mix.json.")
 def command(
     run_file: Path,
     pilots: int | None,
@@ -41,10 +39,10 @@ def command(
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Find the mixture of tasks to train on.
+    """Search for the best mixture of training tasks.
 
-    Trains a short pilot on each of a few mixtures, fits a quadratic surrogate of the held-out figures, and recommends the
-    mixture where it is highest (MoDoMoDo, Liang et al. 2025). The same command again goes on where it was stopped.
+    Trains a short pilot on each of several mixtures, fits a quadratic surrogate to the held-out figures and recommends the
+    mixture at its maximum (MoDoMoDo, Liang et al. 2025). The same command resumes an interrupted search.
     """
     from mmrl.config.load import load_config
     from mmrl.data.mixture import enough, pilot, recommend, searched, seed_mixtures
@@ -57,16 +55,16 @@ def command(
     steps = steps or -(-config.stages[at].steps // 4)
     out = out or Path(config.runs) / f"{config.name}-mix"
     if is_run(out):
-        raise UserError(f"{out} is a run folder itself: give another --out for the pilots")
+        raise UserError(f"{out} is itself a run folder: give another --out for the pilots")
     mixtures = seed_mixtures(labels, pilots or enough(len(labels)), seed)
     configs = [pilot(config, i, mixture, steps, str(out)) for i, mixture in enumerate(mixtures, 1)]
     quiet()
-    finished = [_finished(each) for each in configs]
+    finished = [_finished(config) for config in configs]
     figures = list(_train(configs, mixtures, labels, finished))
     tasks = list(figures[0])
     values = [[by_task[task]["value"] for task in tasks] for by_task in figures]
-    found = recommend([m.shares for m in mixtures], values, seed)
-    data = _as_json(config, at, steps, seed, configs, mixtures, labels, figures, found)
+    best = recommend([m.shares for m in mixtures], values, seed)
+    data = _as_json(config, at, steps, seed, configs, mixtures, labels, figures, best)
     _write(out / "mix.json", data)
     if as_json:
         click.echo(json.dumps(data))
@@ -78,7 +76,7 @@ def command(
 
 
 def _finished(pilot: RunConfig) -> bool:
-    """It was trained to its end before. UserError when its folder holds something else, or a pilot that learned otherwise."""
+    """Whether an earlier call finished this pilot. Raises UserError when its folder holds something else or other settings."""
     from mmrl.config.load import as_data
     from mmrl.run_folder.reader import is_run
     from mmrl.run_folder.writer import RunFolder
@@ -87,7 +85,7 @@ def _finished(pilot: RunConfig) -> bool:
     if not path.exists():
         return False
     if not is_run(path):
-        raise UserError(f"{path} is in the way of a pilot and no run folder: remove it, or give another --out")
+        raise UserError(f"{path} is not a run folder, and a pilot needs its place: remove it, or give another --out")
     from mmrl.train.resolve import with_algorithm_defaults
 
     settings = as_data(with_algorithm_defaults(pilot))
@@ -101,10 +99,10 @@ def _finished(pilot: RunConfig) -> bool:
 def _train(
     configs: Sequence[RunConfig], mixtures: Sequence[Mixture], labels: Sequence[str], finished: Sequence[bool]
 ) -> Iterator[dict[str, Any]]:
-    """Each pilot's last held-out figures, by task; a line about each on stderr."""
+    """Train the unfinished pilots; yields each pilot's last held-out figures by task and prints a line for each on stderr."""
     import gc
 
-    with Watch(len(configs)) as watch, remembered() as interrupted:
+    with Watch(len(configs)) as watch, interrupts() as interrupted:
         for number, (config, mixture, done) in enumerate(zip(configs, mixtures, finished, strict=True), 1):
             path, started = Path(config.runs) / config.name, time.monotonic()
             if interrupted():
@@ -118,34 +116,35 @@ def _train(
                 except UserError as error:
                     raise UserError(f"pilot {config.name}: {error}") from error
                 except KeyboardInterrupt:
-                    watch.say(f"stopped in pilot {number} of {len(configs)}; the same command goes on from here")
+                    watch.say(f"stopped in pilot {number} of {len(configs)}; the same command resumes here")
                     raise
-                gc.collect()  # the policy of one pilot leaves before the next one's comes
+                gc.collect()  # free one pilot's policy before the next is loaded
             figures = _figures(path)
             mean = sum(f["value"] for f in figures.values()) / len(figures)
-            took = "found" if done else f"{time.monotonic() - started:.0f} s"
+            took = "reused" if done else f"{time.monotonic() - started:.0f} s"
             watch.say(f"pilot {number} of {len(configs)}  {mean:.3f}  {took:>6}  {_kind(mixture, labels)}")
             yield figures
 
 
 @contextlib.contextmanager
-def remembered() -> Iterator[Callable[[], bool]]:
-    """Tells whether Ctrl-C came meanwhile: Python loses the exception where it strikes in a finalizer, as between two pilots."""
-    came: list[int] = []
+def interrupts() -> Iterator[Callable[[], bool]]:
+    """Yields a function that tells whether Ctrl-C was pressed: Python drops a KeyboardInterrupt that is raised in a finalizer,
+    which may run between two pilots."""
+    received: list[int] = []
 
-    def ask(number: int, frame: Any) -> None:
-        came.append(number)
+    def remember(number: int, frame: Any) -> None:
+        received.append(number)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGINT, ask)
+    before = signal.signal(signal.SIGINT, remember)
     try:
-        yield lambda: bool(came)
+        yield lambda: bool(received)
     finally:
         signal.signal(signal.SIGINT, before)
 
 
 def _figures(path: Path) -> dict[str, Any]:
-    """Task -> its held-out figure at the end of a run."""
+    """Task -> its last held-out figure, from the summary.json of a run folder."""
     from mmrl.api.errors import is_finite
 
     try:
@@ -159,7 +158,7 @@ def _figures(path: Path) -> dict[str, Any]:
 
 
 class Watch:
-    """Watches the pilots for a person: one live line in a terminal, a finished line for each, and each note once."""
+    """Progress of the pilots on stderr: a live line in a terminal, a line for each finished pilot, and each note once."""
 
     def __init__(self, count: int) -> None:
         from rich.console import Console
@@ -169,8 +168,8 @@ class Watch:
 
         self.console, self.count = Console(stderr=True), count
         self.live = Live(console=self.console, auto_refresh=False, transient=True) if self.console.is_terminal else None
-        self.what, self.stage, self.done, self.steps, self.drawn = "", "", 0, 1, 0.0
-        self.told: set[str] = set()
+        self.pilot, self.stage, self.done, self.steps, self.drawn = "", "", 0, 1, 0.0
+        self.notes: set[str] = set()
         self.stopping = tell_stopping
 
     def __enter__(self) -> Watch:
@@ -188,7 +187,7 @@ class Watch:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def begin(self, number: int, kind: str) -> None:
-        self.what, self.stage = f"pilot {number} of {self.count} ({kind})", "loading"
+        self.pilot, self.stage = f"pilot {number} of {self.count} ({kind})", "loading"
         self._draw("")
 
     def stage_started(self, number: int, count: int, stage: Any, done: int) -> None:
@@ -205,19 +204,19 @@ class Watch:
         pass  # the finished line has the figure
 
     def note(self, text: str) -> None:
-        if text not in self.told:
-            self.told.add(text)
+        if text not in self.notes:
+            self.notes.add(text)
             self.console.print(f"  note: {text}", style="yellow", highlight=False, markup=False, soft_wrap=True)
 
     def _draw(self, rest: str) -> None:
         if self.live:
             from rich.text import Text
 
-            self.live.update(Text(f"{self.what}  {self.stage}{rest}", style="dim", no_wrap=True), refresh=True)
+            self.live.update(Text(f"{self.pilot}  {self.stage}{rest}", style="dim", no_wrap=True), refresh=True)
             self.drawn = time.monotonic()
 
 
-# -- what is said -----------------------------------------------------------------------------------------------------------
+# -- output -----------------------------------------------------------------------------------------------------------------
 
 
 def _as_json(
@@ -229,9 +228,9 @@ def _as_json(
     mixtures: Sequence[Mixture],
     labels: Sequence[str],
     figures: Sequence[Mapping[str, Any]],
-    found: Recommendation,
+    best: Recommendation,
 ) -> dict[str, Any]:
-    """What `mix.json` holds; docs/mixtures.md names its keys."""
+    """The content of `mix.json`; docs/mixtures.md describes its keys."""
     rows = [
         {
             "name": pilot.name,
@@ -241,16 +240,16 @@ def _as_json(
             "left_out": predicted,
             "tasks": {task: {k: f.get(k) for k in ("metric", "value", "low", "high", "n")} for task, f in by_task.items()},
         }
-        for pilot, mixture, by_task, predicted in zip(configs, mixtures, figures, found.predicted, strict=True)
+        for pilot, mixture, by_task, predicted in zip(configs, mixtures, figures, best.predicted, strict=True)
     ]
-    shares = dict(zip(labels, found.shares, strict=True))
+    shares = dict(zip(labels, best.shares, strict=True))
     recommended = {
         "shares": shares,
-        "value": found.value,
-        "pilot": None if found.pilot is None else configs[found.pilot].name,
+        "value": best.value,
+        "pilot": None if best.pilot is None else configs[best.pilot].name,
         "toml": f"tasks = {_inline(shares)}",
     }
-    surrogate = {"used": found.pilot is None, "error": found.error, "error_of_mean": found.error_of_mean}
+    surrogate = {"used": best.pilot is None, "error": best.error, "error_of_mean": best.error_of_mean}
     return {
         "run": config.name,
         "stage": at,
@@ -269,18 +268,18 @@ def _write(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def _inline(shares: Mapping[str, float]) -> str:
-    """A TOML inline table."""
+    """The shares as a TOML inline table."""
     keys = [key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False) for key in shares]
     return "{ " + ", ".join(f"{key} = {share:.6g}" for key, share in zip(keys, shares.values(), strict=True)) + " }"
 
 
 def _kind(mixture: Mixture, labels: Sequence[str]) -> str:
-    """`uniform`, `only a`, and of a random one the shares."""
+    """`uniform` or `only a`; the shares of a random mixture."""
     return mixture.kind if mixture.kind != "random" else _words(dict(zip(labels, mixture.shares, strict=True)))
 
 
 def _percent(share: float | None) -> str:
-    """A dash for a task that is only evaluated."""
+    """The share in percent; a dash for a task that is only evaluated."""
     return "–" if share is None else f"{share:.0%}"
 
 
@@ -289,10 +288,10 @@ def _words(shares: Mapping[str, float]) -> str:
 
 
 def _show(data: Mapping[str, Any], run_file: Path, overrides: Sequence[str], out: Path) -> None:
-    """The table, the recommendation, and how to follow it."""
+    """Print the table of pilots, the recommendation and the command that trains with it."""
     from mmrl.ui.cli.table import escape, print_table
 
-    pilots, found, surrogate = data["pilots"], data["recommended"], data["surrogate"]
+    pilots, best, surrogate = data["pilots"], data["recommended"], data["surrogate"]
     tasks, uniform, top = list(pilots[0]["tasks"]), pilots[0], max(pilots, key=lambda p: p["value"])
     rows = []
     for number, p in enumerate(pilots, 1):
@@ -301,32 +300,34 @@ def _show(data: Mapping[str, Any], run_file: Path, overrides: Sequence[str], out
         rows.append([f"{number:>2}  {escape(p['kind'])}", *cells, mean, f"{p['left_out']:.3f}"])
     click.echo()
     print_table(
-        f"Share of the prompts, and held-out value after {data['steps']} steps",
+        f"Share of prompts and held-out value after {data['steps']} steps",
         ["pilot", *(escape(task) for task in tasks), "mean", "predicted"],
         rows,
     )
     noise = sum(((f["high"] - f["low"]) / 2) ** 2 for f in top["tasks"].values()) ** 0.5 / len(tasks)
-    misses = f"off by {surrogate['error']:.3f} on pilots it was not fitted to"
-    plain = f"the mean of the others by {surrogate['error_of_mean']:.3f}"
+    misses = f"off by {surrogate['error']:.3f} on pilots left out of its fit"
+    plain = f"the mean of the others is off by {surrogate['error_of_mean']:.3f}"
     highest = f"{top['value']:.3f} (pilot {pilots.index(top) + 1}, {top['kind']})"
     if surrogate["used"]:
         click.echo(f"surrogate    {misses}; {plain}")
-        value = f"predicted: {found['value']:.3f}; best measured: {highest}"
+        value = f"predicted: {best['value']:.3f}; best measured: {highest}"
     elif surrogate["error_of_mean"]:
-        click.echo(f"surrogate    {misses}, {plain}: no better, so the best pilot is recommended")
+        click.echo(f"surrogate    {misses}; {plain}: the fit is no better, so the best pilot is recommended")
         value = f"measured: {highest}"
     else:
-        click.echo("surrogate    every pilot scored the same, so there is nothing to fit: the first is recommended")
+        click.echo("surrogate    all pilots scored the same, so there is nothing to fit: the first is recommended")
         value = f"measured: {highest}"
     beside = "" if top is uniform else f"; uniform: {uniform['value']:.3f}"
-    click.echo(f"noise        a mean is known to about ±{noise:.3f} (95%, {sum(f['n'] for f in top['tasks'].values())} prompts)")
-    click.echo(f"recommended  {_words(found['shares'])}\n             {value}{beside}")
+    click.echo(
+        f"noise        a mean is accurate to about ±{noise:.3f} (95%, {sum(f['n'] for f in top['tasks'].values())} prompts)"
+    )
+    click.echo(f"recommended  {_words(best['shares'])}\n             {value}{beside}")
     if not surrogate["used"]:
-        click.echo("             more or longer pilots (--pilots, --steps) or more held-out prompts (evaluate.n) may tell more")
+        click.echo("             more or longer pilots (--pilots, --steps) or more held-out prompts (evaluate.n) may help")
     where = f"stages.{data['stage']}"
     switches = sys.argv[1 : sys.argv.index("mix")] if "mix" in sys.argv else []  # such as --plugin ./my_task.py
-    sets = [*overrides, f"{where}.{found['toml'].replace(' = ', '=', 1)}"]
+    sets = [*overrides, f"{where}.{best['toml'].replace(' = ', '=', 1)}"]
     again = shlex.join(["mmrl", *switches, "train", str(run_file), *(word for text in sets for word in ("--set", text))])
-    click.echo(f"\nPaste into {where} of {run_file}, its last rl stage:\n\n    {found['toml']}")
-    click.echo(f"\nor train with it at once:\n\n    {again}")
+    click.echo(f"\nPaste into {where} of {run_file}, its last rl stage:\n\n    {best['toml']}")
+    click.echo(f"\nor train with it directly:\n\n    {again}")
     click.echo(f"\nAll figures are in {out / 'mix.json'}; the pilots beside it are run folders.")

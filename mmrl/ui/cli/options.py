@@ -1,4 +1,4 @@
-"""What a target takes as options: names, types, defaults and meanings, read from its signature and its docstrings."""
+"""Options of a target: names, types, defaults and meanings, read from its signature and docstrings."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from typing import Any
 from mmrl.api.specs import AlgorithmSpec, Spec
 
 SKIP = {"verifiers": 1, "policies": 1}
-"""Kind -> the positional arguments that are the engine's: a case; a config. Those of an algorithm are signals, whatever their
-number: see `settings_of`."""
+"""Kind -> number of leading positional parameters that the engine fills: a verifier's case, a policy's config. All positional
+parameters of an algorithm are signals: see `settings_of`."""
 ENGINE = {"policies": ("device", "seed", "source")}
-"""Kind -> the keyword arguments that are the engine's."""
+"""Kind -> keyword parameters that the engine fills."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One keyword argument that a run file may give."""
+    """A keyword argument that a run file may set."""
 
     name: str
     type: str
-    """As it is annotated; empty where it isn't."""
+    """The annotation; empty without one."""
     default: Any
-    """The spec's, else the target's; None when there is none."""
+    """The spec's default, else the target's; None without one."""
     required: bool
     meaning: str
-    """What is written about it; empty where nothing is."""
+    """Its text in the docstring; empty without one."""
 
 
 def options_of(kind: str, spec: Spec, target: Callable[..., Any]) -> list[Option]:
-    """The options of a target, those that must be given first; none where it has no signature."""
+    """The options of a target, required ones first; empty for a target without a signature."""
     try:
-        skip = 0 if getattr(spec, "model", False) else SKIP.get(kind, 0)  # of a verifier that is a model all are options
+        skip = 0 if getattr(spec, "model", False) else SKIP.get(kind, 0)  # all parameters of a model verifier are options
         parameters = list(inspect.signature(target).parameters.values())[skip:]
     except (TypeError, ValueError):
         return []
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in ENGINE.get(kind, ())]
     meanings = _meanings(target, [p.name for p in named])
-    found = [
+    options = [
         Option(
             name=p.name,
             type=_type(p),
@@ -53,18 +53,18 @@ def options_of(kind: str, spec: Spec, target: Callable[..., Any]) -> list[Option
         )
         for p in named
     ]
-    return sorted(found, key=lambda option: not option.required)
+    return sorted(options, key=lambda option: not option.required)
 
 
 def settings_of(spec: AlgorithmSpec, advantage: Callable[..., Any], loss: Callable[..., Any]) -> list[Option]:
-    """What `stages.settings` may give an algorithm: keyword-only parameters of its advantage and of its loss, and how losses are
-    averaged. A name that both have stands here once, and goes to both."""
-    found: dict[str, Option] = {}
+    """The keys that `stages.settings` accepts for an algorithm: keyword-only parameters of its advantage and of its loss, and the
+    loss normalisation. A name that both functions have is listed once and passed to both."""
+    settings: dict[str, Option] = {}
     for function in (advantage, loss):
-        own = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
-        meanings = _meanings(function, [p.name for p in own])
-        for p in own:
-            found.setdefault(
+        parameters = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        meanings = _meanings(function, [p.name for p in parameters])
+        for p in parameters:
+            settings.setdefault(
                 p.name,
                 Option(
                     name=p.name,
@@ -76,18 +76,18 @@ def settings_of(spec: AlgorithmSpec, advantage: Callable[..., Any], loss: Callab
             )
     meanings = _under_attributes(AlgorithmSpec)
     for name in ("normalise", "constant"):
-        found[name] = Option(
+        settings[name] = Option(
             name=name,
             type=AlgorithmSpec.__annotations__[name],
             default=spec.options.get(name, getattr(spec, name)),
             required=False,
             meaning=_flow(meanings.get(name, "")),
         )
-    return sorted(found.values(), key=lambda option: not option.required)
+    return sorted(settings.values(), key=lambda option: not option.required)
 
 
 def signals_of(advantage: Callable[..., Any]) -> dict[str, str]:
-    """The signals that an advantage asks for, in its order, with their meanings; "" for one that doesn't exist."""
+    """Signal -> meaning, of the signals that an advantage takes, in its order; "" for an unknown signal."""
     from mmrl.algorithms import presets, signals  # imports torch
 
     return {name: signals.SIGNALS.get(name, "") for name in presets.signals_of(advantage)}
@@ -95,7 +95,7 @@ def signals_of(advantage: Callable[..., Any]) -> dict[str, str]:
 
 def first_line(target: Any) -> str:
     """The first line of a target's own docstring; empty without one."""
-    text = target.__doc__ or ""  # a class inherits none
+    text = target.__doc__ or ""  # a class does not inherit `__doc__`
     made_by_dataclass = text.startswith(f"{getattr(target, '__name__', '')}(")
     return "" if made_by_dataclass else inspect.cleandoc(text).partition("\n")[0]
 
@@ -115,22 +115,22 @@ def _default(target: Any, parameter: inspect.Parameter) -> Any:
 
 
 def _meanings(target: Any, names: Iterable[str]) -> dict[str, str]:
-    """Option -> what is written about it: under the attribute of a class, or after `name: ` in a docstring."""
+    """Option -> its meaning: the text under the attribute of a class, or after `name: ` in a docstring."""
     classes = target.__mro__[::-1] if inspect.isclass(target) else ()
-    found: dict[str, str] = {}
-    for cls in classes:  # the class itself has the last word
-        found |= _under_attributes(cls)
+    meanings: dict[str, str] = {}
+    for cls in classes:  # a class overrides its bases
+        meanings |= _under_attributes(cls)
     word = "|".join(map(re.escape, names)) or "(?!)"
     begin = r"(?:[.;]\s+|\n\s*|^)`?"
     # a meaning ends where the next option's begins, at a line such as "Returns" or "Known limits: ", or at an empty line
     end = rf"(?:{begin}(?:{word})`?: |\n\s*(?:Returns?|Raises)\b|\n\s*[A-Z][\w ,]*: |\n\s*\n|$)"
     for text in [target.__doc__, target.__init__.__doc__] if classes else [target.__doc__]:
-        found |= dict(re.findall(rf"{begin}({word})`?: (.+?)(?={end})", text or "", re.DOTALL))
-    return {name: _flow(text) for name, text in found.items()}
+        meanings |= dict(re.findall(rf"{begin}({word})`?: (.+?)(?={end})", text or "", re.DOTALL))
+    return {name: _flow(text) for name, text in meanings.items()}
 
 
 def _under_attributes(cls: type) -> dict[str, str]:
-    """Attribute -> the text that stands under it in the class's source."""
+    """Attribute -> the string literal under it in the class's source."""
     try:
         (node,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     except (OSError, TypeError, SyntaxError):  # made at run time, or without source
@@ -144,5 +144,5 @@ def _under_attributes(cls: type) -> dict[str, str]:
 
 
 def _flow(text: str) -> str:
-    """Text without the line breaks of its source; a list keeps its lines."""
+    """The text without line breaks, except those between the items of a list."""
     return "\n- ".join(" ".join(part.split()) for part in re.split(r"\n\s*- ", text)).removesuffix(".")

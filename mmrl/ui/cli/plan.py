@@ -1,4 +1,4 @@
-"""`mmrl plan RUN.toml`"""
+"""`mmrl plan RUN.toml`: predict memory and seconds of a run without loading its model."""
 
 from __future__ import annotations
 
@@ -15,16 +15,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("run_file", type=click.Path(path_type=Path), metavar="RUN.toml")
-@click.option("--machine", metavar="NAME", help="A GPU such as h200 or rtx-4090, or cpu; by default what policy.device is here.")
-@click.option("--gpus", type=click.IntRange(min=1), help="Devices in all, instead of what [compute] says.")
-@click.option("--text", type=click.IntRange(min=0), default=128, show_default=True, help="Tokens of a prompt that are words.")
-@click.option("--images", type=click.IntRange(min=0), default=1, show_default=True, help="Pictures of a prompt.")
-@click.option("--pixels", type=click.IntRange(min=1), help="Of a picture; by default policy.max_pixels, or a megapixel.")
-@click.option("--completion", type=click.IntRange(min=1), help="Tokens of a completion; by default generate.max_tokens.")
-@click.option(
-    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one value of the run file; may be repeated."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON: bytes and seconds of one device.")
+@click.option("--machine", metavar="NAME", help="A GPU such as h200 or rtx-4090, or cpu; default: policy.device here.")
+@click.option("--gpus", type=click.IntRange(min=1), help="Number of devices; default: that of [compute].")
+@click.option("--text", type=click.IntRange(min=0), default=128, show_default=True, help="Text tokens of a prompt.")
+@click.option("--images", type=click.IntRange(min=0), default=1, show_default=True, help="Images of a prompt.")
+@click.option("--pixels", type=click.IntRange(min=1), help="Pixels of an image; default: policy.max_pixels, or a megapixel.")
+@click.option("--completion", type=click.IntRange(min=1), help="Tokens of a completion; default: generate.max_tokens.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a value of the run file; may be repeated.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: the plan, in bytes and seconds of one device.")
 def command(
     run_file: Path,
     machine: str | None,
@@ -36,9 +34,9 @@ def command(
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Predict whether a run fits, and how long a step takes.
+    """Predict whether a run fits in memory and how long a step takes.
 
-    From shapes alone: nothing is loaded, and the machine need not be at hand. Exits with 1 when it does not fit.
+    The prediction uses shapes alone: it loads no model and needs no GPU. The exit code is 1 when the run does not fit.
     """
     from mmrl.compute.devices import device_of
     from mmrl.config.load import load_config
@@ -46,49 +44,49 @@ def command(
     from mmrl.train.plan.sources import found
     from mmrl.train.resolve import with_algorithm_defaults
 
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of each attempt
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every request
     config = with_algorithm_defaults(load_config(run_file, overrides))
     sizes = sizes_of(config, found(config.policy), text, images, pixels, completion)
     if machine is None:
-        one, count = machines.at_hand(device_of(config.policy))
+        device, count = machines.at_hand(device_of(config.policy))
         gpus = gpus if gpus is not None or config.compute.learners > 1 or config.compute.placement != "colocated" else count
     else:
-        one = machines.named(machine)
-    made = predict(config, one, gpus=gpus, sizes=sizes)
+        device = machines.named(machine)
+    plan = predict(config, device, gpus=gpus, sizes=sizes)
     if as_json:
-        click.echo(json.dumps(made.as_json()))
+        click.echo(json.dumps(plan.as_json()))
     else:
-        _show(made)
-    if not made.fits:
+        _show(plan)
+    if not plan.fits:
         raise click.exceptions.Exit(1)
 
 
-def _show(made: Plan) -> None:
-    parts = ", ".join(f"{part} {count / 1e6:,.1f} M" for part, count in made.parameters.items())
-    many = f"{made.learners} x " if made.learners > 1 else ""
-    engines = f", and {made.engines} that sample" if made.engines else ""
-    click.echo(f"model    {made.model}: {made.found.shapes.parameters:,} weights ({parts}), from {made.found.source}")
-    click.echo(f"machine  {many}{made.machine.name}{engines} ({made.machine.source})")
-    sizes = made.sizes
+def _show(plan: Plan) -> None:
+    parts = ", ".join(f"{part} {count / 1e6:,.1f} M" for part, count in plan.parameters.items())
+    many = f"{plan.learners} x " if plan.learners > 1 else ""
+    engines = f" to train, {plan.engines} to sample" if plan.engines else ""
+    click.echo(f"model    {plan.model}: {plan.found.shapes.parameters:,} weights ({parts}), from {plan.found.source}")
+    click.echo(f"machine  {many}{plan.machine.name}{engines} ({plan.machine.source})")
+    sizes = plan.sizes
     click.echo(
-        f"supposed {sizes.text} tokens of words and {sizes.images} x {sizes.pixels:,} pixels a prompt, "
-        f"{sizes.completion} tokens a completion, none shorter"
+        f"assumed  {sizes.text} text tokens and {sizes.images} x {sizes.pixels:,} pixels per prompt, "
+        f"{sizes.completion} tokens per completion (all of full length)"
     )
-    for stage in made.stages:
-        _show_stage(made, stage)
-    if not made.engine_fits:
+    for stage in plan.stages:
+        _show_stage(plan, stage)
+    if not plan.engine_fits:
         click.echo("vLLM's share does not hold the model: raise compute.memory or compute.tensor_parallel")
-    if made.changes:
-        click.echo("\nTo need less" if not made.changes[0].fits else "\nTo make it fit, one of")
+    if plan.changes:
+        click.echo("\nTo need less memory" if not plan.changes[0].fits else "\nTo make it fit, change one of")
         from mmrl.train.plan import gib
 
-        for change in made.changes:
+        for change in plan.changes:
             click.echo(f"  {change.words:<60} {gib(change.bytes):>10}  {change.cost}")
-    if made.offload:
-        click.echo(f"\n{made.offload.words}")
+    if plan.offload:
+        click.echo(f"\n{plan.offload.words}")
 
 
-def _show_stage(made: Plan, stage: StagePlan) -> None:
+def _show_stage(plan: Plan, stage: StagePlan) -> None:
     from mmrl.train.plan import gib
     from mmrl.ui.cli.table import escape, print_table
 
@@ -99,22 +97,22 @@ def _show_stage(made: Plan, stage: StagePlan) -> None:
         for part in stage.parts
     ]
     peaks = stage.peaks
-    rows.append(["[bold]together[/]", *(f"[bold]{gib(peaks[phase])}[/]" for phase in ("generate", "update")), ""])
-    print_table(f"stages.{stage.number} ({stage.kind}): memory of a device", ["part", "sampling", "learning", "because"], rows)
-    room = made.usable - stage.peak
+    rows.append(["[bold]total[/]", *(f"[bold]{gib(peaks[phase])}[/]" for phase in ("generate", "update")), ""])
+    print_table(f"stages.{stage.number} ({stage.kind}): memory per device", ["part", "sampling", "learning", "because"], rows)
+    room = plan.usable - stage.peak
     limit = "learning" if peaks["update"] >= peaks["generate"] else "sampling"
     click.echo(
-        f"it fits: {gib(room)} of {gib(made.usable)} are left, while {limit}"
+        f"it fits: {gib(room)} of {gib(plan.usable)} stay free while {limit}"
         if room >= 0
-        else f"it does not fit: {limit} lacks {gib(-room)} of {gib(made.usable)}"
+        else f"it does not fit: {limit} needs {gib(-room)} more than {gib(plan.usable)}"
     )
     click.echo()
     total = sum(part.seconds for part in stage.seconds) or 1.0
     timed = [[p.name, f"{p.seconds:.3f}", f"{p.seconds / total:.0%}", p.limit] for p in stage.seconds if p.seconds]
-    print_table(f"stages.{stage.number} ({stage.kind}): seconds of a step", ["part", "seconds", "share", "limited by"], timed)
-    use = f", {stage.flop_use:.0%} of its floating-point rate" if made.machine.kind == "gpu" else ""
+    print_table(f"stages.{stage.number} ({stage.kind}): seconds per step", ["part", "seconds", "share", "limited by"], timed)
+    use = f", {stage.flop_use:.0%} of its peak FLOP/s" if plan.machine.kind == "gpu" else ""
     click.echo(
-        f"a step of {work.asked} x {work.group} completions: {stage.step_s:.2f} s, {stage.tokens_per_s:,.0f} tokens a second{use}"
+        f"a step of {work.asked} x {work.group} completions: {stage.step_s:.2f} s, {stage.tokens_per_s:,.0f} tokens/s{use}"
     )
-    if work.asked < made.learners:
-        click.echo(f"{made.learners - work.asked} of {made.learners} learners have no prompt: ask for more in a step")
+    if work.asked < plan.learners:
+        click.echo(f"{plan.learners - work.asked} of {plan.learners} learners have no prompt: take more prompts per step")

@@ -1,4 +1,4 @@
-"""`mmrl plugins`: what is installed, and why a part of it does not load."""
+"""`mmrl plugins`: list the installed plugins and the errors of those that fail to load."""
 
 from __future__ import annotations
 
@@ -8,47 +8,51 @@ import traceback
 import click
 
 from mmrl.registry.contract import SINGULAR
+from mmrl.registry.distributions import foreign_owners
 from mmrl.registry.plugins import PluginInfo, registry
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, a list of objects.")
-@click.option("--errors", is_flag=True, help="Only plugins that failed, with tracebacks; exit code 1 if there are any.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of objects.")
+@click.option("--errors", is_flag=True, help="List only plugins that failed, with tracebacks; exit code 1 if any did.")
 def command(as_json: bool, errors: bool) -> None:
     """List plugins, with what each brings or why it does not load."""
-    found = [p for p in registry().plugins if p.error or not errors]
+    for line in foreign_owners():
+        click.echo(f"mmrl: warning: {line}", err=True)
+    listed = [p for p in registry().plugins if p.error or not errors]
     if as_json:
-        click.echo(json.dumps([p.as_json() for p in found], indent=2))
+        click.echo(json.dumps([p.as_json() for p in listed], indent=2))
     elif errors:
-        for p in found:
+        for p in listed:
             if p.cause:
                 click.echo("".join(traceback.format_exception(p.cause)), nl=False)
             click.echo(f"{p.label} {p.error}\n")
-        if not found:
-            click.echo("Every plugin loads.")
+        if not listed:
+            click.echo("All plugins load.")
     else:
-        _print(found)
-    if errors and found:
+        _print(listed)
+    if errors and listed:
         raise click.exceptions.Exit(1)
 
 
-def _print(found: list[PluginInfo]) -> None:
+def _print(listed: list[PluginInfo]) -> None:
     from mmrl.ui.cli.table import escape, print_table
 
     print_table(
         "plugins",
-        ["name", "version", "from", "brings"],
+        ["name", "version", "contract", "from", "brings"],
         [
             [
                 escape(p.name),
                 p.version or "",
+                str(p.contract or ""),
                 escape(p.dist or p.target),
                 f"[red]{escape(p.error)}[/red]" if p.error else _brings(p),
             ]
-            for p in found
+            for p in listed
         ],
     )
-    if any(p.error for p in found):
+    if any(p.error for p in listed):
         click.echo("`mmrl plugins --errors` shows the tracebacks.")
 
 

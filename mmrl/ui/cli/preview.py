@@ -1,4 +1,4 @@
-"""`mmrl preview TASK`: what the model will see, as a picture and as a page, and what the task's prompts are like."""
+"""`mmrl preview TASK`: a contact sheet and a page of prompts as the model sees them, with statistics of a larger sample."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mmrl.api.errors import UserError
+from mmrl.api.settings import key_values
 from mmrl.ui.cli.complete import ids
-from mmrl.ui.cli.settings import key_values
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from mmrl.ui.survey import Looked, Seen, Survey, Surveyor
 
 AT_ONCE = 8
-"""Prompts that are looked at together: so many have their pictures in memory, beside those that are shown."""
+"""Prompts surveyed in one batch; their media are in memory together, in addition to those of the shown prompts."""
 LOOK_S = 20.0
-"""Seconds after which no others are looked at than those that are shown."""
+"""Time limit in seconds for surveying prompts that are not shown."""
 
 
 @click.command()
@@ -40,36 +40,34 @@ LOOK_S = 20.0
     default=8,
     show_default=True,
     type=click.IntRange(1, 200),
-    help="Prompts that are shown: spread over the split, or its first ones where the task makes them one after the other.",
+    help="Prompts to show: spread evenly over the split, or the first ones of a task that generates prompts in sequence.",
 )
 @click.option(
     "--sample",
     default=200,
     show_default=True,
     type=click.IntRange(1, 10_000),
-    help=f"Prompts that are counted and scored; fewer where they take longer than {LOOK_S:.0f} s.",
+    help=f"Prompts to count and score; fewer when that takes longer than {LOOK_S:.0f} s.",
 )
 @click.option("--split", default="train", show_default=True, help="Split of the task.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the prompts.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Option of the task, its value as in TOML.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Option of the task, with a TOML value.")
 @click.option(
-    "--model",
-    help="Show pictures at the size that this model's processor gives them, and count its tokens: a folder, hub name or "
-    "tiny:FAMILY.",
+    "--model", help="Resize images as this model's processor does, and count its tokens: a folder, hub name or tiny:FAMILY."
 )
 @click.option(
     "--out",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Where to write, a .png or a .html; both preview-TASK.png and preview-TASK.html by default.",
+    help="Output file, .png or .html; default: both preview-TASK.png and preview-TASK.html.",
 )
 def command(
     task: str, count: int, sample: int, split: str, seed: int, settings: tuple[str, ...], model: str | None, out: Path | None
 ) -> None:
-    """Show a task as the model will see it: pictures, prompts and answers on a contact sheet and a page.
+    """Show a task's prompts as the model will see them: images, text and answers on a contact sheet and a page.
 
-    Below them, over a larger sample: how hard the prompts are, what is answered, how long they are, and what the task's verifiers
-    give to the right completion, to an empty one and to a wrong one.
+    Below the prompts stand statistics of a larger sample: difficulty, answers, lengths, and the scores that the task's verifiers
+    give to a gold, an empty and a wrong completion.
     """
     from mmrl.registry import plugins
     from mmrl.ui.cli.terminal import tell
@@ -89,52 +87,52 @@ def command(
     made.eyes = policy.eyes if policy else made.eyes
     surveyor = Surveyor(made, spec, _reader(policy) if policy else None, policy.longest if policy else 0)
     broken: list[str] = []
-    tell(f"looking at prompts of {task} ...")
+    tell(f"surveying prompts of {task} ...")
     try:
-        there, shown, cut = _look(surveyor, split, seed, count, sample, broken)
+        total, shown, cut = _look(surveyor, split, seed, count, sample, broken)
     finally:
         surveyor.close()
-    found = surveyor.result()
+    survey = surveyor.result()
     if broken and not shown:
         raise UserError(broken[0])
     if broken:
-        click.echo(f"mmrl: left out {len(broken)} of {len(broken) + found.looked} prompts; the first: {broken[0]}", err=True)
+        click.echo(f"mmrl: left out {len(broken)} of {len(broken) + survey.looked} prompts; the first: {broken[0]}", err=True)
     if not shown:
         raise UserError(f"task {task!r} has no prompts in split {split!r}: check its options and data")
-    which = f"{len(shown)} of {there:,} prompts" if there is not None else f"the first {len(shown)} prompts"
-    hurried = f", as many as {LOOK_S:.0f} s allow" if cut else ""
-    looked = f"{count_of(found.looked, 'prompt')} looked at{hurried}"
+    which = f"{len(shown)} of {total:,} prompts" if total is not None else f"the first {len(shown)} prompts"
+    limited = f" (stopped after {LOOK_S:.0f} s)" if cut else ""
+    sampled = f"Sample of {count_of(survey.looked, 'prompt')}{limited}"
     options = ", ".join([*settings, *([f"as {model} sees it"] if model else [])])
     subtitle = f"{which} of split {split}, seed {seed}" + (f"; {options}" if options else "")
-    like, paid = figures(found), payments(found, spec, surveyor.verifiers)
+    statistics, scores = figures(survey), payments(survey, spec, surveyor.verifiers)
     see = (lambda image: image.resize(made.eyes.size(image.size))) if model else None
     for path in paths:
         if path.suffix.lower() == ".html":
-            text = _page(surveyor, found, task, subtitle, looked, see, shown, like, paid)
+            text = _page(surveyor, survey, task, subtitle, sampled, see, shown, statistics, scores)
             _write(path, text.encode("utf-8", "replace"))
         else:
-            _write(path, _png(surveyor, task, subtitle, see, shown, [*like, *paid], found.odd))
+            _write(path, _png(surveyor, task, subtitle, see, shown, [*statistics, *scores], survey.odd))
     click.echo(f"{', '.join(map(str, paths))}: {which} of {task}, split {split}")
-    if like or paid:
-        click.echo(f"{looked}:")
-    for figure in [*like, *paid]:
+    if statistics or scores:
+        click.echo(f"{sampled}:")
+    for figure in [*statistics, *scores]:
         click.echo(f"  {figure.title}: {figure.said}")
-    for one in found.odd:
-        click.echo(f"  odd: {visible(one)}")
+    for warning in survey.odd:
+        click.echo(f"  warning: {visible(warning)}")
 
 
 def _look(
     surveyor: Surveyor, split: str, seed: int, count: int, sample: int, broken: list[str]
 ) -> tuple[int | None, list[Looked], bool]:
-    """(how many prompts the split has, None where nobody knows; those that are shown; whether time left out others). These are
-    looked at in no order, so that it leaves out none of a kind."""
+    """(number of prompts in the split, None if unknown; the prompts to show; whether the time limit left out others). The others
+    are surveyed in random order, so that the time limit leaves a fair sample."""
     from mmrl.api.errors import calling
     from mmrl.testing.sample import evenly, is_sequence
 
     task, start = surveyor.task, time.monotonic()
     with calling(f"task {surveyor.spec.id!r}: prompts({split!r}, {seed})"):
         rows: Any = task.prompts(split, seed)
-    there = len(rows) if isinstance(rows, Sized) else None
+    total = len(rows) if isinstance(rows, Sized) else None
     first, others = [*range(count)], [*range(max(0, sample - count))]
     if is_sequence(rows):
         surveyor.grade(rows)
@@ -147,22 +145,23 @@ def _look(
     shown: list[Looked] = []
     seen = 0
     prompts = _made(rows, first if task.simulation else [*first, *others], surveyor.spec.id, broken)
-    while some := list(islice(prompts, AT_ONCE)):
+    while batch := list(islice(prompts, AT_ONCE)):
         if seen >= len(first) and time.monotonic() - start > LOOK_S:
-            return there, shown, True
-        seen += len(some)
+            return total, shown, True
+        seen += len(batch)
         if task.simulation is not None:
             from mmrl.rollout.simulators.starts import starts
 
-            some = starts(task, some)
-        known = surveyor.look(some, broken)
-        shown += known[: count - len(shown)]
-    return there, shown, False
+            batch = starts(task, batch)
+        surveyed = surveyor.look(batch, broken)
+        shown += surveyed[: count - len(shown)]
+    return total, shown, False
 
 
 def _made(rows: Any, places: Iterable[int], task: str, broken: list[str]) -> Iterator[Prompt]:
+    from dataclasses import replace
+
     from mmrl.api.errors import calling
-    from mmrl.api.types import replace
     from mmrl.testing.sample import rows_at
 
     with calling(f"task {task!r}: its prompts"):
@@ -170,13 +169,13 @@ def _made(rows: Any, places: Iterable[int], task: str, broken: list[str]) -> Ite
             yield replace(prompt, task=task)
 
 
-def _drawn(surveyor: Surveyor, one: Looked, completion: str) -> tuple[Any, Sequence[Mark]]:
-    """(the picture that a completion draws, if it draws one; the marks of it and of what is true)."""
+def _drawn(surveyor: Surveyor, looked: Looked, completion: str) -> tuple[Any, Sequence[Mark]]:
+    """(image that the completion draws, or None; marks of the completion and of the gold answer)."""
     from mmrl.api.errors import calling
 
     with calling(f"task {surveyor.spec.id!r}: shows()"):
-        picture = surveyor.task.shows(one.prompt, completion) if completion else None
-    return picture, surveyor.marks(one.prompt, completion)
+        picture = surveyor.task.shows(looked.prompt, completion) if completion else None
+    return picture, surveyor.marks(looked.prompt, completion)
 
 
 def _png(
@@ -189,41 +188,42 @@ def _png(
     odd: Sequence[str],
 ) -> bytes:
     """The contact sheet. Each prompt has what is to be written for its answer, and the picture that this draws behind its own."""
-    from mmrl.api.types import replace
+    from dataclasses import replace
+
     from mmrl.ui.report.contact_sheet import contact_sheet
 
     prompts: list[Prompt] = []
     marks: list[Sequence[Mark]] = []
-    for one in shown:
-        picture, own = _drawn(surveyor, one, one.gold or "")
+    for looked in shown:
+        picture, of_prompt = _drawn(surveyor, looked, looked.gold or "")
         drawn = [] if picture is None else [{"role": "assistant", "content": [{"type": "image", "image": picture}]}]
-        prompts.append(replace(one.prompt, answer=one.gold, messages=[*one.prompt.messages, *drawn]))
-        marks.append(own)
+        prompts.append(replace(looked.prompt, answer=looked.gold, messages=[*looked.prompt.messages, *drawn]))
+        marks.append(of_prompt)
     contact_sheet(prompts, task, subtitle, see, marks, facts, odd).save(out := io.BytesIO(), "PNG")
     return out.getvalue()
 
 
 def _page(
     surveyor: Surveyor,
-    found: Survey,
+    survey: Survey,
     task: str,
     subtitle: str,
-    looked: str,
+    sampled: str,
     see: Callable[[Image], Image] | None,
     shown: Sequence[Looked],
-    like: Sequence[Figure],
-    paid: Sequence[Figure],
+    statistics: Sequence[Figure],
+    scores: Sequence[Figure],
 ) -> str:
     from mmrl.ui.report.preview_page import page
 
-    tried = (
-        "The mean for right completions, for empty ones and for wrong ones, which are right for other prompts. A pale bar "
-        "reaches from the least value to the largest."
+    hint = (
+        "Mean score of gold, empty and wrong completions (gold for another prompt). A pale bar spans the lowest to the highest "
+        "score."
         if surveyor.task.simulation is None
-        else "To an episode that succeeds at once, and to one that reaches nothing."
+        else "Score of an episode that succeeds at once and of one that fails."
     )
-    sections = [("What the prompts are like", f"{looked}.", like), ("What the verifiers give", tried, paid)]
-    return page(task, subtitle, shown, lambda one, completion: _drawn(surveyor, one, completion), sections, found.odd, see)
+    sections = [("Statistics of the prompts", f"{sampled}.", statistics), ("Scores of the verifiers", hint, scores)]
+    return page(task, subtitle, shown, lambda looked, text: _drawn(surveyor, looked, text), sections, survey.odd, see)
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -248,7 +248,7 @@ def _policy(model: str) -> VLM:
 
 
 def _reader(policy: VLM) -> Callable[[Prompt], Seen]:
-    """How the policy reads a prompt, its pictures let go."""
+    """A function that encodes a prompt with the policy and keeps only its sizes and token counts."""
     from mmrl.ui.survey import Seen
 
     def read(prompt: Prompt) -> Seen:
@@ -268,7 +268,7 @@ def _target(path: Path) -> Path:
     if path.suffix.lower() not in (".png", ".html"):
         raise UserError(f"--out {path} must end in .png or .html")
     if not path.parent.is_dir():
-        raise UserError(f"--out {path}: the folder {path.parent} does not exist: make it first")
+        raise UserError(f"--out {path}: the folder {path.parent} does not exist: create it first")
     if path.is_dir():
         raise UserError(f"--out {path} is a folder: name a file in it")
     return path

@@ -1,4 +1,4 @@
-"""`mmrl report RUN_DIR`: the run's HTML report."""
+"""`mmrl report RUN_DIR`: write the run's HTML report."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import click
 
 @click.command()
 @click.argument("run_dir", type=click.Path(path_type=Path))
-@click.option("--open", "show", is_flag=True, help="Open it in the browser.")
+@click.option("--open", "show", is_flag=True, help="Open the report in the browser.")
 def command(run_dir: Path, show: bool) -> None:
-    """Write RUN_DIR/report.html, also of a run that is still going, and print its path."""
+    """Write RUN_DIR/report.html, of a finished or a running run, and print its path."""
     from mmrl.ui.report.report import write_report
 
     path = write_report(run_dir)

@@ -1,4 +1,4 @@
-"""`mmrl score`: completions from stdin through one verifier, scores to stdout."""
+"""`mmrl score VERIFIER`: read completions from stdin, score them with one verifier, write scores to stdout."""
 
 from __future__ import annotations
 
@@ -10,35 +10,37 @@ from typing import Any, BinaryIO
 import click
 
 from mmrl.api.errors import UserError, suggest
+from mmrl.api.settings import key_values
 from mmrl.api.types import Case, Status
-from mmrl.judge import Judge
+from mmrl.judge import local_judge
 from mmrl.ui.cli.complete import ids
-from mmrl.ui.cli.settings import key_values
 
 KEYS: dict[str, Any] = {"completion": str, "answer": object, "meta": dict, "images": list, "status": str}
-"""Key of an input line -> its type."""
+"""Key of an input line -> type of its value."""
 NAMES: dict[Any, str] = {str: "text", dict: "an object", list: "a list of paths"}
 
 
 @click.command
 @click.argument("verifier", shell_complete=ids("verifiers"))
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Option of the verifier, its value as in TOML.")
-@click.option("--processes", type=click.IntRange(min=1, max=1024), default=1, show_default=True, help="How many at once.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Option of the verifier, with a TOML value.")
+@click.option(
+    "--processes", type=click.IntRange(min=1, max=1024), default=1, show_default=True, help="Number of worker processes."
+)
 def command(verifier: str, settings: tuple[str, ...], processes: int) -> None:
-    """Score completions with VERIFIER, a line of JSON for a line of JSON.
+    """Score completions with VERIFIER: one JSON line out for each JSON line in, in the same order.
 
-    stdin: {"completion": "...", "answer": ..., "meta": {...}, "images": ["PATH", ...], "status": "finished"}, of which only
-    the completion is needed. stdout, in the same order: {"value": 1.0, "parts": {}, "status": "ok", "detail": ""}, with
-    value null and status "failed" where the verifier raised, took too long or gave no finite number.
+    Input: {"completion": "...", "answer": ..., "meta": {...}, "images": ["PATH", ...], "status": "finished"}; only the
+    completion is required. Output: {"value": 1.0, "parts": {}, "status": "ok", "detail": ""}; value is null and status is
+    "failed" where the verifier raised an error, timed out or returned no finite number.
     """
-    with Judge({verifier: key_values(settings)}, processes) as judge:
+    with local_judge({verifier: key_values(settings)}, processes) as judge:
         judge.ready()
         for lines in _batches(sys.stdin.buffer):
             cases, fault = [], None
             try:
                 for number, line in lines:
                     cases.append(_case(line, f"line {number} of stdin"))
-            except UserError as error:  # the lines before it are answered first
+            except UserError as error:  # raised after the lines before it are scored
                 fault = error
             if cases:
                 click.echo("\n".join(json.dumps(score.as_json()) for score in judge.run(verifier, cases)))
@@ -47,7 +49,8 @@ def command(verifier: str, settings: tuple[str, ...], processes: int) -> None:
 
 
 def _batches(stream: BinaryIO) -> Iterator[list[tuple[int, bytes]]]:
-    """(number, line) of all lines that have arrived; whoever writes a line and waits for its score gets it."""
+    """Yields (number, line) of the lines that have arrived, without waiting for more, so that a caller that writes one line and
+    waits for its score gets it."""
     number, pending = 0, []
     while data := stream.read1(2**20):  # type: ignore[attr-defined]
         pending.append(data)

@@ -1,4 +1,4 @@
-"""How commands behave in a terminal."""
+"""Messages and library settings that commands share in a terminal."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import sys
 
 
 def tell(text: str) -> None:
-    """A line for the person who waits: on stderr, and only where that is a terminal."""
+    """Print a progress line on stderr, only if stderr is a terminal."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr, flush=True)
 
 
 def quiet() -> None:
-    """Before torch and transformers are imported: they share the machine, and don't write into the live panel."""
+    """Make torch share the cores and silence transformers, whose output breaks the live panel. Call before importing them."""
     import logging
 
-    # torch's threads wait by spinning; where others use the cores too, a step takes several times as long if they do so for long
+    # torch's threads spin while they wait; on shared cores long spinning makes a step several times slower
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -1,4 +1,4 @@
-"""`mmrl train RUN.toml`"""
+"""`mmrl train RUN.toml`: train a policy, show its progress and write its report."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from mmrl.api.errors import UserError
     "overrides",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Override one value of the run file, such as stages.1.steps=50; may be repeated.",
+    help="Override a value of the run file, such as stages.1.steps=50; may be repeated.",
 )
-@click.option("--resume", is_flag=True, help="Go on from the newest checkpoint of the run, or begin it when there is none.")
-@click.option("--overwrite", is_flag=True, help="Remove an earlier run of the same name first.")
-@click.option("--dry-run", is_flag=True, help="Check the run file and everything it names, print it resolved, train nothing.")
+@click.option("--resume", is_flag=True, help="Resume from the run's newest checkpoint; start the run if there is none.")
+@click.option("--overwrite", is_flag=True, help="First remove an earlier run of the same name.")
+@click.option("--dry-run", is_flag=True, help="Check the run file and everything it names and print it resolved; don't train.")
 @click.option(
     "--cluster",
     metavar="ADDRESS",
-    help="Run on a Ray cluster: ray://HOST:PORT, auto for the one that this machine is part of, local for a fresh one.",
+    help="Train on a Ray cluster: ray://HOST:PORT, auto for this machine's cluster, local for a new one.",
 )
-@click.option("--smoke", is_flag=True, help="Run it in seconds: tiny model, two steps a stage, few prompts.")
-@click.option("--quiet", is_flag=True, help="Say only notes, the figures at the end and where the run is.")
+@click.option("--smoke", is_flag=True, help="Train for seconds only: tiny model, two steps per stage, few prompts.")
+@click.option("--quiet", is_flag=True, help="Print only notes, the final figures and the path of the run.")
 def command(
     run_file: Path,
     overrides: tuple[str, ...],
@@ -44,9 +44,9 @@ def command(
     cluster: str | None,
     quiet: bool,
 ) -> None:
-    """Train a policy as a run file says.
+    """Train the policy of a run file.
 
-    Writes runs/NAME: configuration, metrics, rollouts, checkpoints, summary.json and report.html.
+    Writes the run folder runs/NAME: configuration, metrics, rollouts, checkpoints, summary.json and report.html.
     """
     from mmrl.compute.processes import is_rank, launch, speaks
     from mmrl.compute.progress import Unheard
@@ -55,8 +55,8 @@ def command(
     from mmrl.ui.cli import terminal
 
     if resume and overwrite:
-        raise UserError("--resume and --overwrite contradict each other: give one of them")
-    if cluster == "":  # of a variable of the shell that is unset
+        raise UserError("--resume and --overwrite contradict each other: give only one")
+    if cluster == "":  # an unset shell variable
         raise UserError("--cluster is empty: give ray://HOST:PORT, auto or local, or leave it out")
     config = configs.load_config(run_file, overrides)
     config = smaller(config) if smoke else config
@@ -66,7 +66,7 @@ def command(
     if config.compute.learners > 1 and not cluster and not is_rank():
         from mmrl.train.resolve import resolve
 
-        resolve(config)  # a wrong run file is refused once, and not by each of them
+        resolve(config)  # once here, not in every learner
         if not quiet:
             terminal.tell(f"starting {config.compute.learners} learners ...")
         raise SystemExit(launch(config.compute.learners, sys.argv[1:], on_gpu=config.policy.device != "cpu"))
@@ -75,7 +75,7 @@ def command(
         try:
             _train(config, Unheard(), None, resume, overwrite)
         except KeyboardInterrupt:
-            raise SystemExit(130) from None  # click says it with an empty line, in the midst of what the first learner shows
+            raise SystemExit(130) from None  # click would print an empty line into the first learner's panel
         return
     if not quiet:
         terminal.tell(f"starting on the cluster {cluster} ..." if cluster else f"loading {config.policy.model} ...")
@@ -86,7 +86,7 @@ def command(
     path = Path(config.runs) / config.name
     with Show(config.name, config.stages, path, quiet=quiet) as show:
         if smoke:
-            show.note("a smoke run: a tiny model and a few steps show that it works, not that it learns")
+            show.note("smoke run: a tiny model and a few steps test that the run works, not that it learns")
         try:
             folder = _train(config, show, cluster, resume, overwrite or (smoke and _is_smoke(path)))
         except (KeyboardInterrupt, UserError):
@@ -96,12 +96,12 @@ def command(
     path = folder.path if folder else path
     if path.is_dir():
         _close(path, write_report(path), show)
-    else:  # a terminal beside the cluster, which doesn't see its files
+    else:  # this machine does not see the files of the cluster
         show.console.print(f"\nfinished: the run is in {path} on the cluster", highlight=False, markup=False, soft_wrap=True)
 
 
 def _train(config: Any, show: Any, cluster: str | None, resume: bool, overwrite: bool) -> Any:
-    """The run's folder; None on a cluster, whose files may be elsewhere."""
+    """Train and return the RunFolder; None for a cluster whose files this machine may not see."""
     if cluster:
         from mmrl.compute.cluster import train_on_cluster
         from mmrl.train.on_cluster import learn
@@ -114,7 +114,7 @@ def _train(config: Any, show: Any, cluster: str | None, resume: bool, overwrite:
 
 
 def _is_smoke(path: Path) -> bool:
-    """Whether the run there is no more than a smoke run, which another may replace without being asked to."""
+    """Whether the run in this folder is a smoke run, which another smoke run may overwrite without --overwrite."""
     from mmrl.config.load import load_config
 
     return (path / "config.toml").is_file() and load_config(path / "config.toml").smoke
@@ -141,8 +141,8 @@ def _dry_run(config: Any) -> None:
         click.echo(f"# note: {remark}", err=True)
     path = Path(config.runs) / config.name
     if path.exists():
-        click.echo(f"# {path} is there already: training needs --resume, --overwrite or another name", err=True)
-    click.echo("# checked: keys, ids, options and splits. Not looked at: models on a hub, and pictures (mmrl check)", err=True)
+        click.echo(f"# {path} already exists: training needs --resume, --overwrite or another name", err=True)
+    click.echo("# checked: keys, ids, options and splits. Not checked: models on a hub, and images (mmrl check)", err=True)
 
 
 def _weighted(verifier: str, start: float, end: float) -> str:
@@ -152,24 +152,24 @@ def _weighted(verifier: str, start: float, end: float) -> str:
 
 
 def _stopped(run: Path, show: Any) -> None:
-    """What is left of a run that ended early, and how to go on."""
+    """Print the state of a run that ended early, and the command that resumes it."""
     from mmrl.run_folder.reader import is_run, read_run
     from mmrl.ui.report.report import write_report
 
-    if (run / "summary.json").is_file():  # its last evaluation was under way
+    if (run / "summary.json").is_file():  # it was stopped in its last evaluation
         _close(run, write_report(run), show)
         return
     if not is_run(run) or not (steps := read_run(run).steps):
         return
     report = ""
-    with contextlib.suppress(UserError):  # what ended the run, such as a full disk, may be in the way here too
+    with contextlib.suppress(UserError):  # the cause, such as a full disk, may prevent the report as well
         report = f"\nreport    {write_report(run)}"
     kept = sorted(p.name for p in (run / "checkpoints").glob("step-*"))
     again = [a for a in sys.argv[1:] if a not in ("--overwrite", "--resume")]
     show.console.print(
         f"\nstopped after step {steps[-1]['step']} of the run; "
         f"{f'the newest checkpoint is {kept[-1]}' if kept else 'there is no checkpoint yet'}{report}\n"
-        f"go on     {shlex.join(['mmrl', *again, '--resume'])}",
+        f"resume    {shlex.join(['mmrl', *again, '--resume'])}",
         highlight=False,
         markup=False,
         soft_wrap=True,
@@ -177,7 +177,7 @@ def _stopped(run: Path, show: Any) -> None:
 
 
 def _close(run: Path, page: Path, show: Any) -> None:
-    """What a person wants to know at the end: figures, where to look, where to go on."""
+    """Print the end of a run: figures, time, memory, the report's path and the commands to go on with."""
     import json
 
     from rich.markup import escape
@@ -188,7 +188,7 @@ def _close(run: Path, page: Path, show: Any) -> None:
         say(f"report    {escape(str(page))}")
         return
     say()
-    for text in show.notes:  # said when it happened, and long scrolled away
+    for text in show.notes:  # again: the first time has scrolled away
         say(f"note: {text}", style="yellow", markup=False)
     _say_figures(summary, say)
     seconds = summary["seconds"]
@@ -196,13 +196,13 @@ def _close(run: Path, page: Path, show: Any) -> None:
     say(f"{seconds['total']:.0f} s ({parts}); peak memory {summary['peak_memory_mb']} MB")
     switches = sys.argv[1 : sys.argv.index("train")] if "train" in sys.argv else []  # such as --plugin ./my_task.py
     again = shlex.join(["mmrl", *switches, "eval", str(run)])
-    say(f"\nreport    {escape(str(page))}\nagain     {escape(again)}")
+    say(f"\nreport    {escape(str(page))}\nevaluate  {escape(again)}")
     if all(_bundled(task) for task in summary["before"]):
         say("your own  mmrl new plugin NAME, then docs/plugins.md")
 
 
 def _say_figures(summary: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    """Each task's evaluations, before and after."""
+    """Print each task's evaluations before and after training."""
     from rich.markup import escape
 
     for task, before in summary["before"].items():
@@ -220,7 +220,9 @@ def _say_figures(summary: Mapping[str, Any], say: Callable[[str], None]) -> None
 
 
 def _bundled(task: str) -> bool:
-    """Whether a task came with mmrl; who trains on another knows how plugins are made."""
+    """Whether a task came with mmrl: only then the hint at `mmrl new plugin` is printed."""
     from mmrl.registry import plugins
+    from mmrl.run_folder.machine import extras
 
-    return any(p.dist == "mmrl" and task in p.specs.get("tasks", ()) for p in plugins.registry().plugins)
+    ours = {requirement.name for extra in extras().values() for requirement in extra}
+    return any(p.dist in ours and task in p.specs.get("tasks", ()) for p in plugins.registry().plugins)

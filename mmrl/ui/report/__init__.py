@@ -1,1 +1,1 @@
-"""How people look at runs and at data."""
+"""Reports of runs, previews of tasks and the progress panel: HTML, PNG and terminal output."""

@@ -1,7 +1,7 @@
-"""Rows of rollouts as cards: a prompt with the completions that it got and what they earned.
+"""Rows of rollouts as HTML cards: a prompt with its completions, rewards and advantages.
 
-`group_card` and `rollout_card` show rows of any run; where their pictures come from is `sources.Pictures`. No element has a style
-of its own, so that pages which forbid that can show them.
+`group_card` and `rollout_card` take rows of a run folder and a `sources.Pictures` for their media. No element has a style
+attribute, because the board's content security policy forbids it.
 """
 
 from __future__ import annotations
@@ -21,38 +21,37 @@ from mmrl.ui.report.svg import number
 from mmrl.ui.report.text import count, esc, thought
 
 ROWS = 8
-"""Different completions shown per prompt, the best and the worst among them."""
+"""Maximal number of distinct completions shown per prompt: the best and the worst ones."""
 ASKED, LONG, LONGEST = 1500, 300, 6000
-"""Characters of a question, of a completion at once, and of one that is opened; the middle of longer ones is left out."""
+"""Maximal characters of a prompt, of a collapsed completion and of an expanded one; longer texts lose their middle."""
 WIDE = 448
-"""Pixels of width in which a picture that a completion draws is shown before it is enlarged."""
+"""Width in pixels of an image that a completion draws, before it is enlarged."""
 COPY, LARGER = 150, 320
-"""Pixels of the sides of a square with the area in which the prompt's picture stands beside a completion, and where one alone is
-shown."""
+"""Side in pixels of a square with the area of the copy of the prompt's image beside a completion: in a group, and alone."""
 _STATUS = {
-    "truncated-length": "cut off: too long",
-    "truncated-turns": "cut off: too many turns",
-    "truncated-time": "cut off: too slow",
-    "world-error": "the world failed",
+    "truncated-length": "cut off: length limit",
+    "truncated-turns": "cut off: turn limit",
+    "truncated-time": "cut off: time limit",
+    "world-error": "environment error",
 }
 _SOURCE = {
     "gold": "gold completion",
-    "hint": "answered with a hint",
-    "empty": "an empty completion",
-    "wrong": "a wrong completion: right for another prompt",
+    "hint": "sampled with a hint",
+    "empty": "empty completion",
+    "wrong": "wrong completion (of another prompt)",
 }
-"""What is said of a completion that the policy didn't write on its own; the last ones are those of previews."""
+"""Source of a completion -> its label, for sources other than the plain policy; the last two occur in previews."""
 
 
-def _watched(members: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The rows with the videos of their episodes apart from the messages, which a group has in common. The clips of a prompt are
-    the same for all and stay there."""
+def _with_films(members: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rows with each episode's video moved from the messages to the key `film`, so that the messages of a group are alike.
+    Videos that all rows share belong to the prompt and stay in the messages."""
     if len({tuple(_videos(row)) for row in members}) == 1:
         return [*members]
     rows: list[Mapping[str, Any]] = []
     for row in members:
-        asked = row.get("messages") or []
-        messages = [{**m, "content": [part for part in parts_of(m) if part.get("type") != "video"]} for m in asked]
+        given = row.get("messages") or []
+        messages = [{**m, "content": [part for part in parts_of(m) if part.get("type") != "video"]} for m in given]
         rows.append({**row, "messages": messages, "film": next(iter(_videos(row)), None)})
     return rows
 
@@ -64,26 +63,27 @@ def _videos(row: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """What the rows of one prompt have in common."""
+    """Data shared by the rows of one prompt."""
 
     asked: int
-    """Messages that are the prompt's."""
+    """Number of messages that belong to the prompt."""
     scale: float
-    """The largest advantage, either way."""
+    """The largest absolute advantage; 0 without any."""
     top: float
-    """The largest reward; 1 at least."""
+    """The largest absolute reward, at least 1."""
     true: Sequence[Mark]
+    """Marks of the gold answer."""
     prompt: str
-    """What was asked, as HTML."""
+    """The prompt as HTML."""
     placed: Mapping[int, Placed]
-    """Number of a picture that somebody marks -> where it is on the page."""
+    """Index of a marked image of the prompt -> its place on the page."""
     pictures: Pictures
     longest: int
-    """Characters of a completion that is opened, 0 for all; also of what was asked."""
+    """Maximal characters of an expanded completion; 0 for no limit."""
 
     @classmethod
     def of(cls, members: Sequence[Mapping[str, Any]], pictures: Pictures, place: str = "", longest: int = LONGEST) -> _Group:
-        """place: where on the page, if it is there more than once."""
+        """place: makes element ids unique when the group is on the page more than once."""
         first, asked = members[0], _asked(members)
         messages = (first.get("messages") or [])[:asked]
         known = [mark for row in members for mark in marks.read(row.get("marks"))]
@@ -108,10 +108,12 @@ class _Group:
 def group_card(
     members: Sequence[Mapping[str, Any]], pictures: Pictures, links: Sequence[str] = (), place: str = "", longest: int = LONGEST
 ) -> str:
-    """A prompt with its completions, the best and the worst of them. members: the rows of one group. links: the address of each
-    alone, where there are such. place: a word that tells it from the same group elsewhere on the page. longest: characters of a
-    text that is opened."""
-    members = _watched(members)
+    """A prompt with its best and worst completions as HTML.
+
+    members: the rows of one group. links: the address of each row's own page, or empty. place: makes element ids unique when the
+    group is on the page more than once. longest: maximal characters of an expanded text.
+    """
+    members = _with_films(members)
     link = dict(zip(map(id, members), links, strict=bool(links)))
     group = _Group.of(members, pictures, place=place, longest=longest)
     kinds = _kinds(members)
@@ -124,51 +126,55 @@ def group_card(
 
 
 def rollout_card(row: Mapping[str, Any], members: Sequence[Mapping[str, Any]], pictures: Pictures) -> str:
-    """One rollout with everything that was kept of it: all turns, and texts in full. members: the rows of its group, which its
-    reward and its advantage are compared with."""
-    own, *others = _watched([row, *members])
-    group = _Group.of(others or [own], pictures, longest=0)
-    return _card(group, [_line(own, 1, group, 1)], _lesson(others), wide=True)
+    """One rollout as HTML, with all its turns and full texts. members: the rows of its group, which set the scale of its reward
+    and advantage."""
+    rollout, *others = _with_films([row, *members])
+    group = _Group.of(others or [rollout], pictures, longest=0)
+    return _card(group, [_line(rollout, 1, group, 1)], _lesson(others), wide=True)
 
 
 def prompt_card(row: Mapping[str, Any], pictures: Pictures) -> str:
-    """A prompt alone, with its answer where it has one."""
+    """A prompt as a card, with its answer if it has one."""
     return f'<article class="card">{prompt(row, pictures)}</article>'
 
 
 def prompt(row: Mapping[str, Any], pictures: Pictures, place: str = "") -> str:
-    """What was asked, and its answer where it has one. place: as `group_card` has it."""
+    """A prompt as HTML, with its answer if it has one. place: see `group_card`."""
     return f'<div class="prompt">{_Group.of([row], pictures, place).prompt}</div>'
 
 
 def _card(group: _Group, lines: Sequence[str], lesson: str, wide: bool) -> str:
-    said = f'<p class="flat">{lesson}</p>' if lesson else ""
+    note = f'<p class="flat">{lesson}</p>' if lesson else ""
     return (
         f'<article class="card group{" wide" if wide else ""}"><div class="prompt">{group.prompt}</div>'
-        f'<div class="answers"><ol>{"".join(lines)}</ol>{said}</div></article>'
+        f'<div class="answers"><ol>{"".join(lines)}</ol>{note}</div></article>'
     )
 
 
 def _lesson(members: Sequence[Mapping[str, Any]]) -> str:
-    """What a group taught by its recorded advantages, where a reader wouldn't expect it from the scores."""
+    """A note on the group's advantages where they differ from what its scores suggest; empty without one."""
     if not any("advantage" in row for row in members):
         return ""
     advantages = [a for a in map(_advantage, members) if a is not None]
     values = [v for v in map(_value, members) if v is not None]
     alike = len(values) > 1 and len(set(values)) == 1
     if not values:
-        return "No score: nothing to learn here."
+        return "No scores: this group adds nothing to the update."
     if not advantages:
-        return "All scored alike and left out of the update." if alike else "Left out of the update: nothing was learned here."
+        return "Equal scores: this group was left out of the update." if alike else "This group was left out of the update."
     if any(abs(a) > 1e-9 for a in advantages):
-        return "All scored alike, but there are advantages: they compare with more than this group." if alike else ""
+        return "Equal scores, but nonzero advantages: the baseline includes other groups." if alike else ""
     if alike:
-        return "All scored alike: nothing to learn here."
-    return "Every advantage is zero" + (", though the scores differ" if len(values) > 1 else "") + ": nothing to learn here."
+        return "Equal scores, zero advantages: this group adds nothing to the update."
+    return (
+        "Zero advantages"
+        + (" in spite of different scores" if len(values) > 1 else "")
+        + ": this group adds nothing to the update."
+    )
 
 
 def _kinds(members: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], int]]:
-    """(row, how many are alike), the best first, failures last."""
+    """(row, number of equal rows), the best reward first, failures last."""
     alike: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in members:
         advantage = _advantage(row)
@@ -181,7 +187,7 @@ def _kinds(members: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any]
 
 
 def _asked(members: Sequence[Mapping[str, Any]]) -> int:
-    """How many messages of a group are the prompt's: those before the policy's first turn, where its episodes are not alike."""
+    """Number of messages that all rows of a group share; if their episodes differ, those before the policy's first turn."""
     lists = [row.get("messages") or [] for row in members]
     common = next(
         (i for i, same in enumerate(zip(*lists, strict=False)) if any(m != same[0] for m in same)), min(map(len, lists))
@@ -192,11 +198,11 @@ def _asked(members: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _turns(row: Mapping[str, Any], group: _Group, among: int) -> str:
-    """The turns of an episode before its last, and what was answered to each, folded unless all is shown; nothing where an answer
-    was all."""
+    """The turns of an episode before the last one and the replies to them, collapsed if `group.longest` limits texts; empty for a
+    single-turn episode. among: completions on the card, which share the room for images."""
     later = (row.get("messages") or [])[group.asked :]
     turns = sum(message.get("role") == "assistant" for message in later)
-    told: list[str] = []
+    parts: list[str] = []
     turn = 0
     for message in later:
         turn += message.get("role") == "assistant"
@@ -207,14 +213,14 @@ def _turns(row: Mapping[str, Any], group: _Group, among: int) -> str:
         shown = [picture(group.pictures.still(path, among * len(later) * len(paths)), name) for path in paths]
         said = said_in(message)
         text = written(said, group.longest // 2) if said.strip() else ""
-        told.append(f'<div class="turn"><b>{esc(name)}</b>{text}{row_of(shown)}</div>')
-    summary = f"{count(turns, 'turn')} before this one" if turns else "what was said to it"
+        parts.append(f'<div class="turn"><b>{esc(name)}</b>{text}{row_of(shown)}</div>')
+    summary = f"{count(turns, 'turn')} before this one" if turns else "messages to the policy"
     opened = "" if group.longest else " open"
-    return f'<details class="turns"{opened}><summary>{summary}</summary>{"".join(told)}</details>' if told else ""
+    return f'<details class="turns"{opened}><summary>{summary}</summary>{"".join(parts)}</details>' if parts else ""
 
 
 def _drawn(row: Mapping[str, Any], pictures: Pictures, among: int) -> str:
-    """The picture that a completion draws, where it draws one, or the video of an episode. among: completions that may."""
+    """The image that a completion draws, or the video of its episode; empty without either. among: completions on the card."""
     path, film = row.get("shows"), row.get("film")
     if isinstance(film, str):
         return row_of([films.film(pictures, film, str(row.get("completion")))])
@@ -222,32 +228,34 @@ def _drawn(row: Mapping[str, Any], pictures: Pictures, among: int) -> str:
 
 
 def _beside(row: Mapping[str, Any], group: _Group, area: int) -> str:
-    """What a completion says of places and times, on a small copy of the prompt's picture and beside what is true there."""
-    own = marks.read(row.get("marks"))
-    said = [mark for mark in own if mark.of == "said"]
+    """A completion's marks with the gold marks: on small copies of the prompt's images, and as bars for intervals. area: see
+    `_copy`."""
+    all_marks = marks.read(row.get("marks"))
+    said = [mark for mark in all_marks if mark.of == "said"]
     copies = []
     for n, placed in group.placed.items():
         here = [mark for mark in said if mark.image == n and mark.kind != "interval"]
         if here:
             copies.append(_copy(placed, [mark for mark in group.true if mark.image == n], here, area))
-    times = [mark for mark in own if mark.kind == "interval"] if any(mark.kind == "interval" for mark in said) else []
+    times = [mark for mark in all_marks if mark.kind == "interval"] if any(mark.kind == "interval" for mark in said) else []
     return row_of(copies) + overlay.bars(times)
 
 
 def _copy(placed: Placed, true: Sequence[Mark], said: Sequence[Mark], area: int) -> str:
-    """What is true is drawn without labels, and without the lines of a grid, in favour of what is said."""
+    """A copy of an image with the completion's marks over the gold ones, which lose their labels and grids. area: side in pixels
+    of a square with the area of the copy."""
     size = placed.still.width, placed.still.height
     shown = min(max(area * math.sqrt(size[0] / size[1]), area / 3), 2 * area)
     bare = [replace(mark, label="") for mark in true if mark.kind != "grid"]
     inside = f'<use href="#{placed.id}"/>{overlay.over([*bare, *said], true, size, shown)}'
     away = sum(map(overlay.off_picture, said))
-    note = f"<small>{count(away, 'mark')} off the picture</small>" if away else ""
-    return marked_picture(inside, placed.still, shown, f"with what is said{overlay.told(said)}", "copy", note)
+    note = f"<small>{count(away, 'mark')} outside the image</small>" if away else ""
+    return marked_picture(inside, placed.still, shown, f"with the completion's marks{overlay.told(said)}", "copy", note)
 
 
 def _line(row: Mapping[str, Any], times: int, group: _Group, among: int, link: str = "") -> str:
-    """One completion: its reward as a bar, the turns before, what it draws, the text, then parts, length, status, advantage.
-    among: so many share the room for pictures."""
+    """One completion as a list item: reward bar, earlier turns, drawn image, text, reward parts, length, status, advantage.
+    times: number of equal completions. among: completions on the card, which share the room for images."""
     value, advantage, score = _value(row), _advantage(row), row.get("score") or {}
     if value is None:
         reward = '<div class="reward failed"><b>failed</b></div>'
@@ -265,33 +273,34 @@ def _line(row: Mapping[str, Any], times: int, group: _Group, among: int, link: s
         facts.append(f'<span class="{"warn" if value is None else "detail"}">{esc(detail, 300)}</span>')
     if link:
         facts.append(f'<a href="{esc(link)}">open</a>')
-    many = f'<span class="times" title="{times} times the same">&times;{times}</span>' if times > 1 else ""
-    said = _completion(str(row.get("completion") or ""), group.longest)
+    many = f'<span class="times" title="{times} equal completions">&times;{times}</span>' if times > 1 else ""
+    text = _completion(str(row.get("completion") or ""), group.longest)
     if beside := _beside(row, group, COPY if group.longest else LARGER):
-        said = f'<div class="beside"><div class="says">{beside}</div><div class="text">{said}</div></div>'
+        text = f'<div class="beside"><div class="says">{beside}</div><div class="text">{text}</div></div>'
     before = f"{_turns(row, group, 2 * among)}{_drawn(row, group.pictures, among)}"
     return (
-        f'<li>{reward}<div class="wrote">{before}{said}<p class="facts">{"".join(facts)}</p></div>'
+        f'<li>{reward}<div class="wrote">{before}{text}<p class="facts">{"".join(facts)}</p></div>'
         f'<div class="side">{many}{_arrow(advantage, group.scale)}</div></li>'
     )
 
 
 def _completion(text: str, longest: int) -> str:
-    """What was written: the thinking folded, and unless all is shown the rest cut and once more in full, or nearly."""
+    """A completion as HTML: its thinking collapsed, its answer cut to `LONG` characters and again, collapsed, to `longest`; a
+    `longest` of 0 shows all."""
     if not longest:
         return written(text)
-    thinking, said = thought(text)
-    body = esc(said, LONG) if said.strip() else "<em>nothing</em>"
+    thinking, rest = thought(text)
+    body = esc(rest, LONG) if rest.strip() else "<em>empty</em>"
     full = ""
-    if len(said) > LONG and longest > LONG:
-        full = f'<details><summary>all {len(said):,} characters</summary><pre tabindex="0">{esc(said, longest)}</pre></details>'
+    if len(rest) > LONG and longest > LONG:
+        full = f'<details><summary>all {len(rest):,} characters</summary><pre tabindex="0">{esc(rest, longest)}</pre></details>'
     return f"{_thinking(thinking, longest)}<pre>{body}</pre>{full}"
 
 
 def written(text: str, limit: int = 0) -> str:
-    """What somebody said, the thinking folded. limit: characters of each, 0 for all."""
-    thinking, said = thought(text)
-    return f'{_thinking(thinking, limit)}<pre tabindex="0">{esc(said, limit) if said.strip() else "<em>nothing</em>"}</pre>'
+    """The text of a message as HTML, its thinking collapsed. limit: maximal characters of either part, 0 for all."""
+    thinking, rest = thought(text)
+    return f'{_thinking(thinking, limit)}<pre tabindex="0">{esc(rest, limit) if rest.strip() else "<em>empty</em>"}</pre>'
 
 
 def _thinking(text: str, limit: int) -> str:
@@ -304,19 +313,18 @@ def _thinking(text: str, limit: int) -> str:
 
 
 def _merged(detail: str, names: Iterable[Any]) -> str:
-    """The judge's "a: said; b: said; c: else", with what several verifiers say alike told once: "a, b: said; c: else"; without
-    names where all say the same."""
+    """The judge's detail "a: x; b: x; c: y" with equal texts merged: "a, b: x; c: y"; just "x" if all verifiers have it."""
     known = "|".join(re.escape(str(name)) for name in sorted(map(str, names), key=len, reverse=True))
-    found = list(re.finditer(rf"(?:^|; )({known}): ", detail)) if known else []
-    if not found or found[0].start():
+    heads = list(re.finditer(rf"(?:^|; )({known}): ", detail)) if known else []
+    if not heads or heads[0].start():
         return detail
-    ends = [*(one.start() for one in found[1:]), len(detail)]
+    ends = [*(head.start() for head in heads[1:]), len(detail)]
     by_text: dict[str, list[str]] = {}
-    for one, end in zip(found, ends, strict=True):
-        by_text.setdefault(detail[one.end() : end], []).append(one[1])
-    if len(found) > 1 and len(by_text) == 1:
+    for head, end in zip(heads, ends, strict=True):
+        by_text.setdefault(detail[head.end() : end], []).append(head[1])
+    if len(heads) > 1 and len(by_text) == 1:
         return next(iter(by_text))
-    return "; ".join(f"{', '.join(whose)}: {text}" for text, whose in by_text.items())
+    return "; ".join(f"{', '.join(verifiers)}: {text}" for text, verifiers in by_text.items())
 
 
 def _arrow(advantage: float | None, scale: float) -> str:
@@ -328,7 +336,7 @@ def _arrow(advantage: float | None, scale: float) -> str:
 
 
 def _gauge(start: float, wide: float, css: str = "") -> str:
-    """A bar from `start` on, in hundredths."""
+    """A bar as SVG; start and wide are percentages of its width."""
     return (
         '<svg class="gauge" viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">'
         f'<rect class="{css}" x="{start:.0f}" width="{wide:.0f}" height="4"/></svg>'

@@ -1,4 +1,4 @@
-"""The curves of a report: how the catalogue's charts are filled from a run's rows."""
+"""The charts of a report: fills the catalogue of `mmrl.run_folder.metrics` with a run's metrics."""
 
 from __future__ import annotations
 
@@ -14,67 +14,67 @@ from mmrl.ui.report.svg import Number, Series, limits, line_chart, number, stack
 from mmrl.ui.report.text import count, esc
 
 MAX_SERIES = 8
-"""Lines in one chart; the page has as many colours."""
+"""Maximal lines in one chart, the number of colours of the page."""
 BANDS = 4
-"""Evaluations in one chart that have their intervals drawn."""
+"""Maximal lines in the chart of evaluations that still have interval bands."""
 
 Points = dict[str, list[tuple[float, Number]]]
-"""Stage -> (step, value) in order."""
+"""Stage -> its (step, value) in order."""
 
 
 def table(steps: Sequence[Mapping[str, Any]]) -> dict[str, Points]:
     """Metric key -> its points by stage. Values that are not numbers become gaps."""
-    found: dict[str, Points] = {}
+    points: dict[str, Points] = {}
     for row in steps:
         for key, value in row["metrics"].items():
             y = float(value) if isinstance(value, int | float) else None
-            found.setdefault(key, {}).setdefault(row["stage"], []).append((row["step"], y))
-    return found
+            points.setdefault(key, {}).setdefault(row["stage"], []).append((row["step"], y))
+    return points
 
 
 def boundaries(steps: Sequence[Mapping[str, Any]]) -> list[tuple[float, str]]:
-    """(x, stage) wherever a stage follows another."""
+    """(x, stage) of each change of stage; x lies half a step before the stage's first step."""
     return [(after["step"] - 0.5, after["stage"]) for before, after in pairwise(steps) if before["stage"] != after["stage"]]
 
 
 def stages(steps: Sequence[Mapping[str, Any]], planned: Sequence[Mapping[str, Any]] = ()) -> list[tuple[str, str, int]]:
-    """(stage, algorithm or "", number of steps) in the order they ran. planned: the run file's stages, by which neighbours of
-    one kind are told apart."""
-    found: list[tuple[str, str, int]] = []
+    """(stage, algorithm or "", number of steps) in the order in which they ran. planned: the run file's stages, which separate
+    consecutive stages of one kind."""
+    ran: list[tuple[str, str, int]] = []
     at = 0
     for row in steps:
         stage = row["stage"]
-        full = at + 1 < len(planned) and found and found[-1][2] == planned[at].get("steps")
-        if not found or found[-1][0] != stage or (full and planned[at + 1].get("kind") == stage):
-            at += bool(found)
+        full = at + 1 < len(planned) and ran and ran[-1][2] == planned[at].get("steps")
+        if not ran or ran[-1][0] != stage or (full and planned[at + 1].get("kind") == stage):
+            at += bool(ran)
             known = at < len(planned) and planned[at].get("kind") == stage == "rl"
-            found.append((stage, str(planned[at].get("algorithm") or "") if known else "", 0))
-        found[-1] = (*found[-1][:2], found[-1][2] + 1)
-    return found
+            ran.append((stage, str(planned[at].get("algorithm") or "") if known else "", 0))
+        ran[-1] = (*ran[-1][:2], ran[-1][2] + 1)
+    return ran
 
 
 def arranged(keys: Collection[str]) -> list[tuple[str, list[tuple[Chart, list[str]]]]]:
-    """(section, its charts with the metrics that each draws), of those that have data; metrics outside the catalogue come last,
-    each in a chart of its own."""
-    one_task = sum(fnmatchcase(key, "task/*/zero_spread_share") for key in keys) == 1  # what is said of it is said of all
+    """(section, (chart, its metrics)) of all charts with data; metrics outside the catalogue come last, each in a chart of its
+    own."""
+    one_task = sum(fnmatchcase(key, "task/*/zero_spread_share") for key in keys) == 1  # its metrics equal those of all tasks
     left = [key for key in keys if key not in HIDDEN and not (one_task and key.startswith("task/"))]
     sections = []
     for title, charts in SECTIONS:
         filled = []
         for chart in charts:
-            own = [key for pattern in chart.keys for key in left if fnmatchcase(key, pattern)]
+            drawn = [key for pattern in chart.keys for key in left if fnmatchcase(key, pattern)]
             if chart.stacked:
-                own.sort(key=lambda key: PARTS.index(part) if (part := key.partition("/")[2]) in PARTS else len(PARTS))
-            left = [key for key in left if key not in own]
-            if own and not (chart.several and len(own) == 1):
-                filled.append((chart, own))
+                drawn.sort(key=lambda key: PARTS.index(part) if (part := key.partition("/")[2]) in PARTS else len(PARTS))
+            left = [key for key in left if key not in drawn]
+            if drawn and not (chart.several and len(drawn) == 1):
+                filled.append((chart, drawn))
         sections.append((title, filled))
-    other = [(Chart(title=key, keys=(key,), spiky=True, hint="Reported by a plugin."), [key]) for key in sorted(left)]
-    return [(title, filled) for title, filled in (*sections, ("Also reported", other)) if filled]
+    other = [(Chart(title=key, keys=(key,), spiky=True, hint="A metric of a plugin."), [key]) for key in sorted(left)]
+    return [(title, filled) for title, filled in (*sections, ("Other metrics", other)) if filled]
 
 
 def curves(steps: Sequence[Mapping[str, Any]]) -> str:
-    """All sections of charts that have data, as HTML."""
+    """All sections of charts with data, as HTML."""
     metrics, marks = table(steps), boundaries(steps)
     sections = []
     for title, charts in arranged(metrics):
@@ -86,14 +86,15 @@ def curves(steps: Sequence[Mapping[str, Any]]) -> str:
 def evaluation_card(
     evals: Sequence[Mapping[str, Any]], marks: Sequence[tuple[float, str]], settings: Mapping[str, Any] = MappingProxyType({})
 ) -> str:
-    """The evaluations over steps with their intervals, as a card; nothing when there are none. settings: `[evaluate]`."""
+    """A card with the evaluations over steps and their intervals; empty without evaluations. marks: (x, label) where stages
+    begin. settings: `[evaluate]` of the run file."""
     by_name: dict[str, list[Mapping[str, Any]]] = {}
     tasks, ways = {row["eval"]["task"] for row in evals}, {(row["eval"]["metric"], row["eval"]["split"]) for row in evals}
     apart = len(tasks) <= BANDS or len(ways) > 1
     for row in evals:
-        one = row["eval"]
-        name = f"{one['task']} {one['metric']} ({one['split']})" if apart else str(one["task"])
-        by_name.setdefault(name, []).append({"step": row["step"], **one})
+        figure = row["eval"]
+        name = f"{figure['task']} {figure['metric']} ({figure['split']})" if apart else str(figure["task"])
+        by_name.setdefault(name, []).append({"step": row["step"], **figure})
     series: list[Series] = []
     for name, rows in list(by_name.items())[:MAX_SERIES]:
         low, high, ys = ([row.get(key) for row in rows] for key in ("low", "high", "value"))
@@ -102,15 +103,15 @@ def evaluation_card(
         return ""
     unit = "%" if all(row["eval"]["metric"] == "accuracy" for row in evals) else ""
     many = len(series) > BANDS
-    if many:  # bands would hide each other; the table has them
-        series = [replace(one, low=(), high=()) for one in series]
+    if many:  # bands would overlap; the table shows the intervals
+        series = [replace(line, low=(), high=()) for line in series]
     svg = line_chart(series, unit=unit, height=240, boundaries=marks)
     samples, temperature = settings.get("samples", 1), settings.get("temperature", 0.0)
-    asked = f"{count(samples, 'answer')} each at temperature {temperature:g}" if temperature else "greedy"
+    sampling = f"{count(samples, 'answer')} each at temperature {temperature:g}" if temperature else "greedy"
     return _card(
         "Evaluation",
-        f"Held-out items, {asked}. "
-        + ("The table has the intervals." if many else "The band is the 95% interval: overlapping bands are no progress yet."),
+        f"Held-out prompts, {sampling}. "
+        + ("The table has the intervals." if many else "Bands are 95% intervals; overlapping ones do not show progress."),
         series,
         unit,
         svg,
@@ -127,19 +128,19 @@ def _cards(chart: Chart, metrics: Mapping[str, Points], marks: Sequence[tuple[fl
 
 
 def _series(metrics: Mapping[str, Points], names: Sequence[str]) -> list[Series]:
-    found: list[Series] = []
+    lines: list[Series] = []
     for key, points in metrics.items():
         rows = sorted((point for name in names for point in points.get(name, [])), key=lambda point: point[0])
         if rows:
-            found.append(
+            lines.append(
                 Series(
                     name=name_of(key, len(metrics) > 1),
                     xs=[x for x, _ in rows],
                     ys=[y for _, y in rows],
-                    color=len(found) % MAX_SERIES + 1,
+                    color=len(lines) % MAX_SERIES + 1,
                 )
             )
-    return found
+    return lines
 
 
 def _chart_card(chart: Chart, title: str, series: list[Series], marks: Sequence[tuple[float, str]]) -> str:
@@ -155,19 +156,19 @@ def _chart_card(chart: Chart, title: str, series: list[Series], marks: Sequence[
         values = [y for s in shown for y in s.ys if y is not None]
         low, high = limits(values, spiky=chart.spiky)
         if values and (max(values) > high or min(values) < low):
-            wild = max(values) if max(values) > high else min(values)
-            notes.append(f"reaches {number(wild, chart.unit)}, off the chart")
+            outlier = max(values) if max(values) > high else min(values)
+            notes.append(f"reaches {number(outlier, chart.unit)}, off the chart")
     return _card(title, chart.hint, shown, chart.unit, svg, notes, len(series) - len(shown))
 
 
 def _aligned(series: Sequence[Series]) -> list[Series]:
-    """The series over the union of their steps."""
+    """The series over the union of their steps, with gaps where a series lacks a step."""
     xs = sorted({x for s in series for x in s.xs})
-    found = []
+    aligned = []
     for s in series:
         known = dict(zip(s.xs, s.ys, strict=True))
-        found.append(Series(name=s.name, xs=xs, ys=[known.get(x) for x in xs], color=s.color))
-    return found
+        aligned.append(Series(name=s.name, xs=xs, ys=[known.get(x) for x in xs], color=s.color))
+    return aligned
 
 
 def _card(title: str, hint: str, series: Sequence[Series], unit: str, svg: str, notes: Sequence[str], hidden: int) -> str:
@@ -190,7 +191,7 @@ def _card(title: str, hint: str, series: Sequence[Series], unit: str, svg: str, 
 
 
 def name_of(key: str, several: bool) -> str:
-    """The part of a metric key that tells it from its neighbours in the same chart."""
+    """The label of a metric in a chart: the part of its key that differs from the other keys; the key itself if it is alone."""
     if not several:
         return key
     head, _, rest = key.partition("/")

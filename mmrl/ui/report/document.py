@@ -1,4 +1,4 @@
-"""A page on its own: one file without any link to elsewhere, which runs no script but ours."""
+"""The frame of a self-contained page: one HTML file without external links, with only this folder's script."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from mmrl.ui.report.text import esc
 
 
 def document(title: str, main: str, footer: str, styles: tuple[str, ...] = ("page.css",)) -> str:
-    """The whole document. Its policy allows no request and no script but `page.js`, whatever it holds.
+    """The whole document. Its content security policy allows no requests and no script other than `page.js`.
 
-    title: any text. main, footer: HTML. styles: files beside this one.
+    title: plain text. main, footer: HTML. styles: names of style sheets in this folder.
     """
     here = Path(__file__)
     style, script = ("".join(here.with_name(n).read_text(encoding="utf-8") for n in names) for names in (styles, ("page.js",)))

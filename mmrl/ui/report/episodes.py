@@ -1,4 +1,4 @@
-"""The episodes of a report: for the first, the best and the last evaluation, what succeeded and what failed, as videos."""
+"""A report's section of episodes: videos of successes and failures of the first, the best and the last evaluation."""
 
 from __future__ import annotations
 
@@ -16,55 +16,56 @@ from mmrl.ui.report.tabs import tabs
 from mmrl.ui.report.text import count, esc
 
 BUDGET = 3_000_000
-"""Characters of HTML, the videos included, for all evaluations together."""
+"""Maximal characters of HTML for all evaluations together, embedded videos included."""
 OPEN = 4
-"""Tasks whose episodes are unfolded."""
-_ENDS = {"truncated-time": "the time was up", "world-error": "the simulator broke"}
+"""Number of tasks whose episodes are expanded."""
+_ENDS = {"truncated-time": "time limit", "world-error": "simulator error"}
 
 Row = Mapping[str, Any]
 
 
 def section(run: RunData) -> str:
-    """The section of episodes; nothing when none were kept."""
-    named = _names(run)
+    """The section as HTML; empty if the run recorded no episodes."""
+    names = _names(run)
     panels = []
-    for folder, (tab, title) in named.items():
+    for folder, (tab, title) in names.items():
         if rows := [row for row in validated.rows(folder / episodes.ROWS) if isinstance(row.get("outcome"), dict)]:
-            panels.append((tab, title, panel(rows, Embedded(folder, BUDGET // len(named)))))
+            panels.append((tab, title, panel(rows, Embedded(folder, BUDGET // len(names)))))
     if not panels:
         return ""
     return (
-        '<section class="episodes"><h2>Episodes</h2><p class="hint">The first held-out episodes that succeeded, and the first '
-        f"that failed, in the order of the prompts; click to enlarge.</p>{films.PAUSE}"
+        '<section class="episodes"><h2>Episodes</h2><p class="hint">The first held-out episodes that succeeded and the first '
+        f"that failed, in prompt order. Click a video to enlarge it.</p>{films.PAUSE}"
         f"{tabs('e', 'Evaluation', panels, len(panels) - 1)}</section>"
     )
 
 
 def _names(run: RunData) -> dict[Path, tuple[str, str]]:
-    """The folder of each evaluation whose episodes were kept -> its tab and title."""
+    """Folder of an evaluation with recorded episodes -> (its tab, its title)."""
     folders, best = run.episode_folders, (run.summary or {}).get("best_step")
-    found = {}
+    names = {}
     for folder in folders:
         step = step_of(folder)
         name = f"step {step}" if step else "before any training"
         first = ["first"] if step and folder == folders[0] else []
         words = [*first, *(["best"] if step == best else []), *(["last"] if folder == folders[-1] and run.summary else [])]
-        found[folder] = (f"{name} ({' and '.join(words)})" if words else name, f"Evaluation of {name}")
-    return found
+        title = f"Evaluation after {name}" if step else f"Evaluation {name}"
+        names[folder] = (f"{name} ({' and '.join(words)})" if words else name, title)
+    return names
 
 
 def panel(rows: Sequence[Row], pictures: Pictures) -> str:
-    """One evaluation: a card for each task. Where there is no room for all, every task has its first videos."""
+    """One evaluation as HTML: a card for each task. If the videos exceed the budget, every task keeps its first ones."""
     by_task: dict[str, list[Row]] = {}
     for row in rows:
         by_task.setdefault(str(row.get("task")), []).append(row)
-    ranked = [_ranked(own) for own in by_task.values()]
+    ranked = [_ranked(of_task) for of_task in by_task.values()]
     shown = {id(row): _figure(row, pictures) for rank in zip_longest(*ranked) for row in rank if row is not None}
-    return "".join(_card(task, own, shown, i < OPEN) for i, (task, own) in enumerate(by_task.items()))
+    return "".join(_card(task, of_task, shown, i < OPEN) for i, (task, of_task) in enumerate(by_task.items()))
 
 
 def _ranked(rows: Sequence[Row]) -> list[Row]:
-    """A task's episodes, a success and a failure in turn."""
+    """A task's episodes, successes and failures alternating."""
     pairs = zip_longest([r for r in rows if _succeeded(r)], [r for r in rows if not _succeeded(r)])
     return [row for pair in pairs for row in pair if row is not None]
 
@@ -72,9 +73,9 @@ def _ranked(rows: Sequence[Row]) -> list[Row]:
 def _card(task: str, rows: Sequence[Row], shown: Mapping[int, str], unfolded: bool) -> str:
     halves = []
     for title, css, succeeded in (("Succeeded", "up", True), ("Failed", "down", False)):
-        own = "".join(shown[id(row)] for row in rows if _succeeded(row) == succeeded)
+        items = "".join(shown[id(row)] for row in rows if _succeeded(row) == succeeded)
         none = '<p class="hint">none</p>'
-        halves.append(f'<div><h4 class="{css}">{title}</h4>{f"<ul>{own}</ul>" if own else none}</div>')
+        halves.append(f'<div><h4 class="{css}">{title}</h4>{f"<ul>{items}</ul>" if items else none}</div>')
     return (
         f'<details class="card watched"{" open" if unfolded else ""}><summary><h3>{esc(task, 200)}</h3></summary>'
         f'<div class="halves">{"".join(halves)}</div></details>'
@@ -82,11 +83,11 @@ def _card(task: str, rows: Sequence[Row], shown: Mapping[int, str], unfolded: bo
 
 
 def _figure(row: Row, pictures: Pictures) -> str:
-    """One episode with what is known of it."""
-    said = str(row.get("instruction"))
-    shown = films.film(pictures, str(row.get("video")), f"{said}: {_told(row)}")
+    """One episode as a list item: video, instruction, outcome, prompt id and seed."""
+    instruction = str(row.get("instruction"))
+    shown = films.film(pictures, str(row.get("video")), f"{instruction}: {_outcome(row)}")
     return (
-        f'<li>{shown}<p class="instruction">{esc(said, 300)}</p><p class="hint">{esc(_told(row))}</p>'
+        f'<li>{shown}<p class="instruction">{esc(instruction, 300)}</p><p class="hint">{esc(_outcome(row))}</p>'
         f'<p class="id">{esc(row.get("prompt_id", ""), 80)}, seed {esc(row.get("seed"), 40)}</p></li>'
     )
 
@@ -95,16 +96,16 @@ def _succeeded(row: Row) -> bool:
     return bool(row["outcome"].get("success"))
 
 
-def _told(row: Row) -> str:
-    """What came of an episode, in words."""
+def _outcome(row: Row) -> str:
+    """The outcome of an episode in words."""
     outcome = row["outcome"]
     parts = []
     if _succeeded(row) and not outcome.get("success_at_end", 1.0):
-        parts.append("lost again at the end")
+        parts.append("no longer at the end")
     if isinstance(steps := outcome.get("steps"), int | float):
         parts.append(count(round(steps), "step"))
     if not _succeeded(row) and row.get("status") in _ENDS:
         parts.append(_ENDS[row["status"]])
-    if isinstance(earned := outcome.get("return"), int | float):
-        parts.append(f"return {number(earned)}")
+    if isinstance(value := outcome.get("return"), int | float):
+        parts.append(f"return {number(value)}")
     return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""The evaluation of each task in a table: the value with its interval as a number and drawn, and what came of episodes."""
+"""A report's table of evaluations: one row per task with its value, interval and episode outcomes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ EPISODE = (
     ("episode/steps", "Steps", ""),
     ("episode/return", "Return", ""),
 )
-"""What came of episodes in simulators: the key in `eval.extra`, its heading, its unit."""
+"""(key of `eval.extra`, column title, unit): outcomes of episodes in simulators."""
 
 Figure = Mapping[str, Any]
 
 
 def section(run: RunData) -> str:
-    """The table; nothing where a card for each task says it all: of one task that doesn't act."""
+    """The table as HTML; empty for a run with a single task that does not act, which has a card instead."""
     tasks = [(first, last) for first, last in _first_and_last(run.evals).values() if _is_number(last.get("value"))]
     acts = any(_extra(last, key) is not None for _, last in tasks for key, _, _ in EPISODE)
     if not tasks or (len(tasks) == 1 and not acts):
@@ -30,34 +30,35 @@ def section(run: RunData) -> str:
     columns = [column for column in EPISODE if any(_extra(last, column[0]) is not None for _, last in tasks)]
     scale = _scale(tasks)
     metrics = {str(last.get("metric")) for _, last in tasks}
-    ways = {_asked(last, run.config) for _, last in tasks}
-    named = [*(["Metric"] if len(metrics) > 1 else []), *(["Played"] if len(ways) > 1 else [])]
+    ways = {_sampling(last, run.config) for _, last in tasks}
+    varying = [*(["Metric"] if len(metrics) > 1 else []), *(["Sampling"] if len(ways) > 1 else [])]
     ends = "".join(f"<span>{f'{end:.0%}' if scale == (0.0, 1.0) else number(end)}</span>" for end in scale)
     value = "Value" if len(metrics) > 1 else "Accuracy" if metrics == {"accuracy"} else esc(min(metrics))
-    if columns and all(_extra(last, columns[0][0]) == last["value"] for _, last in tasks):  # as is usual
+    if columns and all(_extra(last, columns[0][0]) == last["value"] for _, last in tasks):  # usually the metric itself
         value += f", {columns.pop(0)[1].lower()}"
-    heads = ["Task", *named, f'<div class="ends">{ends}</div>', value, *(title for _, title, _ in columns), "n"]
+    heads = ["Task", *varying, f'<div class="ends">{ends}</div>', value, *(title for _, title, _ in columns), "n"]
     rows = "".join(_row(first, last, columns, scale, len(metrics) > 1, len(ways) > 1, run) for first, last in tasks)
-    said = f"{next(iter(ways)).capitalize()}. " if len(ways) == 1 else ""
+    common = f"{next(iter(ways)).capitalize()}. " if len(ways) == 1 else ""
     return (
-        f'<section class="by-task"><h2>Evaluation by task</h2><p class="hint">{said}Held out, the best first, with 95% '
-        "intervals: the grey mark is the first evaluation, the blue one the last.</p>"
+        f'<section class="by-task"><h2>Evaluation by task</h2><p class="hint">{common}Held-out prompts, best task first, with '
+        "95% intervals. Grey: first evaluation; blue: last.</p>"
         f'<div class="card scroll"><table class="figures"><thead><tr>{"".join(f"<th>{head}</th>" for head in heads)}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div></section>"
     )
 
 
 def _first_and_last(evals: Sequence[Mapping[str, Any]]) -> dict[tuple[str, ...], tuple[Figure, Figure]]:
-    found: dict[tuple[str, ...], tuple[Figure, Figure]] = {}
+    """(task, split, metric) -> its first and last evaluation."""
+    ends: dict[tuple[str, ...], tuple[Figure, Figure]] = {}
     for row in evals:
-        one = row["eval"]
-        key = (str(one["task"]), str(one["split"]), str(one["metric"]))
-        found[key] = (found[key][0] if key in found else one, one)
-    return found
+        figure = row["eval"]
+        key = (str(figure["task"]), str(figure["split"]), str(figure["metric"]))
+        ends[key] = (ends[key][0] if key in ends else figure, figure)
+    return ends
 
 
-def _asked(figure: Figure, config: Mapping[str, Any]) -> str:
-    """How the policy was asked, in words; runs from before figures said so have it in their settings."""
+def _sampling(figure: Figure, config: Mapping[str, Any]) -> str:
+    """How answers were sampled, in words; older runs have it only in their settings."""
     settings = {**(config.get("evaluate") or {}), **figure}
     temperature, samples = settings.get("temperature"), settings.get("samples")
     if not _is_number(temperature) or not temperature:
@@ -66,7 +67,7 @@ def _asked(figure: Figure, config: Mapping[str, Any]) -> str:
 
 
 def _scale(tasks: Sequence[tuple[Figure, Figure]]) -> tuple[float, float]:
-    """The ends of all bars: 0 and 1 where every value lies between them."""
+    """(low, high) of the axis of all intervals: 0 and 1 if every value lies between them."""
     bounds = [float(f[key]) for pair in tasks for f in pair for key in ("low", "value", "high") if _is_number(f.get(key))]
     low, high = min(bounds), max(bounds)
     if low >= 0 and high <= 1:
@@ -86,25 +87,25 @@ def _row(
     unit = "%" if last.get("metric") == "accuracy" else ""
     cells = [f"<th scope='row'>{esc(last['task'], 200)}</th>"]
     cells += [f"<td>{esc(last.get('metric'), 80)}</td>"] if with_metric else []
-    cells += [f"<td>{esc(_asked(last, run.config))}</td>"] if with_way else []
+    cells += [f"<td>{esc(_sampling(last, run.config))}</td>"] if with_way else []
     marks = (_mark("before", first, scale) if first is not last else "") + _mark("last", last, scale)
     cells.append(f'<td class="bars"><div class="interval">{marks}</div></td>')
     cells.append(f"<td>{_cell(last['value'], (last.get('low'), last.get('high')), unit)}</td>")
     intervals = last.get("intervals") or {}
-    for key, _, own in columns:
-        known = _extra(last, key)
+    for key, _, column_unit in columns:
+        extra = _extra(last, key)
         bounds = intervals.get(key) if isinstance(intervals, Mapping) else None
-        cells.append(f"<td>{'' if known is None else _cell(known, bounds, own)}</td>")
+        cells.append(f"<td>{'' if extra is None else _cell(extra, bounds, column_unit)}</td>")
     cells.append(f"<td>{esc(last.get('n'))}</td>")
     return f"<tr>{''.join(cells)}</tr>"
 
 
 def _cell(value: float, bounds: Any, unit: str) -> str:
-    """A number, and its interval where that is known."""
-    said = f"<b>{number(value, unit)}</b>"
+    """A number, with its interval if it has one."""
+    html = f"<b>{number(value, unit)}</b>"
     if isinstance(bounds, Sequence) and len(bounds) == 2 and all(map(_is_number, bounds)):
-        said += f"<small>{number(bounds[0], unit)} to {number(bounds[1], unit)}</small>"
-    return said
+        html += f"<small>{number(bounds[0], unit)} to {number(bounds[1], unit)}</small>"
+    return html
 
 
 def _mark(css: str, figure: Figure, scale: tuple[float, float]) -> str:

@@ -1,4 +1,4 @@
-"""What a survey of prompts found, as small figures: one line in words, and bars that pages and contact sheets draw."""
+"""Small figures of a survey of prompts: a line of text and bars, which pages and contact sheets draw."""
 
 from __future__ import annotations
 
@@ -14,27 +14,29 @@ from mmrl.ui.report.text import esc, visible
 from mmrl.ui.survey import Survey
 
 BINS = 16
-"""Columns of a histogram, at most."""
+"""Maximal columns of a histogram."""
 FEW = 12
-"""Whole numbers that lie within so many are counted one by one."""
+"""Integers within a range smaller than this get one column each."""
 MOST = 6
-"""Texts that are shown, the most frequent ones."""
+"""Maximal number of bars for texts; the most frequent ones are shown."""
 SHORT, LONG = 40, 120
-"""Characters of a text in a line of words, and beside a bar."""
+"""Maximal characters of a text in a line, and beside a bar."""
 WIDTH, HEIGHT, TOP, FOOT = 360, 130, 16, 20
-"""Of a histogram on a page; its numbers stand above and below the columns."""
+"""Size of a histogram on a page in pixels, and the parts of its height above and below the columns, for numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
+    """A bar of a figure."""
+
     label: str
-    """What it stands for: any text."""
+    """Its label, not escaped."""
     length: float
-    """0 to 1."""
+    """Its length, 0 to 1."""
     told: str
-    """Its number."""
+    """Its value as text."""
     reach: tuple[float, float] | None = None
-    """From where to where single values lie, 0 to 1, where the bar is their mean."""
+    """Lowest and highest single value, 0 to 1, if the bar is a mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,40 +45,40 @@ class Figure:
 
     title: str
     said: str
-    """All of it in a line, for those who see no chart."""
+    """The whole figure as a line of text, for output without charts."""
     hint: str = ""
-    """What stands above the bars where they say the rest; else `said` does."""
+    """Text above the bars; empty: `said`."""
     bars: tuple[Bar, ...] = ()
     ends: tuple[str, str] | None = None
-    """The least and the largest number, where the bars are columns of a histogram; else they lie one below the other."""
+    """Lowest and highest value of a histogram, whose bars are columns; None for horizontal bars."""
 
 
 def figures(survey: Survey) -> list[Figure]:
-    """What prompts are like; nothing for what they haven't got."""
-    found = [
+    """Figures of the surveyed prompts; a statistic without data is left out."""
+    every = [
         _histogram("Difficulty", survey.difficulties),
-        _histogram("True boxes, part of the picture", survey.areas, "%"),
-        _histogram("True spans, part of the video", survey.lengths, "%"),
+        _histogram("Area of gold boxes, share of the image", survey.areas, "%"),
+        _histogram("Length of gold spans, share of the video", survey.lengths, "%"),
         *_long(survey),
         _histogram("Length of videos", survey.seconds, "s"),
         _answers(survey),
         _sizes(survey),
     ]
-    known = [figure for figure in found if figure is not None]
-    return sorted(known, key=lambda figure: (not figure.bars, figure.ends is None))  # alike beside alike
+    known = [figure for figure in every if figure is not None]
+    return sorted(known, key=lambda figure: (not figure.bars, figure.ends is None))  # figures of one kind are neighbours
 
 
 def payments(survey: Survey, task: TaskSpec, verifiers: Mapping[str, VerifierSpec]) -> list[Figure]:
-    """What each verifier gives to which completions."""
-    found = []
+    """A figure for each verifier: its scores of gold, empty and wrong completions."""
+    payments = []
     for name, by_source in survey.paid.items():
         low, high, weight = verifiers[name].low, verifiers[name].high, task.verifiers.get(name, 0)
         bars = tuple(_payment(source, values, low, high) for source, values in by_source.items() if values)
-        paid = f"Weight {weight:g} in the reward" if weight else "Not in the reward"
-        metric = "; evaluations report it" if name == task.metric else ""
-        hint = f"{paid}{metric}; values from {number(low)} to {number(high)}."
-        found.append(Figure(title=name, said=", ".join(f"{bar.label} {bar.told}" for bar in bars), hint=hint, bars=bars))
-    return found
+        use = f"Weight {weight:g} in the reward" if weight else "Not in the reward"
+        metric = "; the evaluation metric" if name == task.metric else ""
+        hint = f"{use}{metric}; values from {number(low)} to {number(high)}."
+        payments.append(Figure(title=name, said=", ".join(f"{bar.label} {bar.told}" for bar in bars), hint=hint, bars=bars))
+    return payments
 
 
 def _payment(source: str, values: Sequence[float], low: float, high: float) -> Bar:
@@ -96,28 +98,28 @@ def _answers(survey: Survey) -> Figure | None:
         return None
     if len(survey.numbers) == total and len(survey.answers) > MOST:
         return _histogram(survey.answered, survey.numbers)
-    return _tally(survey.answered, survey.answers, "ones")
+    return _tally(survey.answered, survey.answers, "values")
 
 
 def _long(survey: Survey) -> list[Figure | None]:
-    """How long prompts are, in tokens where a policy counts them."""
+    """Lengths of prompts: in tokens if a policy counted them, else in characters."""
     if not survey.tokens:
         return [_histogram("Length of prompts, in characters", survey.characters)]
     pictured = survey.pictured if any(survey.pictured) else []
-    return [_histogram("Length of prompts, in tokens", survey.tokens), _histogram("Tokens of pictures", pictured)]
+    return [_histogram("Length of prompts, in tokens", survey.tokens), _histogram("Tokens of images", pictured)]
 
 
 def _sizes(survey: Survey) -> Figure | None:
     if not survey.sizes:
         return None
-    figure = _tally("Pictures", Counter({f"{w} x {h}": n for (w, h), n in survey.sizes.items()}), "sizes")
+    figure = _tally("Images", Counter({f"{w} x {h}": n for (w, h), n in survey.sizes.items()}), "sizes")
     least, most = min(survey.pictures), max(survey.pictures)
-    each = f"{least} to {most} for a prompt" if least < most else f"{most} for each prompt"
+    each = f"{least} to {most} per prompt" if least < most else f"{most} per prompt"
     return replace(figure, said=f"{each}, {figure.said}")
 
 
 def _tally(title: str, counts: Counter[str], noun: str) -> Figure:
-    """The most frequent texts."""
+    """A figure of the most frequent texts. noun: plural name of a text."""
     total, ranked = counts.total(), counts.most_common(MOST)
     text, most = ranked[0]
     if len(counts) == 1:
@@ -161,7 +163,7 @@ def _histogram(title: str, values: Sequence[float], unit: str = "") -> Figure | 
 
 
 def cards(shown: Sequence[Figure]) -> str:
-    """The figures as HTML, all text as text."""
+    """The figures as HTML cards, with all text escaped."""
     return f'<div class="charts">{"".join(map(_card, shown))}</div>' if shown else ""
 
 

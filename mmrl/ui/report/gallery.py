@@ -1,4 +1,4 @@
-"""The report's section of rollouts: for a few steps of a run, groups of them as far as there is room."""
+"""A report's section of rollouts: groups of a few recorded steps, within a size budget."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from mmrl.ui.report.tabs import tabs
 from mmrl.ui.report.text import count, esc
 
 STEPS = 7
-"""Steps shown, spread evenly from the first to the last."""
+"""Maximal number of steps, spread evenly from the first to the last."""
 GROUPS = 8
-"""Prompts shown per step."""
+"""Maximal number of groups per step."""
 BUDGET = 5_000_000
-"""Bytes of HTML, the pictures included, for all steps together."""
+"""Maximal bytes of HTML for all steps together, embedded media included."""
 
 
 def gallery(run: RunData) -> str:
-    """The section of rollouts; nothing when none were kept."""
+    """The section as HTML; empty if the run recorded no rollouts."""
     files = [path for path in _spread(run.rollout_files, STEPS)]
     panels = [
         (step_of(path), panel) for path in files if (panel := _panel(validated.rows(path), path.parent, BUDGET // len(files)))
     ]
     if not panels:
         return ""
-    shown = [(str(step), f"Step {step}", panel) for step, panel in panels]  # at first the last: what the policy can do now
+    shown = [(str(step), f"Step {step}", panel) for step, panel in panels]  # the last step is open first
     pause = films.PAUSE if any('class="moving' in panel for _, panel in panels) else ""
     legend = overlay.legend("".join(panel for _, panel in panels))
     return (
-        f'<section class="rollouts"><h2>Rollouts</h2><p class="hint">What the policy wrote and what it earned. Equal answers '
-        f"are counted together; the advantage says what the update encouraged (right) and discouraged (left).</p>"
+        f'<section class="rollouts"><h2>Rollouts</h2><p class="hint">Completions with their rewards. Equal ones are counted '
+        f"together. Advantages to the right encourage a completion, those to the left discourage it.</p>"
         f"{pause}{tabs('r', 'Step', shown, len(shown) - 1)}{legend}</section>"
     )
 
 
 def _spread(items: Sequence[Any], n: int) -> list[Any]:
-    """At most `n` of the items, evenly, the first and the last included."""
+    """At most `n` of the items, evenly spaced, including the first and the last."""
     if len(items) <= n:
         return list(items)
     return [items[round(i * (len(items) - 1) / (n - 1))] for i in range(n)]
 
 
 def _panel(rows: Sequence[Mapping[str, Any]], folder: Path, budget: int) -> str:
-    """One step: its first groups, as far as the budget goes."""
+    """The first groups of one step as HTML. budget: maximal bytes."""
     groups: dict[tuple[Any, Any], list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row.get("task"), row.get("group")), []).append(row)
@@ -64,8 +64,8 @@ def _panel(rows: Sequence[Mapping[str, Any]], folder: Path, budget: int) -> str:
 
 
 def fitting(members: Sequence[Mapping[str, Any]], folder: Path, budget: int, share: int, place: str = "") -> str:
-    """The card of a group in at most so many bytes, or nothing; without texts in full where these alone are more than its share.
-    folder: of the rollouts. place: as `group_card` has it."""
+    """The card of a group in at most `budget` bytes, or empty. Expanded texts are dropped if the card without its media exceeds
+    `share` bytes. folder: the folder of the rollouts. place: see `group_card`."""
     for longest in (LONGEST, LONG):
         pictures = Embedded(folder, budget)
         card = group_card(members, pictures, place=place, longest=longest)

@@ -1,6 +1,6 @@
-"""Marks as SVG over a picture, and as bars under a video: what is true in solid lines, what is said in dashed ones.
+"""Marks as SVG over an image and as bars under a video: gold marks with solid lines, a completion's marks with dashed lines.
 
-The shapes have classes alone; colours and lines are the style sheet's, and no attribute is a style, which pages may forbid.
+The style sheet sets colours and lines by class; style attributes are not used, because a page's policy may forbid them.
 """
 
 from __future__ import annotations
@@ -11,24 +11,26 @@ from collections.abc import Callable, Sequence
 from mmrl.api.tasks.marks import Mark
 from mmrl.ui.report.text import esc
 
+NAMES = {"true": "gold", "said": "completion"}
+"""`Mark.of` -> its name on pages."""
 LETTERS = 11
-"""Pixels of a label's height, where its picture is shown."""
+"""Height of a label in pixels on the page."""
 WIDE = 0.66
-"""The width of a letter in parts of that, about."""
+"""Approximate width of a letter as a share of its height."""
 TOLD = 4
-"""Marks of a kind that are told one by one where nobody sees them."""
+"""Up to this many marks of a kind are described one by one to screen readers; more are counted."""
 
 
 def over(marks: Sequence[Mark], true: Sequence[Mark], size: tuple[int, int], shown: float) -> str:
-    """The inside of an SVG whose units are the picture's pixels. true: what grids are compared with. size: (width, height) of the
-    picture. shown: pixels of its width on the page, by which labels and points have their size."""
+    """Marks as the content of an SVG in image pixels. true: gold marks, which grids are compared with. size: (width, height) of
+    the image. shown: width of the image on the page in pixels, which sets the size of labels and points."""
     unit = size[0] / shown
     drawn = [_drawn(mark, true, size, unit) for mark in marks if mark.kind != "interval"]
     return "".join([*(behind for behind, _ in drawn), *(front for _, front in drawn)])
 
 
 def _drawn(mark: Mark, true: Sequence[Mark], size: tuple[int, int], unit: float) -> tuple[str, str]:
-    """(light lines behind all marks, so that they are seen on any ground, the mark itself)."""
+    """(light lines behind all marks, for contrast on any background; the mark itself)."""
     solid, css = "", ""
     if mark.kind == "grid":
         lines, more = _grid(mark, true, size, unit)
@@ -44,7 +46,7 @@ def _drawn(mark: Mark, true: Sequence[Mark], size: tuple[int, int], unit: float)
 
 
 Shape = tuple[str, str]
-"""(lines that tell what is true from what is said, lines that are solid in both)."""
+"""(path that is solid for gold and dashed for a completion, path that is always solid)."""
 
 
 def _box(xs: Sequence[float], ys: Sequence[float], size: tuple[int, int], unit: float) -> Shape:
@@ -53,7 +55,7 @@ def _box(xs: Sequence[float], ys: Sequence[float], size: tuple[int, int], unit: 
 
 
 def _point(xs: Sequence[float], ys: Sequence[float], size: tuple[int, int], unit: float) -> Shape:
-    """A ring, and a cross that leaves its middle free, so that what is small is still seen."""
+    """A ring with four ticks that leave its centre free, so that small objects stay visible."""
     (x,), (y,), r = xs, ys, 7 * unit
     ring = f"M{x - r:.2f} {y:.2f}a{r:.2f} {r:.2f} 0 1 0 {2 * r:.2f} 0a{r:.2f} {r:.2f} 0 1 0 {-2 * r:.2f} 0Z"
     ticks = ((-r, 0, 0.5 * r, "h"), (r, 0, -0.5 * r, "h"), (0, -r, 0.5 * r, "v"), (0, r, -0.5 * r, "v"))
@@ -61,7 +63,7 @@ def _point(xs: Sequence[float], ys: Sequence[float], size: tuple[int, int], unit
 
 
 def _path(xs: Sequence[float], ys: Sequence[float], size: tuple[int, int], unit: float) -> Shape:
-    """A line with an arrow's head at its end."""
+    """A line with an arrowhead at its end."""
     line = "M" + "L".join(f"{x:.2f} {y:.2f}" for x, y in zip(xs, ys, strict=True))
     way, head = math.atan2(ys[-1] - ys[-2], xs[-1] - xs[-2]), 10 * unit
     sides = [(xs[-1] - head * math.cos(way + turn), ys[-1] - head * math.sin(way + turn)) for turn in (0.5, -0.5)]
@@ -77,12 +79,12 @@ _SHAPES: dict[str, Callable[[Sequence[float], Sequence[float], tuple[int, int], 
 
 
 def _within(value: float, side: int, unit: float) -> float:
-    """An edge that lies on the picture's own, so far inside that its line is seen."""
+    """A coordinate, moved one unit inside if it lies at the image's edge, so that its line is visible."""
     return min(max(value, unit), side - unit) if 0 <= value <= side else value
 
 
 def _label(mark: Mark, xs: Sequence[float], ys: Sequence[float], size: tuple[int, int], unit: float) -> str:
-    """Beside its mark and on the picture: of what is true above it, of what is said below."""
+    """The label beside its mark and inside the image: above a gold mark, below a completion's mark, if there is room."""
     height, gap = LETTERS * unit, 4 * unit
     text = _short(mark.label, int(size[0] / (WIDE * height)))
     wide = WIDE * height * len(text)
@@ -96,10 +98,10 @@ def _label(mark: Mark, xs: Sequence[float], ys: Sequence[float], size: tuple[int
 
 
 def _grid(mark: Mark, true: Sequence[Mark], size: tuple[int, int], unit: float) -> tuple[str, str]:
-    """(its lines, what stands in its cells with a shade over those that are said otherwise than they are)."""
+    """(the grid's lines, the labels of its cells with a shade on those that differ from the gold grid)."""
     rows, columns = (int(v) for v in mark.at)
     width, height = size[0] / columns, size[1] / rows
-    same = (one.labels for one in true if one.kind == "grid" and (one.at, one.image) == (mark.at, mark.image))
+    same = (gold.labels for gold in true if gold.kind == "grid" and (gold.at, gold.image) == (mark.at, mark.image))
     right = next(same, mark.labels) if mark.of == "said" else mark.labels
     inner = [f"M{column * width:.2f} 0V{size[1]}" for column in range(1, columns)]
     inner += [f"M0 {row * height:.2f}H{size[0]}" for row in range(1, rows)]
@@ -129,7 +131,7 @@ def _short(text: str, most: int) -> str:
 
 
 def bars(marks: Sequence[Mark]) -> str:
-    """Intervals of a video as bars, each in a line of its own; what lies behind the video's end ends there."""
+    """Intervals of a video as bars, one per line, clipped at the video's end."""
     return "".join(_bar(mark) for mark in marks if mark.kind == "interval")
 
 
@@ -138,11 +140,11 @@ def _bar(mark: Mark) -> str:
     left = min(100 * start / length, 98.5)
     wide = max(1.5, min(100 * end / length, 100.0) - left)
     label = f", {esc(mark.label)}" if mark.label else ""
-    said = f"{mark.of} {start:.1f} to {end:.1f} s{label}"
+    text = f"{NAMES[mark.of]} {start:.1f} to {end:.1f} s{label}"
     return (
         f'<div class="mark {mark.of} time"><svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
         f'<path class="whole" d="M0 5H100"/><rect class="line" x="{left:.1f}" y="1" width="{wide:.1f}" height="8"/></svg>'
-        f"<small>{said}</small></div>"
+        f"<small>{text}</small></div>"
     )
 
 
@@ -150,35 +152,35 @@ def _bar(mark: Mark) -> str:
 
 
 def told(marks: Sequence[Mark]) -> str:
-    """For those who don't see them: `; true box; said box, IoU 0.62`. Not escaped."""
-    found = []
-    for of in ("true", "said"):
-        own = [mark for mark in marks if mark.of == of]
-        found += [f"{of} {_words(mark)}" for mark in own] if len(own) <= TOLD else [f"{len(own)} marks of what is {of}"]
-    return "".join(f"; {one}" for one in found)
+    """Description of marks for screen readers, not escaped: `; gold box; completion's box, IoU 0.62`."""
+    texts = []
+    for of, name in NAMES.items():
+        some = [mark for mark in marks if mark.of == of]
+        texts += [f"{name} {_words(mark)}" for mark in some] if len(some) <= TOLD else [f"{len(some)} marks of the {name}"]
+    return "".join(f"; {text}" for text in texts)
 
 
 def _words(mark: Mark) -> str:
-    beyond = ", off the picture" if off_picture(mark) else ""
+    beyond = ", outside the image" if off_picture(mark) else ""
     cells = f" {' '.join(label or '-' for label in mark.labels)}" if mark.kind == "grid" else ""
     return f"{mark.kind}{cells}{f', {mark.label}' if mark.label else ''}{beyond}"
 
 
 def off_picture(mark: Mark) -> bool:
-    """Whether nothing of it lies on its picture."""
+    """Whether the mark lies completely outside its image."""
     if mark.kind in ("grid", "interval"):
         return False
     return any(max(ends) < 0 or min(ends) > 1 for ends in (mark.at[::2], mark.at[1::2]))
 
 
 def legend(page: str) -> str:
-    """Which lines say what, of those that are on a page; nothing where there are none."""
+    """The legend of the kinds of marks on a page; empty if the page has none."""
     line = '<svg width="34" height="12" aria-hidden="true"><path class="line" d="M1 6H33"/></svg>'
     shade = '<svg width="34" height="12" aria-hidden="true"><rect class="other" width="34" height="12"/></svg>'
     keys = (
-        ('class="mark true', "true", line, "true"),
-        ('class="mark said', "said", line, "said in a completion"),
-        ('class="other"', "said", shade, "said otherwise than it is"),
+        ('class="mark true', "true", line, "gold answer"),
+        ('class="mark said', "said", line, "completion"),
+        ('class="other"', "said", shade, "completion differs from the gold answer"),
     )
-    shown = "".join(f'<li class="mark {of}">{key}<span>{name}</span></li>' for found, of, key, name in keys if found in page)
+    shown = "".join(f'<li class="mark {of}">{key}<span>{name}</span></li>' for css, of, key, name in keys if css in page)
     return f'<ul class="legend of-marks">{shown}</ul>' if shown else ""

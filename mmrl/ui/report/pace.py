@@ -1,4 +1,4 @@
-"""How long what is left of a run takes, by the steps that were watched."""
+"""Estimate of a run's remaining time, from the steps observed so far."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from mmrl.config.sections import Training
 
 
 class Pace:
-    """Times are seconds of any one clock that only goes forward; evaluations count as part of the steps around them."""
+    """Estimates remaining seconds of a stage and a run. All times are in seconds of one monotonic clock; the time of an
+    evaluation counts towards the steps around it."""
 
     def __init__(self, stages: Sequence[Training], now: float) -> None:
-        """stages: all of the run's."""
+        """stages: all stages of the run. now: the clock's time."""
         self.stages = stages
         self.number, self.kind, self.done, self.steps = 0, "", 0, 0
-        """Of the stage that is under way: its place from 0, its kind, its finished steps, all its steps."""
+        """Of the current stage: its index from 0, its kind, its finished steps, its number of steps."""
         self.began = self.entered = self.last = now
-        """When watching began, when the stage did, and when its last step was finished."""
+        """Times of the start of observation, of the stage's start and of its last finished step."""
         self.watched = 0
-        """Steps of the stage; a resumed one began elsewhere."""
+        """Observed steps of the stage; a resumed stage has more finished steps than observed ones."""
         self.per_step: dict[str, float] = {}
-        """Kind of stage -> seconds of a step in the latest stage of that kind."""
+        """Kind of stage -> mean seconds per step in the latest stage of that kind."""
 
     def enter(self, number: int, stage: Training, done: int, now: float) -> None:
         self.number, self.done, self.steps, self.kind = number, done, stage.steps, stage.kind
@@ -33,11 +34,11 @@ class Pace:
 
     @property
     def run_steps(self) -> tuple[int, int]:
-        """(finished steps of the run, all its steps)."""
+        """(finished steps of the run, all steps of the run)."""
         return sum(s.steps for s in self.stages[: self.number]) + self.done, sum(s.steps for s in self.stages)
 
     def left(self, now: float) -> float | None:
-        """Seconds that the stage still takes; None before anything is known. The step under way counts down to nothing."""
+        """Remaining seconds of the stage; None before its first observed step. The current step's share counts down to 0."""
         if self.done >= self.steps:
             return 0.0
         if not self.watched:
@@ -46,9 +47,10 @@ class Pace:
         return step * (self.steps - self.done - 1) + max(0.0, step - (now - self.last))
 
     def left_of_run(self, now: float) -> tuple[float, bool] | None:
-        """(seconds that all stages still take, whether that is all): a kind of stage that is yet to come isn't known."""
-        own, later = self.left(now), self.stages[self.number + 1 :]
-        if own is None:
+        """(remaining seconds of the run, whether they include all stages: those of a kind not observed yet are left out); None
+        before the stage's first observed step."""
+        current, later = self.left(now), self.stages[self.number + 1 :]
+        if current is None:
             return None
         known = [s.steps * self.per_step[s.kind] for s in later if s.kind in self.per_step]
-        return own + sum(known), len(known) == len(later)
+        return current + sum(known), len(known) == len(later)

@@ -1,4 +1,4 @@
-// Numbers under the pointer, pictures that grow when they are clicked, and videos that pause. The page reads well without it.
+// Values under the pointer, images that a click enlarges, and a button that pauses videos. The page also works without scripts.
 const tip = document.getElementById("tip");
 const NS = "http://www.w3.org/2000/svg";
 

@@ -1,7 +1,7 @@
-"""What a terminal shows of a run that is going, as lines that fit its width and height.
+"""The live panel of a run: lines that fit the terminal's width and height.
 
-Nothing here is wrapped by the terminal, whose lines would then be more than were counted; what models write is cut short of the
-edge, as terminals don't agree on how wide some characters are.
+The terminal must not wrap a line, since the panel's height would be wrong. Model output ends a margin before the edge, because
+terminals differ in the width of some characters.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from mmrl.api.errors import is_finite
-from mmrl.compute.signals import AGAIN
+from mmrl.api.signals import AGAIN
 from mmrl.run_folder.metrics import PARTS
 from mmrl.ui.report.pace import Pace
 from mmrl.ui.report.text import count, duration, thought, visible
@@ -40,48 +40,50 @@ SHOWN = {
         ("time/step", "s/step"),
     ),
 }
-"""Stage kind -> (metric, its label); the first is drawn as a line."""
+"""Stage kind -> (metric, its label); the first metric is drawn as a sparkline."""
 BARS, ASCII_BARS = " ▁▂▃▄▅▆▇█", " _.:-=+*#"
-"""Of a sparkline; the second where the terminal has no others."""
+"""Characters of a sparkline; the second set for terminals without Unicode."""
 LABEL = 11
-"""Columns of what stands before a line."""
+"""Columns of a line's label."""
 ENDS = 24
-"""Columns of the lowest and the highest value of a sparkline."""
+"""Columns of the range beside a sparkline."""
 EVALUATIONS = 4
-"""Tasks whose last evaluation is shown."""
+"""Maximal number of tasks whose last evaluation is shown."""
 ASKED_LINES, SAID_LINES = 2, 3
-"""Lines of a prompt and of its completion, at most."""
+"""Maximal lines of a prompt and of its completion."""
 END = 2000
-"""Characters that are kept of both ends of such a text."""
+"""Characters kept at each end of a prompt or completion."""
 MARGIN = 2
-"""Columns that are left free beside what models write."""
+"""Columns left free beside model output."""
 COLOURS = dict(zip(PARTS, ("#76a3f5", "#d47731", "#40c19b", "#8170c7", "#9fa2b6", "#b56388", "#e2b642"), strict=True))
-"""Part of the time -> its colour, that of the report on a dark page; letters on it are black."""
+"""Part of a step's time -> its colour, as in the report's dark theme, under black letters."""
 UNJOINED = dict.fromkeys((0x200C, 0x200D, *range(0xFE00, 0xFE10), 0x20E3, *range(0x1F3FB, 0x1F400), *range(0xE0000, 0xE0080)))
 UNJOINED |= {0x1F1E6 + n: chr(ord("A") + n) for n in range(26)}
-"""What joins characters into one picture, which few terminals do: without it a line is as wide as the sum of what is on it. Flags
-are the letters of their country."""
+"""Translation table that removes characters which join others into one emoji, and writes flags as letters: most terminals don't
+join them, so a line's width would be unknown."""
 HINT = "Ctrl-C stops after this step and saves"
 STOPPING = f"stopping after this step; {AGAIN}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One rollout, in words that a terminal can be given."""
+    """A rollout as text that is safe to print."""
 
     step: int
     of: str
-    """Its task and prompt."""
+    """Task and prompt id."""
     asked: str
+    """The last message to the policy."""
     said: str
-    """Without the thinking before it."""
+    """The completion without its thinking."""
     thinking: int
-    """Characters of that."""
+    """Characters of thinking."""
     outcome: str
+    """Score and status."""
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Sample:
-        """row: of the run folder's `rollouts/`."""
+        """row: a row of the run folder's `rollouts/`."""
         value, thinking = (row.get("score") or {}).get("value"), thought(str(row.get("completion")))
         outcome = [f"score {value:.3g}" if is_finite(value) else "score failed"]
         outcome += ["cut off"] if str(row.get("status")).startswith("truncated") else []
@@ -98,29 +100,30 @@ class Sample:
 
 @dataclass
 class Seen:
-    """What there is to show."""
+    """The state of a run that the panel shows."""
 
     name: str
     pace: Pace
     title: str = ""
-    """The stage in words; empty before the first."""
+    """The stage in words; empty before the first stage."""
     history: deque[float] = field(default_factory=lambda: deque(maxlen=240))
-    """The first of `SHOWN` over the steps of this stage."""
+    """Values of the first metric of `SHOWN` in this stage."""
     values: Mapping[str, float] = field(default_factory=dict)
-    """The last step's metrics."""
+    """Metrics of the last step."""
     evaluated: tuple[int, Sequence[Any]] = (0, ())
-    """Step of the run and figures of the last evaluation."""
+    """(step, figures) of the last evaluation."""
     sample: Sample | None = None
-    """Of the last step that recorded some."""
+    """A rollout of the last step that recorded rollouts."""
     stopping: bool = False
+    """Whether the run ends after this step."""
 
 
 def panel(seen: Seen, console: Console, now: float) -> Group:
-    """All of it that there is room for. now: of the clock of `seen.pace`."""
-    width = console.width - 1  # a full last column makes some terminals begin a new line
+    """The panel, with as many blocks as fit the console. now: time of the clock of `seen.pace`."""
+    width = console.width - 1  # some terminals wrap a line that fills the last column
     plain = not console.encoding.startswith("utf")
     if not seen.title:
-        return Group(_line(width, (seen.name, "bold"), "  getting ready, ", duration(now - seen.pace.began)))
+        return Group(_line(width, (seen.name, "bold"), "  starting, ", duration(now - seen.pace.began)))
     blocks = [
         (0, _where(seen, width, now, plain)),
         (2, [*_figures(seen, width), *_curve(seen, width, plain)]),
@@ -133,12 +136,12 @@ def panel(seen: Seen, console: Console, now: float) -> Group:
 
 
 def figure(values: Mapping[str, float], key: str) -> str:
-    """A metric for people; a dash where nothing was measured, such as the entropy of a step that taught nothing."""
+    """A metric to display; a dash if the step did not measure it, such as the entropy of a step without an update."""
     return f"{values[key]:.3g}" if key in values else "–"
 
 
 def sparkline(values: Sequence[float] | deque[float], bars: str = BARS) -> str:
-    """The values as a row of bars, lowest to highest."""
+    """The values as a row of bars, scaled from the lowest to the highest value."""
     known = [v for v in values if math.isfinite(v)]
     if not known:
         return ""
@@ -150,9 +153,9 @@ def sparkline(values: Sequence[float] | deque[float], bars: str = BARS) -> str:
 
 
 def _fitted(blocks: Sequence[tuple[int, Sequence[Text]]], height: int) -> list[Text]:
-    """The lines of (rank, lines) in order, a blank one between blocks. Where the terminal is too low, the blank lines go first,
-    the last of them before the others, then the blocks of the highest rank; the first line stays."""
-    blocks, room = list(blocks), max(1, height - 1)  # the end of the panel is a line of its own, which must not scroll
+    """The lines of (rank, lines) in order, with a blank line between blocks. In a low terminal blank lines are dropped first,
+    from the bottom, then the blocks of the highest rank; the first line stays."""
+    blocks, room = list(blocks), max(1, height - 1)  # the cursor needs a line below the panel, which must not scroll
     while len(blocks) > 1 and sum(len(lines) for _, lines in blocks) > room:
         blocks.remove(max(blocks, key=lambda block: block[0]))
     blank = room - sum(len(lines) for _, lines in blocks)
@@ -170,7 +173,7 @@ def _labelled(width: int, label: str, *parts: str | tuple[str, str] | Text) -> T
 
 
 def _flow(cells: Sequence[Sequence[Text]], width: int) -> list[Text]:
-    """Cells of equally many lines beside each other, in as many rows as they need."""
+    """Cells with equal numbers of lines side by side, in as many rows as needed."""
     lines: list[Text] = []
     row: list[Sequence[Text]] = []
     for cell in [*cells, None]:
@@ -182,22 +185,21 @@ def _flow(cells: Sequence[Sequence[Text]], width: int) -> list[Text]:
 
 
 def _hint(seen: Seen, width: int) -> Text:
-    """The last line: it has room for the ^C that terminals write."""
+    """The last line; it leaves room for the ^C that terminals echo."""
     return _line(width, (STOPPING, "bold yellow") if seen.stopping else (HINT, "dim"))
 
 
-# -- what is shown ------------------------------------------------------------------------------------------------------------
+# -- blocks -------------------------------------------------------------------------------------------------------------------
 
 
 def _where(seen: Seen, width: int, now: float, plain: bool) -> list[Text]:
-    """The stage, how far it is and how long it takes; the same of the run where it has other stages."""
+    """Title, progress and remaining time of the stage, and of the run if it has several stages."""
     pace = seen.pace
     head = _line(width, (seen.name, "bold"), "  ", (seen.title, "cyan"), "  ")
     head.append(("-" if plain else "─") * (width - head.cell_len), "dim")
     rows = [("stage", pace.done, pace.steps, f"{duration(now - pace.entered)}{_left(pace.left(now))}")]
     if len(pace.stages) > 1:
-        found = pace.left_of_run(now)
-        seconds, whole = found or (None, True)
+        seconds, whole = pace.left_of_run(now) or (None, True)
         rows.append(("run", *pace.run_steps, f"{duration(now - pace.began)}{_left(seconds, whole)}"))
     counts = [f"{done}/{steps}" for _, done, steps, _ in rows]
     tails = [f" {n:>{max(map(len, counts))}}  {row[3]}" for n, row in zip(counts, rows, strict=True)]
@@ -216,7 +218,7 @@ def _bar(share: float, width: int, plain: bool) -> Text:
 
 
 def _figures(seen: Seen, width: int) -> list[Text]:
-    """Two lines, or twice as many in columns of equal width."""
+    """Labels and values of the metrics, in columns; in several rows of columns if the terminal is narrow."""
     shown = SHOWN[seen.pace.kind]
     columns = [max(len(label) + 2, LABEL) for _, label in shown]
     if sum(columns) > width:
@@ -239,7 +241,7 @@ def _curve(seen: Seen, width: int, plain: bool) -> list[Text]:
 
 
 def _evaluated(seen: Seen, width: int) -> list[Text]:
-    """A line for each task, its figure first: that is what has to be there when the line is cut off."""
+    """A line for each task's last evaluation, with the value first, since the end of a line may be cut off."""
     step, figures = seen.evaluated
     if not figures:
         return []
@@ -255,13 +257,13 @@ def _evaluated(seen: Seen, width: int) -> list[Text]:
 
 
 def _parts(seen: Seen, width: int) -> list[Text]:
-    """Where the time of the last step went: a bar, and what its letters mean."""
+    """A bar of the last step's time by part, and its legend."""
     seconds = {part: max(0.0, seen.values.get(f"time/{part}", 0.0)) for part in PARTS}
     total = sum(seconds.values())
     if not total:
         return []
     bar, start, at = Text(), 0, 0.0
-    words: list[Sequence[Text]] = []
+    keys: list[Sequence[Text]] = []
     for part, spent in seconds.items():
         at += spent
         end = round(at / total * (width - LABEL))
@@ -269,8 +271,8 @@ def _parts(seen: Seen, width: int) -> list[Text]:
         bar.append(part[0] * (end - start), style)
         start = end
         if spent / total >= 0.005:
-            words.append([Text.assemble((part[0], style), f" {part} {spent / total:.0%}  ")])
-    legend = _flow(words, width - LABEL)
+            keys.append([Text.assemble((part[0], style), f" {part} {spent / total:.0%}  ")])
+    legend = _flow(keys, width - LABEL)
     return [_labelled(width, "time", bar), *(_labelled(width, "", line) for line in legend)]
 
 
@@ -291,21 +293,21 @@ def _sample(seen: Seen, width: int, console: Console) -> list[Text]:
 
 
 def _asked(row: Mapping[str, Any]) -> str:
-    """The last thing that was said to the policy, and what it was shown."""
-    said = [m for m in row.get("messages") or [] if m.get("role") != "assistant"]
-    content = said[-1].get("content") if said else ""
+    """The last message to the policy; its media as `[image]` and `[video]`."""
+    messages = [m for m in row.get("messages") or [] if m.get("role") != "assistant"]
+    content = messages[-1].get("content") if messages else ""
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
     return " ".join(str(part.get("text", "")) if part.get("type") == "text" else f"[{part.get('type')}]" for part in parts)
 
 
 def _clean(text: str) -> str:
-    """Both ends of a text, on one line, without anything that a terminal would act on."""
+    """The start and end of a text on one line, without characters that control the terminal."""
     text = text if len(text) <= 2 * END else f"{text[:END]} ... {text[-END:]}"
     return visible(" ".join(text.split())).translate(UNJOINED)
 
 
 def _shortened(text: str, columns: int) -> str:
-    """The beginning and the end of a text that takes more columns than that."""
+    """The text, with its middle replaced by dots if it is wider than `columns`."""
     size = Text(text).cell_len
     if size <= columns:
         return text

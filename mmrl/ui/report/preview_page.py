@@ -1,4 +1,4 @@
-"""The page of a preview: prompts as a model sees them, what was tried on them, and what the others are like."""
+"""The HTML page of a preview: prompts as a model sees them, their scored completions, and figures of the surveyed prompts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mmrl.ui.report.contact_sheet import See
 
 Drawn = Callable[[Looked, str], tuple[Any, Sequence[Mark]]]
-"""A prompt and a completion -> (the picture that the completion draws, or None; the marks of both)."""
+"""(prompt, completion) -> (image that the completion draws, or None; marks of the gold answer and of the completion)."""
 
 
 def page(
@@ -38,10 +38,10 @@ def page(
     odd: Sequence[str] = (),
     see: See | None = None,
 ) -> str:
-    """The whole document, from which nothing leads elsewhere.
+    """The whole page, without external links.
 
-    sections: of figures, each with a heading and a hint. odd: what speaks against the task, any texts. see: makes of a picture
-    what the model sees of it; by default it is shown as it is.
+    sections: (heading, hint, figures). odd: warnings about the task, not escaped. see: resizes an image as the model's processor
+    does; by default images are shown unchanged.
     """
     with tempfile.TemporaryDirectory() as folder:
         prompts = _prompts(shown, drawn, Path(folder), see)
@@ -60,36 +60,37 @@ def page(
 
 
 def _odd(odd: Sequence[str]) -> str:
-    said = "".join(f'<li class="card"><b>Odd:</b> {esc(one, 600)}</li>' for one in odd)
-    return f'<section><ul class="odd">{said}</ul></section>' if odd else ""
+    items = "".join(f'<li class="card"><b>Warning:</b> {esc(warning, 600)}</li>' for warning in odd)
+    return f'<section><ul class="odd">{items}</ul></section>' if odd else ""
 
 
 def _prompts(shown: Sequence[Looked], drawn: Drawn, folder: Path, see: See | None) -> str:
-    """A card for each, as far as there is room for pictures."""
+    """A card for each prompt. folder: a temporary folder for media."""
     (folder / "media").mkdir()
-    found: list[str] = []
-    for number, one in enumerate(shown):
-        asked = _asked(one, number, folder, see)
-        rows = [_row(asked, tried, *drawn(one, tried.completion), folder) for tried in one.tried if tried.score is not None]
+    prompts: list[str] = []
+    for number, looked in enumerate(shown):
+        asked = _asked(looked, number, folder, see)
+        rows = [_row(asked, tried, *drawn(looked, tried.completion), folder) for tried in looked.tried if tried.score is not None]
         pictures = Embedded(folder, BUDGET // len(shown))
         if rows:
-            found.append(group_card(rows, pictures))
+            prompts.append(group_card(rows, pictures))
         else:
-            alone = _row(asked, Tried(source="gold", completion=one.gold or ""), *drawn(one, one.gold or ""), folder)
-            found.append(prompt_card({**alone, "answer": one.gold}, pictures))
-    said, scored = "".join(found), any(tried.score is not None for one in shown for tried in one.tried)
-    tried = "What a right, an empty and a wrong completion get. " if scored else ""
-    width = "narrow" if not scored else "broad" if 'class="card group wide"' in said else ""
-    pause = films.PAUSE if 'class="moving' in said else ""
+            gold = looked.gold or ""
+            row = _row(asked, Tried(source="gold", completion=gold), *drawn(looked, gold), folder)
+            prompts.append(prompt_card({**row, "answer": looked.gold}, pictures))
+    html, scored = "".join(prompts), any(tried.score is not None for looked in shown for tried in looked.tried)
+    hint = "Each with the scores of a gold, an empty and a wrong completion. " if scored else ""
+    width = "narrow" if not scored else "broad" if 'class="card group wide"' in html else ""
+    pause = films.PAUSE if 'class="moving' in html else ""
     return (
-        f'<section class="rollouts"><h2>Prompts</h2><p class="hint">{tried}A click enlarges a picture.</p>{pause}'
-        f'<div class="groups {width}">{said}</div>{overlay.legend(said)}</section>'
+        f'<section class="rollouts"><h2>Prompts</h2><p class="hint">{hint}Click an image to enlarge it.</p>{pause}'
+        f'<div class="groups {width}">{html}</div>{overlay.legend(html)}</section>'
     )
 
 
-def _asked(one: Looked, number: int, folder: Path, see: See | None) -> Mapping[str, Any]:
-    """What the rows of a prompt's completions have in common, its pictures in `folder`."""
-    prompt = one.prompt
+def _asked(looked: Looked, number: int, folder: Path, see: See | None) -> Mapping[str, Any]:
+    """The keys that all rows of a prompt's completions share; the prompt's media are written to `folder`."""
+    prompt = looked.prompt
 
     def keep(image: Any, video: bool) -> str:
         return _kept(folder, see(load_image(image)) if see and not video else image, video)
@@ -98,20 +99,20 @@ def _asked(one: Looked, number: int, folder: Path, see: See | None) -> Mapping[s
     return {"task": prompt.task, "prompt_id": prompt.id, "group": number, "messages": messages, "answer": prompt.answer}
 
 
-def _row(asked: Mapping[str, Any], tried: Tried, picture: Any, own: Sequence[Mark], folder: Path) -> Mapping[str, Any]:
-    """A completion as a row of a run folder is. picture: that it draws, or None."""
+def _row(asked: Mapping[str, Any], tried: Tried, picture: Any, drawn: Sequence[Mark], folder: Path) -> Mapping[str, Any]:
+    """A completion in the format of a run folder's rows. picture: the image that it draws, or None. drawn: its marks."""
     return {
         **asked,
         "completion": tried.completion,
         "source": tried.source,
         "score": tried.score.as_json() if tried.score else {},
-        "marks": marks.as_json(own),
+        "marks": marks.as_json(drawn),
         **({} if picture is None else {"shows": _kept(folder, picture, most=DRAWN_PIXELS)}),
     }
 
 
 def _kept(folder: Path, image: Any, video: bool = False, most: int = VIEW_PIXELS) -> str:
-    """Where in the folder a picture or a video was put."""
+    """Write an image or a video to the folder and return its name. most: maximal pixels of an image."""
     name, data = view_webp(of_clip(image)) if video else view_png(image, most)
     (folder / name).write_bytes(data)
     return name

@@ -1,4 +1,4 @@
-"""A run as it goes: a live panel in a terminal, plain lines elsewhere, next to nothing where that is asked for."""
+"""Progress of a run on stdout: a live panel in a terminal, plain lines elsewhere, only notes with `quiet`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.markup import escape
 
 from mmrl.api.errors import UserError
-from mmrl.compute.signals import tell
+from mmrl.api.signals import tell
 from mmrl.config.sections import Training
 from mmrl.run_folder.reader import read_rows
 from mmrl.ui.report.pace import Pace
@@ -25,24 +25,25 @@ from mmrl.ui.report.panel import SHOWN, STOPPING, Sample, Seen, figure, panel
 from mmrl.ui.report.text import duration, visible
 
 DRAWINGS = 2
-"""Of the panel in a second, by a thread of its own: clocks go on and a wish to stop is seen while a step takes its time."""
+"""Redraws of the panel per second, by a thread, so that clocks and a request to stop are up to date during long steps."""
 
 
 class Show:
-    """Watches a run for a person. Use as a context manager."""
+    """Shows the progress of a run in the terminal. Use it as a context manager."""
 
     def __init__(
         self, name: str, stages: Sequence[Training], folder: Path, console: Console | None = None, quiet: bool = False
     ) -> None:
-        """stages: all of the run's. folder: the run's; its rollouts are shown if it is in sight. quiet: say notes only."""
-        # a log that takes colours is no place to draw in
+        """stages: all stages of the run. folder: the run folder; the panel shows its rollouts if this machine sees it.
+        quiet: print only notes."""
+        # a log may accept colours (FORCE_COLOR) but no redrawing
         self.console = console or Console(force_interactive=None if sys.stdout.isatty() else False)
         if not self.console.encoding.startswith("utf") and isinstance(self.console.file, io.TextIOWrapper):
-            self.console.file.reconfigure(errors="replace")  # a character that can't be written must not end a run
+            self.console.file.reconfigure(errors="replace")  # an unencodable character must not end a run
         self.folder, self.quiet = folder, quiet
         self.seen = Seen(name, Pace(stages, time.monotonic()))
         self.lock = threading.Lock()
-        """Between what is seen and the thread that draws it."""
+        """Guards `seen` against the thread that draws the panel."""
         self.notes: list[str] = []
         self.live: Live | None = None
         if self.console.is_interactive and not quiet:
@@ -65,7 +66,7 @@ class Show:
 
     @property
     def under_way(self) -> bool:
-        """A stage was reached."""
+        """Whether a stage has started."""
         return bool(self.seen.title)
 
     def stage_started(self, number: int, count: int, stage: Any, done: int) -> None:
@@ -105,7 +106,8 @@ class Show:
         self.console.print(f"  note: {text}", style="yellow", highlight=False, markup=False, soft_wrap=True)
 
     def stopping(self) -> None:
-        """The run ends after this step. In a signal handler, which may have come in the middle of a line: nothing is printed."""
+        """Show that the run ends after this step. A signal handler calls it, perhaps in the middle of printing, so it does not
+        use the console."""
         self.seen.stopping = True
         if not self.live:
             tell_stopping()
@@ -119,19 +121,19 @@ class Show:
             return panel(self.seen, self.console, time.monotonic())
 
     def _left(self, now: float) -> str:
-        """`time left 42 s`, of the run; over that where the pace of a later kind of stage isn't known."""
+        """`time left 42 s` of the run; `time left over 42 s` if the pace of a later stage is unknown."""
         seconds, whole = self.seen.pace.left_of_run(now) or (0.0, True)
         return f"time left {'' if whole else 'over '}{duration(seconds)}"
 
     def _sample(self, step: int) -> Sample | None:
-        """A rollout of this step, if it recorded some: the first that the policy sampled."""
-        with contextlib.suppress(OSError, UserError):  # the run goes on, whatever became of its files
+        """The first recorded rollout of this step that the policy sampled; None if the step recorded none."""
+        with contextlib.suppress(OSError, UserError):  # unreadable files must not end the run
             rows = read_rows(self.folder / "rollouts" / f"step-{step:06d}.jsonl")
-            own = [row for row in rows if row.get("source") == "policy"] or rows
-            return Sample.of_row(own[0]) if own else None
+            sampled = [row for row in rows if row.get("source") == "policy"] or rows
+            return Sample.of_row(sampled[0]) if sampled else None
         return None
 
 
 def tell_stopping() -> None:
-    """Past the console, from a signal handler."""
+    """Print the notice that the run stops after this step; safe in a signal handler."""
     tell(STOPPING)

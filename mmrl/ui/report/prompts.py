@@ -1,4 +1,4 @@
-"""What a prompt shows: its pictures and videos, with what is true on them, and its words."""
+"""A prompt as HTML: its images and videos with gold marks, its text and its answer."""
 
 from __future__ import annotations
 
@@ -13,21 +13,25 @@ from mmrl.ui.report.sources import Pictures, Still
 from mmrl.ui.report.text import esc, rounded
 
 SMALL, MARKED = 224, 180
-"""Pixels of width in which a picture is shown before it is enlarged, and one with marks."""
+"""Maximal width in pixels of an image before it is enlarged, and width of an image with marks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A picture of the prompt that stands on the page, to be drawn again by reference."""
+    """An image of the prompt on the page, which copies reference by its id."""
 
     still: Still
     id: str
+    """Id of its SVG element."""
 
 
 def shown_of(
     messages: Sequence[Mapping[str, Any]], pictures: Pictures, true: Sequence[Mark], marked: Container[int], key: str
 ) -> tuple[str, dict[int, Placed]]:
-    """(the prompt's pictures and videos with what is true on them, where those are that are marked). key: of the group."""
+    """(the prompt's images and videos with gold marks as HTML, index of a marked image -> its place on the page).
+
+    true: gold marks. marked: indexes of images with any mark. key: unique id of the group on the page.
+    """
     parts = [part for message in messages for part in parts_of(message)]
     stills, moving = ([str(p.get("path", "")) for p in parts if p.get("type") == kind] for kind in ("image", "video"))
     shown: list[str] = []
@@ -35,7 +39,7 @@ def shown_of(
     for n, path in enumerate(stills):
         still = pictures.still(path, among=2 * len(stills))
         if isinstance(still, str) or n not in marked:
-            shown.append(picture(still, "shown"))
+            shown.append(picture(still, "prompt"))
             continue
         id = re.sub(r"\W", "", f"p{key}_{n}_{path}", flags=re.ASCII)
         placed[n] = Placed(still=still, id=id)
@@ -44,66 +48,71 @@ def shown_of(
         image = f'<image id="{id}" href="{esc(still.src)}" {sizes}/>'
         drawn = image + overlay.over(here, true, (still.width, still.height), MARKED)
         shown.append(
-            marked_picture(drawn, still, MARKED, f"shown, {size_of(still)}{overlay.told(here)}", "", "<small>shown</small>")
+            marked_picture(drawn, still, MARKED, f"prompt, {size_of(still)}{overlay.told(here)}", "", "<small>prompt</small>")
         )
     for n, path in enumerate(moving):
         times = overlay.bars([mark for mark in true if mark.image == n])
-        shown.append(f'<div class="filmed">{films.film(pictures, path, "shown")}{times}</div>')
+        shown.append(f'<div class="filmed">{films.film(pictures, path, "prompt")}{times}</div>')
     return row_of(shown), placed
 
 
 def asking(messages: Sequence[Mapping[str, Any]], limit: int) -> str:
+    """The texts of the messages as HTML, with roles if there are several. limit: maximal characters of each."""
     texts = []
     for message in messages:
-        role, said = message.get("role"), said_in(message)
-        who = "" if role == "user" and len(messages) == 1 else f"<b>{esc(role)}</b> "
-        if said:
-            texts.append(f'<div class="said" tabindex="0">{who}{esc(said, limit)}</div>')
+        role, text = message.get("role"), said_in(message)
+        label = "" if role == "user" and len(messages) == 1 else f"<b>{esc(role)}</b> "
+        if text:
+            texts.append(f'<div class="said" tabindex="0">{label}{esc(text, limit)}</div>')
     return "".join(texts)
 
 
 def answer(answer: Any) -> str:
-    """The truth, where there is one in words."""
+    """The gold answer as HTML; empty for None."""
     return "" if answer is None else f'<p class="answer"><span>Answer</span> <b>{esc(rounded(answer), 400)}</b></p>'
 
 
 def parts_of(message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The content parts of a message; a plain text is one text part."""
     content = message.get("content") or []
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 def said_in(message: Mapping[str, Any]) -> str:
+    """The text of a message, without its media."""
     return "\n".join(str(part.get("text", "")) for part in parts_of(message) if part.get("type") == "text")
 
 
 def picture(still: Still | str, label: str, most: int = SMALL) -> str:
-    """A picture with a word below it of where it comes from, or a word why there is none. most: pixels of its width."""
+    """An image with a label below it, or the reason why it is not shown. most: maximal width in pixels."""
     if isinstance(still, str):
         return f'<span class="no-picture">{esc(still)}</span>'
     css = ' class="pixels"' if still.width < 100 else ""
     return (
         f'<button type="button" class="picture" title="enlarge">'
-        f'<img{css} width="{_width(still, most):.0f}" alt="picture {esc(label)}, {size_of(still)}" '
+        f'<img{css} width="{_width(still, most):.0f}" alt="image: {esc(label)}, {size_of(still)}" '
         f'src="{esc(still.src)}"><small>{esc(label)}</small></button>'
     )
 
 
 def marked_picture(inside: str, still: Still, wide: float, what: str, css: str, note: str) -> str:
-    """A picture with marks on it. inside: of its SVG. wide: pixels. what: it shows, any text."""
+    """An image with marks. inside: content of its SVG. wide: width in pixels. what: label for screen readers, not escaped. css:
+    further classes. note: HTML below it."""
     pixels = " pixels" if still.width < 100 else ""
     return (
         f'<button type="button" class="picture marked {css}" title="enlarge"><svg class="{pixels}" role="img" '
-        f'aria-label="picture {esc(what)}" viewBox="0 0 {still.width} {still.height}" '
+        f'aria-label="image: {esc(what)}" viewBox="0 0 {still.width} {still.height}" '
         f'width="{wide:.0f}" height="{wide * still.height / still.width:.0f}">{inside}</svg>{note}</button>'
     )
 
 
 def row_of(shown: Sequence[str]) -> str:
+    """Images as one row of HTML; empty without any."""
     return f'<div class="pictures">{"".join(shown)}</div>' if shown else ""
 
 
 def _width(still: Still, most: int) -> float:
-    """Pixels on the page: digits of 8 pixels are for people, too."""
+    """Width in pixels on the page; images below 112 pixels are enlarged by a whole factor."""
     return min(still.width * max(1, 112 // still.width), most)
 
 

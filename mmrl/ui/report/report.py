@@ -1,4 +1,4 @@
-"""The static report of a run: one HTML file without any link to elsewhere, for people who want to see how a run went."""
+"""The report of a run: one self-contained HTML file without external links."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from mmrl.ui.report.svg import number
 from mmrl.ui.report.text import count, duration, esc
 
 CARDS = 6
-"""Tasks up to which each has a card of its own."""
+"""Maximal number of tasks that get a card each; with more tasks the table replaces the cards."""
 PACKAGES = ("torch", "transformers", "torchvision", "peft", "vllm", "numpy", "pillow", "datasets")
 
 
 def write_report(run_dir: str | os.PathLike[str]) -> Path:
-    """Write `report.html` into a run folder, finished or not, and return its path. Raises UserError when there is no run."""
+    """Write `report.html` into the folder of a finished or running run and return its path. Raises UserError if it is no run."""
     run = validated.run(read_run(run_dir))
     return RunFolder.open(run_dir).report(page(run))
 
 
 def page(run: RunData) -> str:
-    """The whole document."""
+    """The whole report as HTML."""
     name = run.path.resolve().name
     parts = (
         _header(run, name),
@@ -59,7 +59,7 @@ def _header(run: RunData, name: str) -> str:
         f"<li>{', '.join(esc(name) for name in (stage, algorithm) if name)}, <b>{count(n, 'step')}</b></li>"
         for stage, algorithm, n in ran
     )
-    chain = f'<ol class="chain">{chain}</ol>' if chain else '<p class="hint">No step was recorded yet.</p>'
+    chain = f'<ol class="chain">{chain}</ol>' if chain else '<p class="hint">No step is recorded yet.</p>'
     machine = run.manifest.get("machine") or {}
     gpus = [str(gpu) for gpu in machine.get("gpus") or []]
     where = f"{len(gpus)} x {gpus[0]}" if gpus else f"{machine.get('cpu')}, {machine.get('cores')} cores"
@@ -71,34 +71,34 @@ def _header(run: RunData, name: str) -> str:
 
 
 def _headline(run: RunData) -> str:
-    """What a person looks for first: accuracy before and after, how long it took, what the time went into. Of many tasks the
-    table that follows says it."""
+    """The top of the report: metrics before and after training, wall time and its parts. Runs with many tasks have a table
+    below instead of cards."""
     results = _results(run)
     evaluations = evaluation_card(run.evals, boundaries(run.steps), run.config.get("evaluate") or {})
-    first = "".join(_intervals(task, rows) for task, rows in results.items()) if len(results) <= CARDS else ""
-    return f'<section class="headline">{first}{evaluations}{_tiles(run)}</section>'
+    cards = "".join(_intervals(task, rows) for task, rows in results.items()) if len(results) <= CARDS else ""
+    return f'<section class="headline">{cards}{evaluations}{_tiles(run)}</section>'
 
 
 def _results(run: RunData) -> dict[str, list[tuple[str, Mapping[str, Any]]]]:
-    """Task -> ("before" | "best" | "last", result): of the summary, or of the evaluations so far."""
-    found: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+    """Task -> ("before" | "best" | "last" | "so far", result), from the summary or from the evaluations so far."""
+    by_task: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
     if run.summary:
         for when in ("before", "best", "last"):
             for task, result in (run.summary.get(when) or {}).items():
-                found.setdefault(task, []).append((when, result))
+                by_task.setdefault(task, []).append((when, result))
     else:
-        by_task: dict[str, list[Mapping[str, Any]]] = {}
+        evals: dict[str, list[Mapping[str, Any]]] = {}
         for row in run.evals:
-            by_task.setdefault(row["eval"]["task"], []).append(row["eval"])
-        for task, rows in by_task.items():
+            evals.setdefault(row["eval"]["task"], []).append(row["eval"])
+        for task, rows in evals.items():
             best = max(rows, key=lambda row: -1e9 if row["value"] is None else row["value"])
-            found[task] = [("before", rows[0]), ("best", best), ("last", rows[-1])] if len(rows) > 1 else [("so far", rows[0])]
-    return {task: known for task, rows in found.items() if (known := [(w, r) for w, r in rows if r.get("value") is not None])}
+            by_task[task] = [("before", rows[0]), ("best", best), ("last", rows[-1])] if len(rows) > 1 else [("so far", rows[0])]
+    return {task: known for task, rows in by_task.items() if (known := [(w, r) for w, r in rows if r.get("value") is not None])}
 
 
 def _range(metric: Any) -> tuple[float, float] | None:
-    """Between which bounds a metric lies: an accuracy between 0 and 1, a verifier's values between those of its spec; None where
-    it isn't installed here."""
+    """(low, high) bounds of a metric: 0 and 1 for accuracy, the spec's for a verifier; None if they are infinite or the verifier
+    is not installed here."""
     from mmrl.registry import plugins
 
     if metric == "accuracy":
@@ -111,7 +111,7 @@ def _range(metric: Any) -> tuple[float, float] | None:
 
 
 def _scale(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[float, float]:
-    """The ends of the bars: the metric's own bounds, so that cards can be compared, else just around what is drawn."""
+    """(low, high) of a card's axis: the metric's bounds, so that cards can be compared, else the range of the values."""
     bounds = [float(b) for _, r in rows for b in (r.get("low"), r["value"], r.get("high")) if b is not None]
     low, high = min(bounds), max(bounds)
     known = _range(rows[-1][1].get("metric"))
@@ -122,7 +122,7 @@ def _scale(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[float, float]
 
 
 def _apart(first: Mapping[str, Any], last: Mapping[str, Any]) -> str:
-    """ "up" or "down" where the two intervals don't touch, else nothing; a bound that isn't known is the value."""
+    """ "up" or "down" if the two intervals do not overlap, else empty. An unknown bound counts as the value."""
     (low, high), (other_low, other_high) = (
         [r["value"] if r.get(end) is None else r[end] for end in ("low", "high")] for r in (first, last)
     )
@@ -130,24 +130,24 @@ def _apart(first: Mapping[str, Any], last: Mapping[str, Any]) -> str:
 
 
 def _intervals(task: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """A card with one figure, and its values before, at best and at last as dots on their intervals."""
+    """A task's card: its last value in large type; the values before training, best and last as dots on their intervals."""
     unit = "%" if rows[-1][1].get("metric") == "accuracy" else ""
     low, high = _scale(rows)
     lines = []
     for when, r in rows:
         ends = [r["value"] if r.get(key) is None else r[key] for key in ("low", "value", "high")]
         a, v, b = (100 * (end - low) / (high - low) for end in ends)
-        said = number(ends[1], unit)
+        value = number(ends[1], unit)
         if ends[0] < ends[2]:
-            said += f"<small>{number(ends[0], unit)} to {number(ends[2], unit)}</small>"
+            value += f"<small>{number(ends[0], unit)} to {number(ends[2], unit)}</small>"
         bar = f'<i style="left:{a:.1f}%;width:{b - a:.1f}%"></i><u style="left:{v:.1f}%"></u>'
-        lines.append(f'<li class="{esc(when)}"><span>{esc(when)}</span><div class="interval">{bar}</div><b>{said}</b></li>')
+        lines.append(f'<li class="{esc(when)}"><span>{esc(when)}</span><div class="interval">{bar}</div><b>{value}</b></li>')
     lines.append(f'<li class="ends"><span>{number(low, unit)}</span><span>{number(high, unit)}</span></li>')
     first, last = rows[0][1], rows[-1][1]
     change = last["value"] - first["value"]
     points = f"{change * 100:+.1f} points" if unit else f"{change:+.3g}"
     moved = f'<span class="{_apart(first, last)}">{points}</span>' if len(rows) > 1 else ""
-    n = f", {count(last['n'], 'item')}" if isinstance(last.get("n"), int) else ""
+    n = f", {count(last['n'], 'prompt')}" if isinstance(last.get("n"), int) else ""
     extra = "".join(
         f"<span>{esc(name.removeprefix('episode/').replace('_', ' '))} <b>{number(value)}</b></span>"
         for name, value in (last.get("extra") or {}).items()
@@ -162,7 +162,7 @@ def _intervals(task: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
 
 
 def _tiles(run: RunData) -> str:
-    """Small figures and the bar of where the time went."""
+    """The card of small figures (time, steps, reward, memory, errors) and the bar of time by part."""
     summary = run.summary or {}
     seconds = summary.get("seconds") or _seconds(run.steps)
     seconds = {key: value for key, value in seconds.items() if isinstance(value, int | float)}
@@ -173,7 +173,7 @@ def _tiles(run: RunData) -> str:
     tiles = [("Wall time", duration(total)), ("Steps", f"{len(run.steps):,}")]
     if rewards:
         some = max(len(rewards) // 10, 1)
-        tiles.append(("Reward, start to end", f"{_mean(rewards[:some]):.2f} &rarr; {_mean(rewards[-some:]):.2f}"))
+        tiles.append(("Reward, first to last", f"{_mean(rewards[:some]):.2f} &rarr; {_mean(rewards[-some:]):.2f}"))
     for key, name in (("peak_memory_mb", "Peak memory"), ("peak_gpu_memory_mb", "Peak GPU memory")):
         if isinstance(summary.get(key), int | float):
             tiles.append((name, f"{summary[key] / 1024:.1f} GB"))
@@ -200,7 +200,7 @@ def _time_bar(seconds: Mapping[str, float]) -> str:
 
 
 def _seconds(steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Sums of the steps' `time/...`, for a run without a summary."""
+    """Part -> seconds, summed over the steps' `time/...` metrics, for a run without a summary."""
     sums: dict[str, float] = {}
     for row in steps:
         for key, value in row["metrics"].items():
@@ -210,7 +210,7 @@ def _seconds(steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _details(run: RunData) -> str:
-    """How to make this run again: settings, versions, machine."""
+    """What reproduces the run: settings, versions, machine."""
     manifest = run.manifest
     packages, machine, git = (manifest.get(key) or {} for key in ("packages", "machine", "git"))
     plugins = [f"{plugin.get('name')} {plugin.get('version') or ''}".strip() for plugin in manifest.get("plugins") or []]
@@ -229,7 +229,7 @@ def _details(run: RunData) -> str:
     rows = "".join(f"<div><dt>{esc(name)}</dt><dd>{esc(str(value), 400)}</dd></div>" for name, value in facts.items())
     config = esc(contents(run.path / "config.toml").decode(errors="replace"), 50_000)
     return (
-        '<section class="details"><h2>To make it again</h2>'
+        '<section class="details"><h2>Reproduce this run</h2>'
         f'<details class="card"><summary>Machine and versions</summary><dl class="facts-table">{rows}</dl></details>'
         f'<details class="card"><summary>Settings (config.toml)</summary><pre>{config}</pre></details></section>'
     )

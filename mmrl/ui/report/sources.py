@@ -1,6 +1,6 @@
-"""Where the pictures and videos of a page come from: they are embedded in it, as far as a budget goes, or linked.
+"""Sources of a page's images and videos: `Embedded` puts them into the page within a budget, `Linked` links to them.
 
-Only names that `mmrl.run_folder.writer` makes are followed, so that no row of a run folder leads out of it.
+Only file names that `mmrl.run_folder.writer` writes are opened, so that a row cannot refer to a file outside its run folder.
 """
 
 from __future__ import annotations
@@ -23,26 +23,29 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 EXACT = 30_000
-"""Bytes up to which a picture is embedded as it is; larger ones become a JPEG."""
+"""Maximal bytes of a PNG that is embedded unchanged; larger ones are converted to JPEG."""
 SIDES, LARGE = (448, 224), (1600, 1120, 768)
-"""Pixels of a JPEG's longer side, the first that there is room for; those of a large picture, such as a whole episode, before."""
+"""Longer sides in pixels of a JPEG, tried in order until it fits; those of LARGE are tried first for a large image, such as a
+whole episode."""
 MOMENTS, COLUMNS = 4, 2
-"""Of the picture that stands for a video at rest: how many, and how many beside each other."""
+"""Number of frames and of columns of the sheet that stands for a paused video."""
 LARGEST = 20_000_000
-"""Pixels of a picture that is linked: `mmrl.run_folder.writer` keeps none that is larger, but others may write there."""
+"""Maximal pixels of a linked image: `mmrl.run_folder.writer` writes no larger one, but other programs may."""
 SHOWN = 192
-"""Pixels of a video's width on the page, at least."""
+"""Minimal width in pixels of a video on the page."""
 _NAME = re.compile(r"(?:media/)?[0-9a-zA-Z_-][0-9a-zA-Z._-]*\.(png|webp)")
 
 
 @dataclass(frozen=True, slots=True)
 class Still:
-    """A picture on a page."""
+    """An image on a page."""
 
     src: str
+    """Its address, or its data as a data URL."""
     width: int
-    """Of the picture that is kept, in pixels; what is embedded may be smaller."""
+    """Width in pixels of the recorded image; the embedded one may be smaller."""
     height: int
+    """Height in pixels of the recorded image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,39 +53,43 @@ class Film:
     """A video on a page."""
 
     src: str
+    """Its address, or its data as a data URL."""
     rest: str
-    """What stands for it where nothing is to move: a few of its moments."""
+    """Address or data URL of the image that stands for it while it is paused."""
     width: int
     height: int
     count: int
-    """Of its pictures."""
+    """Number of frames."""
     frames: str = ""
-    """Where each of them can be had: an address that lacks `&n=` and a number; empty where they can't."""
+    """Address of its frames, to which `&n=` and an index are appended; empty if frames cannot be fetched."""
     ms: tuple[int, ...] = ()
-    """How long each is shown."""
+    """Duration of each frame in milliseconds."""
 
 
 class Pictures(Protocol):
-    """A source of pictures and videos, by their path in a folder of rows. A text in their place says why there is none."""
+    """A source of images and videos by their path in a folder of rows. Its methods return a reason as text where a file cannot be
+    shown."""
 
     def still(self, path: str, among: int = 1, large: bool = False) -> Still | str:
-        """A picture. among: it is one of so many that share the room there is. large: it is more than others are."""
+        """An image. among: number of images that share the remaining room. large: whether to prefer a large size."""
         ...
 
-    def film(self, path: str) -> Film | str: ...
+    def film(self, path: str) -> Film | str:
+        """A video."""
+        ...
 
 
 class Embedded:
-    """They are part of the page."""
+    """Embeds images and videos in the page as data URLs."""
 
     def __init__(self, folder: Path, budget: int) -> None:
-        """budget: characters of HTML for all of them."""
+        """folder: the folder of the rows. budget: maximal characters of HTML for all media."""
         self.folder, self.left = folder, budget
 
     def still(self, path: str, among: int = 1, large: bool = False) -> Still | str:
         data = _read(self.folder, path, "png")
         if data is None:
-            return "picture is missing"
+            return "image is missing"
         size = _size(data)
         if size is None:
             return "not a PNG"
@@ -92,7 +99,7 @@ class Embedded:
                     self.left -= len(src)
                     return Still(src, *size)
         except UserError:
-            return f"not a picture: {path}"
+            return f"not an image: {path}"
         return f"left out for size: {path}"
 
     def film(self, path: str) -> Film | str:
@@ -101,27 +108,27 @@ class Embedded:
             return "video is missing"
         if len(src := _embedded("webp", data)) > self.left:
             return f"left out for size: {path}"
-        found = _film(data, path, src)
-        self.left -= 0 if isinstance(found, str) else len(found.src) + len(found.rest)
-        return found
+        video = _film(data, path, src)
+        self.left -= 0 if isinstance(video, str) else len(video.src) + len(video.rest)
+        return video
 
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """Whoever serves the page serves them too."""
+    """Links to images and videos that the page's server serves."""
 
     folder: Path
     link: Callable[[str], str]
-    """A path in the folder -> its address."""
+    """Path of a file in the folder -> its address."""
     frames: Callable[[str], str]
-    """The same of a video -> `Film.frames`."""
+    """Path of a video in the folder -> its `Film.frames`."""
 
     def still(self, path: str, among: int = 1, large: bool = False) -> Still | str:
         data = _read(self.folder, path, "png", most=24)
         if data is None:
-            return "picture is missing"
+            return "image is missing"
         size = _size(data)
-        if size is not None and size[0] * size[1] > LARGEST:  # a browser would take hundreds of megabytes for it
+        if size is not None and size[0] * size[1] > LARGEST:  # a browser would need hundreds of megabytes
             return f"too large to be shown: {size[0]:,} by {size[1]:,} pixels"
         return "not a PNG" if size is None else Still(self.link(path), *size)
 
@@ -138,7 +145,7 @@ class Linked:
 
 
 def _read(folder: Path, path: str, suffix: str, most: int = -1) -> bytes | None:
-    """The first bytes of a file; None where there is none of that name, or where it is none of ours."""
+    """The first `most` bytes of a file, all by default; None if it does not exist or its name is not allowed."""
     name = _NAME.fullmatch(path)
     if name is None or name[1] != suffix:
         return None
@@ -150,7 +157,7 @@ def _read(folder: Path, path: str, suffix: str, most: int = -1) -> bytes | None:
 
 
 def _size(png: bytes) -> tuple[int, int] | None:
-    """(width, height); None of what is no PNG."""
+    """(width, height) from a PNG's header; None if it is not a PNG."""
     if png[:8] != b"\x89PNG\r\n\x1a\n" or len(png) < 24:
         return None
     width, height = struct.unpack(">II", png[16:24])
@@ -158,7 +165,7 @@ def _size(png: bytes) -> tuple[int, int] | None:
 
 
 def _smaller(png: bytes, sides: tuple[int, ...]) -> Iterator[tuple[str, bytes]]:
-    """(kind, data) of a picture, each smaller than the one before."""
+    """Yields (format, data) of ever smaller versions of an image. sides: longer sides in pixels."""
     if len(png) <= EXACT:
         yield "png", png
     for side in sides:
@@ -186,7 +193,7 @@ def _film(data: bytes, path: str, src: str) -> Film | str:
 
 
 def _at_rest(shown: list[tuple[Image, int]]) -> bytes:
-    """A few moments in rows, as one small picture."""
+    """A sheet of a few frames in rows, as WebP."""
     from PIL import Image
 
     width, height = shown[0][0].size

@@ -1,4 +1,4 @@
-"""Line charts and stacked areas as inline SVG: a few series of numbers over steps. Colours come from the page's style sheet."""
+"""Line charts and stacked area charts of series over steps, as inline SVG. Colours come from the page's style sheet."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from mmrl.ui.report.text import esc
 WIDTH, HEIGHT = 360, 176
 LEFT, RIGHT, TOP, BOTTOM = 42, 8, 10, 22
 LETTER_WIDTH = 6.2
-"""Pixels, about."""
+"""Approximate width of a letter in pixels."""
 MAX_POINTS = 400
-"""Points drawn per line; longer series are thinned, keeping the extremes."""
+"""Maximal points per line; longer series are thinned to their extremes."""
 SMOOTH_FROM = 20
-"""Series of at least this many points are drawn faint, with a bold running mean over them."""
+"""Series with at least this many points are drawn faint under a bold running mean."""
 
 Number = float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One line. A value of None is a gap; `low` and `high` draw a band around the line."""
+    """One line of a chart. A value of None is a gap; `low` and `high` are the edges of a band around the line."""
 
     name: str
     xs: Sequence[float]
@@ -32,12 +32,12 @@ class Series:
     low: Sequence[Number] = ()
     high: Sequence[Number] = ()
     color: int = 1
-    """1..8, a colour of the style sheet."""
+    """Number of a colour of the style sheet, 1 to 8."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Values to pixels, with the ticks of the axis; what lies outside `low`..`high` is drawn on the edge."""
+    """Maps values of an axis to pixels `start` to `stop`, and has its ticks. Values outside `low` to `high` are clipped."""
 
     low: float
     high: float
@@ -61,8 +61,8 @@ def line_chart(
     height: int = HEIGHT,
     boundaries: Sequence[tuple[float, str]] = (),
 ) -> str:
-    """An SVG of lines over steps. `unit` is "", "%" (of a share) or "s"; `zero` makes the axis start at 0; `spiky` lets rare wild
-    values leave the picture; `boundaries` are (x, label) of vertical marks."""
+    """An SVG of lines over steps. unit: "", "%" (values are shares) or "s". zero: include 0 in the y axis. spiky: let rare
+    outliers leave the chart. boundaries: (x, label) of vertical lines."""
     values = [v for s in series for column in (s.ys, s.low, s.high) for v in column if v is not None]
     x_scale, y_scale = _x_scale(series), _y_scale(*limits(values, zero, spiky), height)
     body = [_axes(x_scale, y_scale, unit), _boundaries(x_scale, y_scale, boundaries)]
@@ -72,7 +72,9 @@ def line_chart(
         many = len(s.xs) >= SMOOTH_FROM
         body.append(_line(s.xs, s.ys, x_scale, y_scale, f"raw s{s.color}" if many else f"line s{s.color}"))
         if many:
-            drawn = [None if y is None else y_scale.inside(y) for y in s.ys]  # a spike must not lift its neighbours
+            drawn = [
+                None if y is None else y_scale.inside(y) for y in s.ys
+            ]  # clipped, so that a spike does not lift its neighbours
             body.append(_line(s.xs, smooth(drawn), x_scale, y_scale, f"line s{s.color}"))
         elif s.low:
             body += [
@@ -84,7 +86,7 @@ def line_chart(
 
 
 def stacked_chart(series: Sequence[Series], *, unit: str = "", boundaries: Sequence[tuple[float, str]] = ()) -> str:
-    """An SVG of areas on top of each other, for parts of a whole. All series share their `xs`; None counts as 0."""
+    """An SVG of stacked areas, for parts of a whole. All series must have the same `xs`; None counts as 0."""
     xs, columns = series[0].xs, [[y or 0.0 for y in s.ys] for s in series]
     size = math.ceil(len(xs) / (MAX_POINTS / 4))
     if size > 1:
@@ -103,7 +105,7 @@ def stacked_chart(series: Sequence[Series], *, unit: str = "", boundaries: Seque
 
 
 def number(value: Number, unit: str = "") -> str:
-    """A number for people: three or four digits, thousands and tiny ones shortened."""
+    """A number to display, with three or four digits; very large and very small ones with an exponent."""
     if value is None:
         return "no number"
     if unit == "%":
@@ -120,7 +122,7 @@ def number(value: Number, unit: str = "") -> str:
 
 
 def limits(values: Sequence[float], zero: bool = False, spiky: bool = False) -> tuple[float, float]:
-    """The range to draw. With `spiky`, a few wild values don't flatten the rest: then it covers the middle 98%."""
+    """(low, high) of the y axis. spiky: cover only the middle 98% if outliers would flatten the rest."""
     if not values:
         return 0.0, 1.0
     ordered = sorted(values)
@@ -134,7 +136,7 @@ def limits(values: Sequence[float], zero: bool = False, spiky: bool = False) -> 
 
 
 def smooth(ys: Sequence[Number]) -> list[Number]:
-    """A centred running mean over about a twenty-fifth of the series, taken twice; gaps stay gaps."""
+    """A centred running mean over about 1/25 of the series, applied twice; gaps stay gaps."""
     half = max(len(ys) // 50, 1)
     return _running_mean(_running_mean(ys, half), half)
 
@@ -152,20 +154,20 @@ def _running_mean(ys: Sequence[Number], half: int) -> list[Number]:
 
 
 def thin(xs: Sequence[float], ys: Sequence[Number], limit: int = MAX_POINTS) -> tuple[list[float], list[Number]]:
-    """At most about `limit` points that look the same: the lowest and the highest of each bucket, in order."""
+    """The series reduced to about `limit` points: the lowest and the highest of each bucket, in order."""
     if len(xs) <= limit:
         return list(xs), list(ys)
     size = math.ceil(len(xs) / (limit // 2))
     kept: list[int] = []
     for start in range(0, len(xs), size):
-        some = [(y, i) for i, y in enumerate(ys[start : start + size], start) if y is not None]
-        kept += sorted({min(some)[1], max(some)[1]}) if some else [start]
+        bucket = [(y, i) for i, y in enumerate(ys[start : start + size], start) if y is not None]
+        kept += sorted({min(bucket)[1], max(bucket)[1]}) if bucket else [start]
     return [xs[i] for i in kept], [ys[i] for i in kept]
 
 
 def nice_ticks(low: float, high: float, whole: bool = False) -> tuple[float, ...]:
-    """Two to six round numbers within `low`..`high`; `whole` keeps them integers."""
-    if not low < high:  # of seconds below zero, say, which only a damaged file has
+    """Two to six round numbers between `low` and `high`. whole: integers only."""
+    if not low < high:  # only in damaged files, such as negative seconds
         return (low,)
     rough = (high - low) / 5
     power = 10.0 ** math.floor(math.log10(rough))
@@ -185,7 +187,7 @@ def _x_scale(series: Sequence[Series]) -> Scale:
 
 
 def _y_scale(low: float, high: float, height: int) -> Scale:
-    """With a little room above and below, but none beyond 0 or 1 where the values keep to that side."""
+    """A scale with 5% of room above and below, except beyond 0 or 1 if all values stay on one side of it."""
     room = (high - low) * 0.05
     if high - low <= 1e-9 * max(abs(low), abs(high)):  # a flat line
         room = abs(high) / 10 or 0.1
@@ -220,7 +222,7 @@ def _bucket_means(values: Sequence[float], size: int) -> list[float]:
 
 
 def _svg(series: Sequence[Series], x_scale: Scale, y_scale: Scale, unit: str, body: Iterable[str], dots: bool = True) -> str:
-    """The picture, what a screen reader says about it, and the numbers that the page's script shows under the pointer."""
+    """The SVG element, with a label for screen readers and the values that `page.js` shows under the pointer."""
     spoken = []
     for s in series:
         known = [(x, y) for x, y in zip(s.xs, s.ys, strict=True) if y is not None]
@@ -247,8 +249,8 @@ def _svg(series: Sequence[Series], x_scale: Scale, y_scale: Scale, unit: str, bo
 
 def _at(series: Series, x: float) -> Number:
     i = bisect_left(series.xs, x)
-    found = series.ys[i] if i < len(series.xs) and series.xs[i] == x else None
-    return None if found is None else float(f"{found:.5g}")
+    value = series.ys[i] if i < len(series.xs) and series.xs[i] == x else None
+    return None if value is None else float(f"{value:.5g}")
 
 
 def _axes(x_scale: Scale, y_scale: Scale, unit: str) -> str:
@@ -266,7 +268,7 @@ def _axes(x_scale: Scale, y_scale: Scale, unit: str) -> str:
 
 
 def _boundaries(x_scale: Scale, y_scale: Scale, boundaries: Sequence[tuple[float, str]]) -> str:
-    """Where stages begin; labels that would touch stand in rows."""
+    """Vertical lines where stages begin; labels that would overlap are placed in rows."""
     parts = []
     ends: list[float] = []
     for x, label in boundaries:
@@ -294,7 +296,7 @@ def _line(xs: Sequence[float], ys: Sequence[Number], x_scale: Scale, y_scale: Sc
         path.append(f"{'M' if pen_up else 'L'}{x_scale(x)} {y_scale(y)}")
         alone = pen_up and (i + 1 == len(xs) or ys[i + 1] is None)
         if alone:
-            path.append("h0")  # with round caps a point on its own is a dot
+            path.append("h0")  # round caps make a single point a dot
         pen_up = False
     return f'<path class="{css}" d="{"".join(path)}"/>'
 

@@ -1,4 +1,4 @@
-"""Panels of which one is shown, chosen by its tab; the page needs no script for it, and prints all of them."""
+"""Tabbed panels without a script; in print all panels are visible."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from mmrl.ui.report.text import esc
 
 
 def tabs(key: str, word: str, panels: Sequence[tuple[str, str, str]], chosen: int) -> str:
-    """key: of this row of tabs on the page, a letter. word: what the tabs are, such as "Step". panels: (tab, title, HTML).
-    chosen: the number of the panel that is shown first."""
+    """Panels as HTML, of which the reader selects one by its tab. key: a letter unique on the page. word: the label before the
+    tabs, such as "Step". panels: (tab, title, HTML). chosen: index of the panel shown first."""
     rules, radios, labels, bodies = [], [], [], []
     for i, (name, title, body) in enumerate(panels):
         tab, panel = f"{key}-tab-{i}", f"{key}-panel-{i}"

@@ -1,4 +1,4 @@
-"""Text of any origin as HTML. What models write is hostile: everything on a page goes through `esc`."""
+"""Text as HTML. Model output is untrusted: all text on a page goes through `esc`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u20
 
 
 def esc(value: Any, limit: int = 0) -> str:
-    """Text as HTML, safe between tags and in a quoted attribute. Control characters, direction marks and lone surrogates
-    are shown as their code; of more than `limit` characters (0: no limit) the middle is left out."""
+    """Text as HTML, safe between tags and in a quoted attribute; other values as JSON. Control characters, direction marks and
+    lone surrogates are shown as codes. limit: maximal characters, 0 for all; a longer text loses its middle."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     if limit and len(text) > limit:
         head, tail = text[: limit // 2], text[-limit // 2 :]
@@ -23,26 +23,26 @@ def esc(value: Any, limit: int = 0) -> str:
 
 
 def rounded(value: Any) -> Any:
-    """Plain data whose numbers have four digits, or as many as they have before the point: enough to see a place by."""
+    """Plain data with its floats rounded to four significant digits, or to integers if those have more."""
     if isinstance(value, float) and math.isfinite(value):
         return float(f"{value:.4g}") if abs(value) < 1000 else round(value)
     if isinstance(value, Mapping):
-        return {key: rounded(one) for key, one in value.items()}
-    return [rounded(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: rounded(item) for key, item in value.items()}
+    return [rounded(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def visible(text: str) -> str:
-    """Text in which control characters, direction marks and lone surrogates are shown as their code."""
-    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    """The text with control characters, direction marks and lone surrogates replaced by codes such as `\\u200b`."""
+    return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def thought(completion: str) -> tuple[str, str]:
-    """(the thinking that a completion begins with, what it says after that); a block that never closes is all thinking."""
+    """(thinking, answer): the text of a leading <think> block and the rest. An unclosed block is all thinking."""
     before, closed, after = completion.rpartition("</think>")
     if closed:
         return before.replace("<think>", "", 1), after
-    said, opened, inside = completion.partition("<think>")
-    return (inside, said) if opened else ("", completion)
+    rest, opened, inside = completion.partition("<think>")
+    return (inside, rest) if opened else ("", completion)
 
 
 def count(n: int, noun: str) -> str:

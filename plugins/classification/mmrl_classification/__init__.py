@@ -2,6 +2,8 @@
 
 from mmrl import TaskSpec, VerifierSpec, hookimpl
 
+MMRL_CONTRACT = 2
+
 TASK = "mmrl_classification.task:"
 OURS = "mmrl_classification.verifiers:"
 CLS_RL = "mmrl_classification.cls_rl:"

@@ -91,7 +91,7 @@ def digits(size: int) -> Pictures:
     try:
         from sklearn.datasets import load_digits
     except ModuleNotFoundError:
-        raise UserError('classification/digits needs scikit-learn: pip install "mmrl[classification]"') from None
+        raise UserError('classification/digits needs scikit-learn: pip install "multimodal-rl[classification]"') from None
     from PIL import Image
 
     data = load_digits()
@@ -145,7 +145,7 @@ def _load(path: str, name: str | None, revision: str | None) -> Mapping[str, Any
     try:
         import datasets
     except ModuleNotFoundError:
-        raise UserError('classification/dataset needs datasets: pip install "mmrl[train]"') from None
+        raise UserError('classification/dataset needs datasets: pip install "multimodal-rl[train]"') from None
     local = Path(path).expanduser()
     try:
         if (local / "dataset_dict.json").is_file() or (local / "state.json").is_file():

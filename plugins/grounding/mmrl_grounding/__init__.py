@@ -2,6 +2,8 @@
 
 from mmrl import TaskSpec, VerifierSpec, hookimpl
 
+MMRL_CONTRACT = 2
+
 TASK = "mmrl_grounding.task:"
 DATA = "mmrl_grounding.data_task:"
 OURS = "mmrl_grounding.verifiers:"

@@ -8,12 +8,11 @@ beyond all measure is a box that was listed and is nowhere.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any, NamedTuple
 
 from mmrl import Case
-from mmrl.api.verifiers.parse import MAX_LENGTH, json_in, number, numbers, only_answer
+from mmrl.api.verifiers.parse import MAX_LENGTH, number, numbers, only_answer, only_json
 from mmrl_grounding.geometry import is_box
 
 MOST = 500
@@ -100,21 +99,6 @@ def count(text: str) -> float | None:
         found = value.get("count") if isinstance(value, dict) else None
         return float(found) if isinstance(found, int | float) and _plain(found) else None
     return number(text)
-
-
-def only_json(text: str, spare: int | None = None) -> Any:
-    """The one JSON list or object of a text, which may stand in a fence or in prose: all from the first bracket to the last.
-    None where that is no JSON, because there are two, or because something is wrong with it; and where the prose around it holds
-    more than `spare` numbers, which are another answer."""
-    start = min((at for sign in "[{" if (at := text.find(sign)) >= 0), default=-1)
-    piece = text[start : max(text.rfind("]"), text.rfind("}")) + 1] if start >= 0 else ""
-    if spare is not None and len(_DIGITS.findall(text[:start] + " " + text[start + len(piece) :])) > spare:
-        return None
-    found = json_in(piece)
-    try:  # json_in also takes the first of two
-        return found if found is not None and json.loads(piece) == found else None
-    except (ValueError, RecursionError):
-        return None
 
 
 def fold(label: Any) -> str:

@@ -15,8 +15,7 @@ from typing import Any
 
 from mmrl import UserError
 from mmrl.api.tasks.rows import Rows, beside, read_rows
-from mmrl.api.verifiers.parse import numbers
-from mmrl_grounding.reading import only_json
+from mmrl.api.verifiers.parse import numbers, only_json
 
 IMAGE_KEYS = ("image", "image_path", "img", "file_name", "images")
 TEXT_KEYS = ("expression", "expressions", "sentences", "sentence", "phrase", "text", "caption", "sent", "refs")

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from mmrl import Case, Score
 from mmrl.api.frames import Frame
-from mmrl.api.verifiers.parse import fenced
+from mmrl.api.verifiers.parse import fenced, thinks_and_answers_once
 from mmrl_grounding import geometry, reading
 from mmrl_grounding.coco import THRESHOLDS, average_precision
 from mmrl_grounding.frames import frame_of, in_pixels, truth_as_written
@@ -167,7 +167,7 @@ def form(case: Case) -> Score:
     style, asks = case.meta.get("style", "tags"), case.meta.get("asks", "box")
     if text is None:
         return Score(0.0, detail=why)
-    if style == "tags" and not _two_blocks(case.completion):
+    if style == "tags" and not thinks_and_answers_once(case.completion):
         return Score(0.0, detail="not one thought, one answer and nothing else")
     bare = _whole_json(text) if style != "short" else text if text.strip()[:1] not in ("[", "{", "`") else None
     if bare is None:
@@ -187,17 +187,6 @@ def _holds(text: str, asks: Literal["box", "boxes", "point", "count"], truth: An
         return len(found) == 1
     few = len(found) <= len(truth or ()) + 2
     return few and all(one.label for one in found) and len(set(found)) == len(found)
-
-
-def _two_blocks(completion: str) -> bool:
-    """One `<think>` and one `<answer>` block, neither empty, with blanks at most around them."""
-    text = completion.strip()
-    if any(text.count(tag) != 1 for tag in ("<think>", "</think>", "<answer>", "</answer>")):
-        return False
-    thought, _, answer = text.partition("</think>")
-    answer = answer.strip()
-    blocks = thought.startswith("<think>") and answer.startswith("<answer>") and answer.endswith("</answer>")
-    return blocks and bool(thought[7:].strip()) and bool(answer[8:-9].strip())
 
 
 def _whole_json(text: str) -> str | None:

@@ -9,6 +9,7 @@ import pytest
 from mmrl_grounding import verifiers
 from mmrl_grounding.data_task import CountData, DetectData, PointData, ReferData
 
+from broken_rows import faults_of
 from mmrl import Case, UserError
 from mmrl.testing import check_plugin
 
@@ -181,14 +182,14 @@ def test_a_row_that_cannot_be_counted_or_pointed_at_is_named(files, pictures, ch
     change(files["refcoco"], 6, lambda r: {"image": "6.png", "count": 3})
     assert [
         re.search("line 7: it has a number and no expression", fault) is not None
-        for fault in told(CountData(path=files["refcoco"], images=str(pictures), labels=["cat"]))
+        for fault in faults_of(CountData(path=files["refcoco"], images=str(pictures), labels=["cat"]))
         if "line 7" in fault
     ] == [True]
     change(files["refcoco"], 6, lambda r: {"image": "6.png", "sentences": ["x"], "objects": [{"bbox": [1, 2, 3, 4]}] * 2})
-    (fault,) = told(PointData(path=files["refcoco"], images=str(pictures)))
+    (fault,) = faults_of(PointData(path=files["refcoco"], images=str(pictures)))
     assert "line 7: it has 2 boxes, and an expression describes one" in fault
     change(files["refcoco"], 6, lambda r: {"image": "6.png", "objects": [{"bbox": [1, 2, 3, 4]}] * 2})
-    (fault,) = told(PointData(path=files["refcoco"], images=str(pictures)))
+    (fault,) = faults_of(PointData(path=files["refcoco"], images=str(pictures)))
     assert "line 7: an object has no label, and there is no expression" in fault
 
 
@@ -226,23 +227,10 @@ BAD_BOXES = [
 ]
 
 
-def told(task):
-    """The faults of all rows."""
-    faults = []
-    for split in task.splits:
-        prompts = task.prompts(split, 0)
-        for i in range(len(prompts)):
-            try:
-                prompts[i]
-            except UserError as error:
-                faults.append(str(error))
-    return faults
-
-
 @pytest.mark.parametrize("box, message", BAD_BOXES, ids=lambda v: repr(v)[:30])
 def test_a_bad_box_is_named_by_file_and_line(files, pictures, change, box, message):
     change(files["rec"], 6, lambda r: r | {"conversations": [r["conversations"][0], {"value": box}]})
-    (fault,) = told(ReferData(path=files["rec"], images=str(pictures)))
+    (fault,) = faults_of(ReferData(path=files["rec"], images=str(pictures)))
     assert f"{files['rec']} line 7" in fault
     assert any(part in fault for part in message.split("|")), fault
 
@@ -266,7 +254,7 @@ ROWS = [
 @pytest.mark.parametrize("how, message", ROWS, ids=lambda v: v if isinstance(v, str) else "")
 def test_a_bad_row_is_named_by_file_and_line(files, pictures, change, how, message):
     change(files["refcoco"], 6, how)
-    faults = told(ReferData(path=files["refcoco"], images=str(pictures)))
+    faults = faults_of(ReferData(path=files["refcoco"], images=str(pictures)))
     assert 1 <= len(faults) <= 2
     for fault in faults:
         assert re.search(message, fault) and files["refcoco"] in fault, fault
@@ -274,7 +262,7 @@ def test_a_bad_row_is_named_by_file_and_line(files, pictures, change, how, messa
 
 def test_a_broken_picture_is_named(files, pictures):
     (pictures / "6.png").write_bytes(b"no picture")
-    (fault,) = told(ReferData(path=files["rec"], images=str(pictures)))
+    (fault,) = faults_of(ReferData(path=files["rec"], images=str(pictures)))
     assert "rec.jsonl line 7" in fault and "6.png is broken" in fault
 
 
@@ -298,7 +286,7 @@ def test_a_bad_annotation_is_named_by_file_and_id(files, pictures, change, how, 
         return data
 
     change(files["coco"], None, spoil)
-    faults = told(DetectData(path=files["coco"], images=str(pictures)))
+    faults = faults_of(DetectData(path=files["coco"], images=str(pictures)))
     assert len(faults) == 1 and re.search(message, faults[0]) and files["coco"] in faults[0], faults
 
 
@@ -310,7 +298,7 @@ def test_crowds_are_left_out_and_a_picture_without_a_name_is_told(files, picture
 
     change(files["coco"], None, spoil)
     task = DetectData(path=files["coco"], images=str(pictures))
-    (fault,) = told(task)
+    (fault,) = faults_of(task)
     assert "coco.json image 5 has no id or no file_name" in fault
     good = [p for split in task.splits for i in range(len(task.prompts(split, 0))) if (p := _try(task.prompts(split, 0), i))]
     assert [len(p.answer) for p in good if number_of(p) == 1] == [1]

@@ -1,8 +1,15 @@
 """Screens: where to click, what to do next, what was done; on pages drawn here, recorded episodes and people's data."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from mmrl import TaskSpec, VerifierSpec, hookimpl
+
+if TYPE_CHECKING:
+    import click
+
+MMRL_CONTRACT = 2
 
 DATA = "mmrl_gui.data_task:"
 ACTIONS = "mmrl_gui.action_task:"
@@ -73,6 +80,13 @@ def _episodes() -> list[TaskSpec]:
             summary="episodes on live pages: options simulator, pages (MiniWoB++'s, your own)",
         )
     ]
+
+
+@hookimpl
+def mmrl_commands(cli: click.Group) -> None:
+    from mmrl_gui.commands import record
+
+    cli.add_command(record)
 
 
 @hookimpl

@@ -16,7 +16,7 @@ from typing import Any
 from mmrl.api.simulators.screens import DIRECTIONS, Action, Box, Element, Point
 from mmrl_gui.frames import Numbers
 from mmrl_gui.geometry import is_number, middle
-from mmrl_gui.reading import BOX_KEYS, POINT_KEYS, only_json, point_in, quoted, said
+from mmrl_gui.reading import BOX_KEYS, POINT_KEYS, json_said, point_in, quoted, said
 
 STYLES = ("json", "brief", "tags")
 """How an action is asked for; `tags` is a thought and then JSON, each in its tag."""
@@ -83,7 +83,7 @@ def read(text: str, numbers: Numbers = AS_IT_STANDS, elements: Sequence[Element]
     verb = _VERB.match(line)
     if "\n" not in line and verb and ("{" not in line or _name(verb[0]) in _SPOKEN):
         return _brief(line, verb[0], numbers, elements)
-    found = only_json(plain) or quoted(plain)
+    found = json_said(plain) or quoted(plain)
     if found is None:
         raise NoAction(f"there is no one action in {plain[:60]!r}")
     return of_json(found, numbers, elements)
@@ -102,7 +102,7 @@ def of_json(value: Any, numbers: Numbers = AS_IT_STANDS, elements: Sequence[Elem
         raise NoAction(f"{value!r:.60} is no action")
     for key in ("arguments", "action", "parameters"):
         inner = value.get(key)
-        inner = only_json(inner) if key == "arguments" and isinstance(inner, str) else inner
+        inner = json_said(inner) if key == "arguments" and isinstance(inner, str) else inner
         if isinstance(inner, dict):
             value = {k: v for k, v in value.items() if k != key and not (key == "arguments" and k == "name")} | inner
     known = [(key, _name(value[key])) for key in _KIND_KEYS if isinstance(value.get(key), str)]

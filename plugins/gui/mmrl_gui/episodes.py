@@ -6,6 +6,7 @@ import dataclasses
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Literal
 
@@ -13,7 +14,6 @@ from mmrl import Conversation, NoGold, Prompt, Reply, Rollout, Task, UserError, 
 from mmrl.api.services import screens_of
 from mmrl.api.simulators.screens import Action, Screen, Screens, Shown
 from mmrl.api.tasks.options import Prompts, known_split, of_kind, one_of, suggest, whole
-from mmrl.api.types import replace
 from mmrl_gui import asking
 from mmrl_gui.actions import STYLES, NoAction, listed, read, write
 from mmrl_gui.examples import Examples

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from mmrl.api.simulators.screens import Box, Point
-from mmrl.api.verifiers.parse import MAX_LENGTH, fenced, json_in, literal, only_answer
+from mmrl.api.verifiers.parse import MAX_LENGTH, literal, only_answer, only_json
 from mmrl_gui.geometry import is_box, is_number, middle
 
 PROSE = 2_000
@@ -37,7 +37,6 @@ SPARE = 1
 _TAG = re.compile("</?(?:think|answer|tool_call)>")
 _SEPARATORS = str.maketrans("[](){},:=;<>/", " " * 13)
 _SIGNED = re.compile(r"[-+]?(?:[0-9]{1,9}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:[eE][-+]?[0-9]{1,2})?")
-_DIGITS = re.compile(r"[0-9]+(?:\.[0-9]*)?")
 
 
 def said(text: str, tags: bool = False) -> tuple[str | None, str]:
@@ -52,23 +51,9 @@ def said(text: str, tags: bool = False) -> tuple[str | None, str]:
     return text, ""
 
 
-def only_json(text: str) -> Any:
-    """The one JSON list or object of a text, which may stand in a fence or in some prose; None where that is no JSON, or there
-    are two, or where the prose holds another answer."""
-    plain = text.strip()
-    pieces = [piece.strip() for piece in fenced(plain)] if plain.count("```") == 2 else []
-    start = min((at for sign in "[{" if (at := plain.find(sign)) >= 0), default=-1)
-    if start < 0:
-        return None
-    piece = pieces[0] if pieces else plain[start : max(plain.rfind("]"), plain.rfind("}")) + 1]
-    around = plain.replace(piece, " ", 1) if piece else plain
-    if len(around) > PROSE or len(_DIGITS.findall(around)) > SPARE:
-        return None
-    found = json_in(piece)
-    try:  # json_in also takes the first of two
-        return found if found is not None and json.loads(piece) == found else None
-    except (ValueError, RecursionError):
-        return None
+def json_said(text: str) -> Any:
+    """The one JSON list or object of an answer, in a fence or in some prose; None where there is none, or another answer too."""
+    return only_json(text, spare=SPARE, prose=PROSE, fence=True)
 
 
 def quoted(text: str) -> Any:
@@ -90,7 +75,7 @@ def place(text: str) -> tuple[Point | None, Box | None]:
     """
     plain = text.strip()
     if any(sign in plain for sign in "[{`"):
-        return place_in(only_json(plain) or quoted(plain))
+        return place_in(json_said(plain) or quoted(plain))
     if len(plain) > 200:
         return None, None
     words = [

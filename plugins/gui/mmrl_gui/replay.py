@@ -31,7 +31,7 @@ class Recording:
         for the first that can't be used: it would end a run in the midst of an episode."""
         self.path = path
         if not Path(path).expanduser().exists():  # other tables may be names of data sets, which are looked up elsewhere
-            raise UserError(f"recording = {path!r:.200} is a folder that doesn't exist: `python -m mmrl_gui.record` makes one")
+            raise UserError(f"recording = {path!r:.200} is a folder that doesn't exist: `mmrl record screens` makes one")
         self._steps = steps(tables(path, None))
         self.episodes = [own for own in self._steps.episodes if only == "all" or self._steps.won[own[0]]]
         if not self.episodes:

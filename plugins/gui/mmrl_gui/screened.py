@@ -104,5 +104,5 @@ def _said(completion: str, numbers: Numbers, asks: str, tags: bool) -> tuple[Act
 
 def _first_point(text: str) -> Any:
     """The first of several points, or of a list in a published form behind its thought."""
-    found = reading.only_json(text.partition("</think>")[2] or text)
+    found = reading.json_said(text.partition("</think>")[2] or text)
     return reading.point_in(found[0]) if isinstance(found, list) and found else None

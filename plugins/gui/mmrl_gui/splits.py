@@ -97,6 +97,6 @@ def size_of(image: Any) -> tuple[int, int]:
 
 
 def _of(split: str, prompt: Prompt) -> Prompt:
-    from mmrl.api.types import replace
+    from dataclasses import replace
 
     return replace(prompt, id=f"{split}-{prompt.id}")

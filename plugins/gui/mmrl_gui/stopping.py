@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 from collections.abc import Iterator
-from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from mmrl.api.signals import asked_to_end, tell
 
 
 class Stop:
@@ -24,12 +22,8 @@ class Stop:
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         """Meanwhile signals come here. For the main thread alone."""
-        before = {number: signal.signal(number, self._hear) for number in SIGNALS}
-        try:
+        with asked_to_end(self._hear):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     @contextlib.contextmanager
     def bearing(self, count: int) -> Iterator[None]:
@@ -45,21 +39,20 @@ class Stop:
         if self.number:
             raise KeyboardInterrupt
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _hear(self, number: int) -> None:
         self.number = self.number or number
         self._count += 1
         if self._count > self._borne:
             self._borne = sys.maxsize  # what is cleared away now is not interrupted again
             raise KeyboardInterrupt
         if self._count == 1:
-            with contextlib.suppress(OSError):  # not through sys.stderr, which may be in the middle of a line
-                os.write(2, b"\nstopping after this action; once more to stop at once\n")
+            tell("stopping after this action; once more to stop at once")
 
 
 def deaf() -> None:
     """What is closed while this process ends is not interrupted any more."""
-    for number in SIGNALS:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
 
-__all__ = ["SIGNALS", "Stop", "deaf"]
+__all__ = ["Stop", "deaf"]

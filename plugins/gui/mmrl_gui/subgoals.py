@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from mmrl import Case, Conversation, Score, UserError, user
-from mmrl.api.services import check_vision_language, device_of, vision_language
-from mmrl.api.tasks.options import whole
+from mmrl.api.services import check_vision_language, vision_language
 from mmrl_gui.actions import NoAction, read, write
 from mmrl_gui.frames import Numbers, numbers_of
 
@@ -72,9 +71,7 @@ class Subgoals:
         batch_size: int = 16,
         **others: Any,
     ) -> None:
-        check_vision_language(model)
-        device_of(device)
-        whole("batch_size", batch_size, 1, 65536)
+        check_vision_language(model, device=device, batch_size=batch_size)
         if isinstance(above, bool) or not isinstance(above, int | float) or not 0 <= above <= 1:
             raise UserError(f"above = {above!r} must be a number from 0 to 1")
         if question:

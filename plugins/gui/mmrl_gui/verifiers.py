@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from mmrl import Case, Score
 from mmrl.api.simulators.screens import Action, Box
-from mmrl.api.verifiers.parse import fenced
+from mmrl.api.verifiers.parse import fenced, thinks_and_answers_once
 from mmrl_gui import geometry, reading
 from mmrl_gui.actions import NoAction, of_data, read
 from mmrl_gui.frames import Numbers, numbers_of
@@ -48,7 +48,7 @@ def hit(case: Case, first: bool = False) -> Score:
         right = any(geometry.inside(geometry.middle(numbers.pixels_of_box(box)), true) for true in _boxes(case.answer))
     else:
         right = any(numbers.hits(found, true) for true in _boxes(case.answer))
-    return Score(float(right), detail="inside" if right else "outside")
+    return Score(float(right), detail="inside" if right else f"outside{on_grid(numbers.grid)}")
 
 
 def iou(case: Case, threshold: float = 0.0) -> Score:
@@ -93,7 +93,7 @@ def _where(case: Case, first: bool = False) -> tuple[tuple[Any, Any] | None, str
     if text is None:
         return None, why
     point, box = reading.place(text)
-    listed = reading.only_json(text) if first else None
+    listed = reading.json_said(text) if first else None
     if isinstance(listed, list) and listed:
         point, box = reading.place_in(listed[0])
     return ((point, box), "") if point or box else (None, "not one point or box")
@@ -110,6 +110,11 @@ def _both(case: Case) -> tuple[tuple[Box, Box] | None, str]:
     if not geometry.is_box(found) or _leaves(found, true, numbers):
         return None, "no box on the screen"
     return (found, true), ""
+
+
+def on_grid(grid: Sequence[float] | None) -> str:
+    """What to add where a place was missed: the middle of no cell may lie on it."""
+    return f", on a grid of {grid[0]} x {grid[1]}" if grid else ""
 
 
 def _leaves(box: Box, true: Box, numbers: Numbers) -> bool:
@@ -168,7 +173,11 @@ def action(case: Case, text: Literal["exact", "f1"] = "exact", graded: bool = Fa
     right = all(parts.values())
     value = float(right) if not graded else 0.5 * float(same) + 0.5 * (sum(rest) / len(rest) if rest else float(same))
     wrong = [name for name, value in parts.items() if not value]
-    return Score(value, parts=parts, detail="right" if right else f"wrong: {', '.join(wrong)}; {found.kind}, not {true.kind}")
+    return Score(
+        value,
+        parts=parts,
+        detail="right" if right else f"wrong: {', '.join(wrong)}; {found.kind}, not {true.kind}{on_grid(case.meta.get('grid'))}",
+    )
 
 
 def action_type(case: Case) -> Score:
@@ -244,7 +253,7 @@ def form(case: Case) -> Score:
     text, why = reading.said(case.completion, style == "tags")
     if text is None:
         return Score(0.0, detail=why)
-    if style == "tags" and not _two_blocks(case.completion):
+    if style == "tags" and not thinks_and_answers_once(case.completion):
         return Score(0.0, detail="not one thought, one answer and nothing else")
     plain = text.strip()
     begins_as_json = plain[:1] in ("[", "{", "`")
@@ -273,23 +282,13 @@ def _whole_json(plain: str) -> bool:
     return (plain[:1], plain[-1:]) in (("[", "]"), ("{", "}"))
 
 
-def _two_blocks(completion: str) -> bool:
-    """One `<think>` and one `<answer>` block, neither empty, with blanks at most around them."""
-    text = completion.strip()
-    if any(text.count(tag) != 1 for tag in ("<think>", "</think>", "<answer>", "</answer>")):
-        return False
-    thought, _, answer = text.partition("</think>")
-    answer = answer.strip()
-    blocks = thought.startswith("<think>") and answer.startswith("<answer>") and answer.endswith("</answer>")
-    return blocks and bool(thought[7:].strip()) and bool(answer[8:-9].strip())
-
-
 # -- episodes -----------------------------------------------------------------------------------------------------------------
 
 
-def success(case: Case) -> float:
+def success(case: Case) -> Score:
     """1 when the episode did what was to be done; 0 also where nothing came of it."""
-    return float(case.outcome.get("success", 0.0))
+    value = float(case.outcome.get("success", 0.0))
+    return Score(value, detail="" if value else on_grid(case.meta.get("grid")).removeprefix(", "))
 
 
 def raw_reward(case: Case) -> float:

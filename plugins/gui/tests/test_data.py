@@ -11,6 +11,7 @@ from mmrl_gui.data_task import GroundingData
 from mmrl_gui.marks import SAID, marked
 from PIL import Image
 
+from broken_rows import faults_of
 from mmrl import Case, Eyes, Frame, UserError
 from mmrl.algorithms.signals import weight_of
 from mmrl.api.simulators.screens import Action
@@ -28,19 +29,6 @@ def every(task):
 def number_of(prompt):
     """The number of a picture, by its name."""
     return int(re.search(r"(\d+)\.png", str(prompt.images[0]))[1])
-
-
-def told(task):
-    """The faults of all rows."""
-    faults = []
-    for split in task.splits:
-        prompts = task.prompts(split, 0)
-        for i in range(len(prompts)):
-            try:
-                prompts[i]
-            except UserError as error:
-                faults.append(str(error))
-    return faults
 
 
 # -- elements ---------------------------------------------------------------------------------------------------------------
@@ -73,9 +61,9 @@ def test_platform_and_type_are_those_of_the_benchmarks(files, pictures, change):
 
 def test_a_box_that_may_be_two_things_must_be_named(files, pictures, change):
     change(files["spot"], 5, lambda r: {k: v for k, v in r.items() if k != "data_type"})
-    (fault,) = told(GroundingData(path=files["spot"], images=str(pictures)))
+    (fault,) = faults_of(GroundingData(path=files["spot"], images=str(pictures)))
     assert "spot.json item 5" in fault and 'two corners or a corner and the size: say boxes = "xyxy" or "xywh"' in fault
-    assert told(GroundingData(path=files["spot"], images=str(pictures), boxes="xywh")) == []
+    assert faults_of(GroundingData(path=files["spot"], images=str(pictures), boxes="xywh")) == []
 
 
 def test_boxes_in_parts_of_the_picture(tmp_path, pictures):
@@ -130,13 +118,13 @@ BAD = [
 @pytest.mark.parametrize("how, message", BAD, ids=[m for _, m in BAD])
 def test_a_bad_row_is_named_by_file_and_row(files, pictures, change, how, message):
     change(files["spot"], 7, how)
-    (fault,) = told(GroundingData(path=files["spot"], images=str(pictures)))
+    (fault,) = faults_of(GroundingData(path=files["spot"], images=str(pictures)))
     assert re.search(message, fault) and "spot.json item 7" in fault and "\n" not in fault, fault
 
 
 def test_a_broken_picture_is_named(files, pictures):
     (pictures / "pc_7.png").write_bytes(b"no picture")
-    (fault,) = told(GroundingData(path=files["spot"], images=str(pictures)))
+    (fault,) = faults_of(GroundingData(path=files["spot"], images=str(pictures)))
     assert "spot.json item 7" in fault and "pc_7.png is broken" in fault
 
 
@@ -226,7 +214,7 @@ BAD_STEPS = [
 @pytest.mark.parametrize("how, message", BAD_STEPS, ids=[m for _, m in BAD_STEPS])
 def test_a_bad_step_is_named_by_file_and_line(files, pictures, change, how, message):
     change(files["steps"], 6, how)
-    (fault,) = told(NextAction(path=files["steps"], images=str(pictures), shares=HALF))
+    (fault,) = faults_of(NextAction(path=files["steps"], images=str(pictures), shares=HALF))
     assert re.search(message, fault) and "steps.jsonl line 7" in fault and "\n" not in fault, fault
 
 
@@ -259,11 +247,11 @@ def test_equal_screens_say_nothing(recording):
     assert [str(one.message) for one in warned] == [
         f"{recording}/episodes.jsonl: 1 of 36 pairs of screens are equal, and left out"
     ]
-    assert told(task) == [] and len(every(task)) == 35, "what nobody can tell anything by is no fault of a recording"
+    assert faults_of(task) == [] and len(every(task)) == 35, "what nobody can tell anything by is no fault of a recording"
     assert len(every(Inverse(path=recording, shares={"test": 1}, changed=False))) == 36
     Image.open(folder / "page-7-0.png").save(folder / "page-7-1.png", compress_level=1)
     with pytest.warns(UserWarning, match="1 of 36 pairs"):
-        (fault,) = told(Inverse(path=recording, shares={"test": 1}))
+        (fault,) = faults_of(Inverse(path=recording, shares={"test": 1}))
     assert "episodes.jsonl line 8 step 0: the two screens are equal" in fault, "equal pictures in other bytes"
 
 
@@ -287,14 +275,14 @@ def test_a_bad_recording_is_named_by_line_and_step(recording, change):
         return row
 
     change(path, 3, spoil)
-    faults = sorted(told(NextAction(path=recording, shares={"test": 1}, only="all")))
+    faults = sorted(faults_of(NextAction(path=recording, shares={"test": 1}, only="all")))
     assert (
         len(faults) == 2
         and "line 4 step 1: image" in faults[0]
         and "line 4 step 2: the box, [50, 50, 10, 10], is reversed" in faults[1]
     )
     change(path, 3, lambda row: row | {"steps": [5]})
-    faults = told(NextAction(path=recording, shares={"test": 1}, only="all"))
+    faults = faults_of(NextAction(path=recording, shares={"test": 1}, only="all"))
     assert len(faults) == 1 and "step 0 is 5 and not an object" in faults[0]
 
 
@@ -332,7 +320,7 @@ def test_a_recorded_click_is_about_the_element_that_is_clicked(recording, change
 def test_a_row_that_cannot_be_used_names_the_option_that_mends_it(pictures, tmp_path, row, options, said):
     rows = [{"image": "web_2.png", "instruction": "Do it.", **row}]
     (tmp_path / "own.json").write_text(json.dumps(rows))
-    (fault,) = told(GroundingData(path=str(tmp_path / "own.json"), images=str(pictures), shares={"test": 1}, **options))
+    (fault,) = faults_of(GroundingData(path=str(tmp_path / "own.json"), images=str(pictures), shares={"test": 1}, **options))
     assert said in fault and fault.count(" own.json") + fault.count("/own.json") == 1
 
 

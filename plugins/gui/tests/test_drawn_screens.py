@@ -20,11 +20,12 @@ from mmrl_gui.recording import Plan
 from mmrl_gui.screens_task import Grounding
 from mmrl_gui.transitions import Transitions
 from PIL import Image
-from processes import gone
 
 from mmrl import Case, Eyes, UserError, WorldLost
 from mmrl.api.frames import Frame
 from mmrl.api.simulators.screens import Action, Element, Shown
+from mmrl.ui.cli import main
+from processes import gone
 
 ROLES = {"button": "button", "a": "link", "input": "textbox"}
 
@@ -478,18 +479,20 @@ def test_nothing_is_overwritten_unasked_and_only_recordings_at_all(tmp_path):
     assert (other / "thesis.txt").exists() and sorted(p.name for p in tmp_path.iterdir()) == ["mine", "out"]
 
 
-def command(*arguments):
-    return record.main([str(a) for a in arguments])
+def command(folder, *arguments, screens="browser/miniwob"):
+    with pytest.raises(SystemExit) as ended:
+        main(["record", "screens", screens, str(folder), *map(str, arguments)])
+    return ended.value.code
 
 
 def test_the_command_records_and_says_what(tmp_path, fake, capsys):
-    assert command("--out", tmp_path / "a", "--episodes", 4, "--pages", "two,one") == 0
+    assert command(tmp_path / "a", "--episodes", 4, "--pages", "two,one") == 0
     steps = sum(len(row["steps"]) for row in rows_of(tmp_path / "a"))
     assert capsys.readouterr().out.startswith(f"{tmp_path / 'a'}: 4 episodes, {steps} steps in all; ")
     assert [row["page"] for row in rows_of(tmp_path / "a")] == ["two", "one"] * 2
-    assert command("--out", tmp_path / "c", "--actions", "click", "--pages", "two", "--episodes", 9) == 0
+    assert command(tmp_path / "c", "--actions", "click", "--pages", "two", "--episodes", 9) == 0
     assert {step["action"]["kind"] for row in rows_of(tmp_path / "c") for step in row["steps"]} == {"click"}
-    assert command("--out", tmp_path / "b", "--screens", "browser/html", "--options", "size=[360, 640]", "--episodes", 3) == 0
+    assert command(tmp_path / "b", "--set", "size=[360, 640]", "-n", 3, screens="browser/html") == 0
     rows = rows_of(tmp_path / "b")
     assert [row["page"] for row in rows] == list(pages.KINDS[:3]) and rows[0]["size"] == [360, 640]
     assert fake[-1].started[0][0].startswith("<!DOCTYPE html>")
@@ -508,13 +511,13 @@ def test_a_signal_ends_the_command_and_keeps_what_was_finished(tmp_path, monkeyp
     screens, before = FakeScreens(), [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     screens.signals[9] = sent
     monkeypatch.setattr(record, "screens_of", lambda id, options: screens)
-    assert command("--out", tmp_path / "out", "--pages", "two", "--steps", 4, "--episodes", 50) == 128 + sent[0]
+    assert command(tmp_path / "out", "--pages", "two", "--steps", 4, "--episodes", 50) == 128 + sent[0]
     assert capsys.readouterr().out.startswith(f"{tmp_path / 'out'}: stopped; 2 episodes, 8 steps in all; ")
     assert len(whole_recording(tmp_path / "out")) == 2 and len(screens.acted) == 9 and screens.opened == screens.closed == 3
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
     screens = FakeScreens()
     screens.signals[1] = sent
-    assert command("--out", tmp_path / "none", "--pages", "two") == 128 + sent[0]
+    assert command(tmp_path / "none", "--pages", "two") == 128 + sent[0]
     assert "nothing was written" in capsys.readouterr().err and not (tmp_path / "none").exists()
 
 
@@ -528,7 +531,7 @@ def test_signals_never_tear_what_is_being_written(tmp_path, monkeypatch, capsys)
 
     monkeypatch.setattr(recording, "_write", write)
     monkeypatch.setattr(record, "screens_of", lambda id, options: FakeScreens())
-    assert command("--out", tmp_path / "out", "--pages", "two") == 143
+    assert command(tmp_path / "out", "--pages", "two") == 143
     assert len(whole_recording(tmp_path / "out")) == 1
     assert ": stopped; 1 episodes" in capsys.readouterr().out
 
@@ -539,38 +542,34 @@ def test_a_signal_before_the_first_episode_ends_the_command_at_once(tmp_path, mo
         raise AssertionError("it went on")
 
     monkeypatch.setattr(record, "screens_of", screens_of)
-    assert command("--out", tmp_path / "out") == 143
-    assert capsys.readouterr().err == "mmrl_gui.record: stopped before the first episode: nothing was written\n"
+    assert command(tmp_path / "out") == 143
+    assert capsys.readouterr().err == "mmrl: stopped before the first episode: nothing was written\n"
 
 
 @pytest.mark.parametrize(
     "arguments, message",
     [
         (["--pages", "thre"], "has no page 'thre'"),
-        (["--episodes", "0"], "--episodes = 0 must be a whole number from 1"),
-        (["--steps", "-1"], "--steps = -1 must be a whole number from 1"),
-        (["--seed", "-1"], "--seed = -1 must be a whole number from 0"),
-        (["--policy", "clever"], "--policy = 'clever' is unknown: choose one of random, expert"),
-        (["--level", "x"], "--level = 'x' is unknown"),
+        (["--episodes", "0"], "0 is not in the range 1<=x<=1000000"),
+        (["--policy", "clever"], "'clever' is not one of 'random', 'expert'"),
         (["--actions", "click,hover"], "--actions = 'hover' is unknown: choose one of click, type, key, scroll"),
         (["--actions", "scroll"], "--actions 'scroll' must have click among them"),
         (["--actions", "click", "--policy", "expert"], "--actions 'click' is about --policy random: leave it out"),
-        (["--options", "size"], "--options size: write KEY=VALUE"),
-        (["--pages", "empty", "--screens", "browser/html"], "has no page 'empty'"),
+        (["--set", "size"], "--set 'size' has no value: write --set key=value"),
     ],
 )
 def test_bad_input_ends_the_command_in_one_line(tmp_path, fake, capsys, arguments, message):
-    assert command("--out", tmp_path / "out", *arguments) == 2
+    assert command(tmp_path / "out", *arguments) == 2
     error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1 and error.startswith("mmrl_gui.record: ")
+    assert message in error and error.count("\n") == 1 and error.startswith("mmrl: ")
     assert not (tmp_path / "out").exists()
 
 
 def test_unknown_screens_end_the_command_in_one_line(tmp_path, capsys):
-    assert command("--out", tmp_path / "out", "--screens", "browser/nothing") == 2
+    assert command(tmp_path / "out", screens="browser/nothing") == 2
     assert capsys.readouterr().err.count("\n") == 1
     (tmp_path / "file").write_text("")
-    assert command("--out", tmp_path / "file") == 2
+    assert command(tmp_path / "file") == 2
 
 
 # -- a real browser -----------------------------------------------------------------------------------------------------------
@@ -680,19 +679,8 @@ def test_every_click_leads_to_a_screen_of_its_own_on_every_kind_of_page(chromium
 
 def test_a_signal_leaves_a_recording_and_no_browser(chromium, tmp_path):
     out = tmp_path / "out"
-    asked = [
-        "--screens",
-        "browser/html",
-        "--pages",
-        "mail",
-        "--options",
-        "size=[168, 224]",
-        "--episodes",
-        "100000",
-        "--steps",
-        "2",
-    ]
-    running = subprocess.Popen([sys.executable, "-m", "mmrl_gui.record", *asked, "--out", str(out)], stdout=subprocess.PIPE)
+    asked = ["browser/html", str(out), "--pages", "mail", "--set", "size=[168, 224]", "-n", "100000", "--steps", "2"]
+    running = subprocess.Popen([sys.executable, "-m", "mmrl", "record", "screens", *asked], stdout=subprocess.PIPE)
     try:
         until = time.monotonic() + 60
         while time.monotonic() < until and not list(tmp_path.glob(".out.part-*/episodes.jsonl")):
@@ -709,7 +697,6 @@ def test_a_signal_leaves_a_recording_and_no_browser(chromium, tmp_path):
 
 def test_miniwob_is_recorded_and_read_again(chromium, tmp_path):
     pytest.importorskip("miniwob", reason="no miniwob: pip install miniwob")
-    arguments = ["--pages", "click-test-2,click-button", "--episodes", "4", "--policy", "expert", "--out", str(tmp_path / "out")]
-    assert record.main(arguments) == 0
+    assert command(tmp_path / "out", "--pages", "click-test-2,click-button", "-n", 4, "--policy", "expert") == 0
     rows = rows_of(tmp_path / "out")
     assert len(rows) == 4 and all(row["success"] and row["steps"][0]["box"] for row in rows)

@@ -246,11 +246,11 @@ def test_the_form_is_the_one_that_was_asked_for(style, asks, text, right):
 
 def test_an_episode_is_worth_what_came_of_it():
     won = Case(completion="wait", outcome={"success": 1.0, "raw_reward": 1.0, "reward": 0.7, "steps": 2.0})
-    assert (verifiers.success(won), verifiers.raw_reward(won), verifiers.decayed_reward(won)) == (1, 1, 0.7)
+    assert (verifiers.success(won).value, verifiers.raw_reward(won), verifiers.decayed_reward(won)) == (1, 1, 0.7)
     lost = Case(completion="wait", outcome={"success": 0.0, "raw_reward": -3.0, "reward": -1.0})
-    assert (verifiers.success(lost), verifiers.raw_reward(lost), verifiers.decayed_reward(lost)) == (0, -1, -1)
+    assert (verifiers.success(lost).value, verifiers.raw_reward(lost), verifiers.decayed_reward(lost)) == (0, -1, -1)
     nothing = Case(completion="")
-    assert (verifiers.success(nothing), verifiers.raw_reward(nothing), verifiers.decayed_reward(nothing)) == (0, -1, -1)
+    assert (verifiers.success(nothing).value, verifiers.raw_reward(nothing), verifiers.decayed_reward(nothing)) == (0, -1, -1)
 
 
 def test_actions_are_plain_data_in_answers():

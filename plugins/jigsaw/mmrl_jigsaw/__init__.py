@@ -2,6 +2,8 @@
 
 from mmrl import TaskSpec, VerifierSpec, hookimpl
 
+MMRL_CONTRACT = 2
+
 TASK = "mmrl_jigsaw.task:"
 OURS = "mmrl_jigsaw.verifiers:"
 JIGSAW_R1 = "mmrl_jigsaw.jigsaw_r1:"

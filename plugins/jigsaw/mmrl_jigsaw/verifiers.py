@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from mmrl import Case, Score
 from mmrl.api.tasks.options import one_of
-from mmrl.api.verifiers.parse import only_answer
+from mmrl.api.verifiers.parse import short_answer
 
 LONGEST = 4000
 """Characters of an answer that is read; the longest right one, of 400 patches, is half of it."""
@@ -103,7 +103,7 @@ def permutation(case: Case, count: int) -> tuple[list[int] | None, str]:
 
 def numbers(case: Case, count: int) -> tuple[list[int] | None, str]:
     """(the answer's `count` numbers, ""), or (None, what is wrong with it)."""
-    text, why = _given(case)
+    text, why = _answer(case)
     if text is None:
         return None, why
     plain = " ".join(re.sub(r"[\[\](){},;|`\s]+", " ", text).split()).removesuffix(".").rstrip()
@@ -119,7 +119,7 @@ def numbers(case: Case, count: int) -> tuple[list[int] | None, str]:
 
 def _choice(case: Case) -> tuple[str | None, str]:
     """(the letter that is chosen, ""), or (None, why none is)."""
-    text, why = _given(case)
+    text, why = _answer(case)
     if text is None:
         return None, why
     choices, plain = [_words(choice) for choice in case.meta.get("choices", ())], _words(text)
@@ -149,16 +149,9 @@ def _words(text: str) -> str:
     return " ".join(text.split()).strip("*`\"'").removesuffix(".").casefold()
 
 
-def _given(case: Case) -> tuple[str | None, str]:
-    """(the answer's text, ""), or (None, why there is none)."""
-    text = case.completion
-    if case.meta.get("tags", True) or "answer>" in text[: 2 * LONGEST]:
-        found, why = only_answer(text)
-    else:
-        found, why = text, ""
-    if found is not None and len(found) > LONGEST:
-        return None, f"an answer of {len(found):,} characters"
-    return (None, "no answer") if found is not None and not found.strip() else (found, why)
+def _answer(case: Case) -> tuple[str | None, str]:
+    """See `short_answer`."""
+    return short_answer(case.completion, case.meta.get("tags", True), LONGEST, 2 * LONGEST)
 
 
 def _right(given: Sequence[int], wanted: Sequence[int]) -> int:

@@ -2,6 +2,8 @@
 
 from mmrl import TaskSpec, VerifierSpec, hookimpl
 
+MMRL_CONTRACT = 2
+
 OURS = "mmrl_rendering.verifiers:"
 
 

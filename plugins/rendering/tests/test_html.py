@@ -9,7 +9,7 @@ from mmrl_rendering.html import Refused
 from mmrl_rendering.task import Pages
 
 from mmrl import Case, UserError
-from mmrl.judge import Judge
+from mmrl.judge import local_judge
 from mmrl.registry import plugins
 from mmrl.testing import check_task
 
@@ -102,7 +102,7 @@ def test_the_judge_scores_pages_in_its_own_process():
     case = Case(completion=task.gold(prompt), answer=prompt.answer, meta=prompt.meta, media=prompt.images)
     texts = (case.completion, task.gold(other), "<html><body></body></html>", "<script>1</script>")
     cases = [Case(completion=t, answer=case.answer, meta=case.meta, media=case.media) for t in texts]
-    with Judge({"rendering/picture": {}}) as judge:
+    with local_judge({"rendering/picture": {}}) as judge:
         scores = judge.run("rendering/picture", cases)
     right, wrong, blank, refused = (s.value for s in scores)
     assert right == pytest.approx(1.0) and wrong < 0.9 and blank < 0.1 and refused == 0.0

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from mmrl import PolicySpec, TaskSpec, VerifierSpec, hookimpl
+
+if TYPE_CHECKING:
+    import click
+
+MMRL_CONTRACT = 2
 
 TABLETOP = {
     "reach": "Move the gripper to the thing that is named",
@@ -102,6 +109,13 @@ def mmrl_policies() -> list[PolicySpec]:
             summary="A small policy that corrects the actions of a frozen one",
         ),
     ]
+
+
+@hookimpl
+def mmrl_commands(cli: click.Group) -> None:
+    from mmrl_robotics.commands import record
+
+    cli.add_command(record)
 
 
 @hookimpl

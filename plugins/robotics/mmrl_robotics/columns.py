@@ -20,7 +20,7 @@ def read(path: Path, wanted: Sequence[str] | None, episode: int | None = None) -
         import pyarrow
         import pyarrow.parquet
     except ModuleNotFoundError:
-        raise UserError('data sets of demonstrations need pyarrow: pip install "mmrl[train]"') from None
+        raise UserError('data sets of demonstrations need pyarrow: pip install "multimodal-rl[train]"') from None
 
     if not path.is_file():
         raise UserError(f"{brief(path)} does not exist: download the data set whole")

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from mmrl import Case, Score, Trajectory, UserError, user
-from mmrl.api.services import check_vision_language, device_of, vision_language
+from mmrl.api.services import check_vision_language, vision_language
 from mmrl.api.tasks.options import whole
 
 DONE = (
@@ -67,8 +67,8 @@ class Judge:
         batch_size: int = 16,
         **others: Any,
     ) -> None:
-        check_vision_language(model)
-        check_common(cameras, question, camera, device, batch_size)
+        check_vision_language(model, device=device, batch_size=batch_size)
+        check_question(cameras, question, camera)
         whole("frames", frames, 1, 64)
 
     def __call__(self, cases: Sequence[Case]) -> list[Score]:
@@ -122,8 +122,8 @@ class Progress:
         batch_size: int = 16,
         **others: Any,
     ) -> None:
-        check_vision_language(model)
-        check_common(cameras, question, camera, device, batch_size)
+        check_vision_language(model, device=device, batch_size=batch_size)
+        check_question(cameras, question, camera)
         whole("every", every, 1, 1_000_000)
         if says not in ("number", "word"):
             raise UserError(f"says = {says!r} is unknown: choose number or word")
@@ -184,11 +184,9 @@ def instruction(case: Case) -> str:
     return case.rollout.track.instruction.rstrip(". ")
 
 
-def check_common(cameras: Mapping[str, Sequence[str]], question: str, camera: str, device: str, batch_size: int) -> None:
-    """Refuse what no verifier here can work with. cameras: label of a task -> the names of its simulator's cameras."""
+def check_question(cameras: Mapping[str, Sequence[str]], question: str, camera: str) -> None:
+    """Refuse what no verifier here can ask. cameras: label of a task -> the names of its simulator's cameras."""
     check_cameras(cameras, camera)
-    device_of(device)
-    whole("batch_size", batch_size, 1, 65536)
     if question and "{instruction}" not in question:
         raise UserError("question must hold {instruction}, where what was to be done goes")
     formatted("question", question)

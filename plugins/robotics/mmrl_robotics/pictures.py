@@ -44,7 +44,7 @@ class Pictures:
         try:
             import av
         except ModuleNotFoundError:
-            raise UserError('videos need av: pip install "mmrl[train]"') from None
+            raise UserError('videos need av: pip install "multimodal-rl[train]"') from None
 
         if not path.is_file():
             raise UserError(f"{brief(path)} does not exist: download the data set with its videos")

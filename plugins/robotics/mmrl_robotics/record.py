@@ -1,16 +1,10 @@
-"""A simulator's expert, written to a folder in LeRobot's format, version 2.1, with the statistics that policies normalise by.
-
-python -m mmrl_robotics.record robotics/pick demos -n 100 --set dims=4 --set size=64
-"""
+"""Episodes written to a folder in LeRobot's format, version 2.1, with the statistics that policies normalise by."""
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
-import sys
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -198,52 +192,6 @@ def _add_line(path: Path, row: Any) -> None:
         file.write(json.dumps(row) + "\n")
 
 
-# -- the command ------------------------------------------------------------------------------------------------------------
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m mmrl_robotics.record", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("task", help="a task with a simulator that has an expert, such as robotics/pick")
-    parser.add_argument("folder", type=Path, help="a new folder")
-    parser.add_argument("-n", type=int, default=100, help="episodes (100)")
-    parser.add_argument("--split", default="demo", help="which of the task's starts (demo)")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="option of the task, its value as in TOML"
-    )
-    parser.add_argument("--fps", type=float, help="steps a second; the simulator's own where it says so, else 10")
-    parser.add_argument("--video", action="store_true", help="pictures as H.264, and not as PNG in the tables")
-    units = "actions in metres, radians and so on; the gripper's as it is, which policies call close-positive"
-    parser.add_argument("--physical", action="store_true", help=units)
-    try:
-        said = _recorded(parser.parse_args(arguments))
-    except UserError as error:
-        print(f"mmrl_robotics.record: {error}", file=sys.stderr)
-        return 1
-    print(said)
-    return 0
-
-
-def _recorded(given: argparse.Namespace) -> str:
-    """Plays and writes; what to say of it."""
-    from mmrl.api.services import expert_episodes
-
-    if given.n < 1:
-        raise UserError(f"-n {given.n}: write at least one episode")
-    played = expert_episodes(given.task, dict(_option(text) for text in given.set), given.n, split=given.split)
-    solved: list[float] = []
-
-    def shown() -> Iterator[Demonstration]:
-        for demonstration, outcome in played:
-            solved.append(outcome["success"])
-            yield physical(demonstration, played.action) if given.physical else demonstration
-
-    try:
-        count = write(given.folder, shown(), fps=given.fps or played.hz or 10.0, video=given.video)
-    finally:
-        played.close()
-    return f"{given.folder}: {count} episodes, {sum(solved):.0f} of them solved"
-
-
 def physical(shown: Demonstration, action: ActionSpec | None) -> Demonstration:
     """A demonstration with its actions in the units that the simulator says; its gripper's are left alone: -1 opens, 1 closes."""
     import torch
@@ -254,17 +202,3 @@ def physical(shown: Demonstration, action: ActionSpec | None) -> Demonstration:
     if action.gripper is not None:
         units[action.gripper] = 1.0
     return replace(shown, actions_MA=shown.actions_MA * units, physical=True)
-
-
-def _option(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise UserError(f"--set {text}: write KEY=VALUE")
-    try:
-        return key, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key, value
-
-
-if __name__ == "__main__":
-    sys.exit(main())

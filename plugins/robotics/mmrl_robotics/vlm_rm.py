@@ -13,8 +13,7 @@ from typing import Any, Literal
 import torch
 
 from mmrl import Case, Score, UserError
-from mmrl.api.services import check_contrastive, contrastive, device_of
-from mmrl.api.tasks.options import whole
+from mmrl.api.services import check_contrastive, contrastive
 from mmrl_robotics.looking import check_cameras, formatted, instruction, pictures
 
 
@@ -58,10 +57,8 @@ class Closeness:
         batch_size: int = 64,
         **others: Any,
     ) -> None:
-        check_contrastive(model)
+        check_contrastive(model, device=device, batch_size=batch_size)
         check_cameras(cameras, camera)
-        device_of(device)
-        whole("batch_size", batch_size, 1, 65536)
         if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 <= alpha <= 1:
             raise UserError(f"alpha = {alpha!r} must be a number from 0 to 1")
         for name, texts in (("goal", _texts(goal)), ("baseline", _texts(baseline))):

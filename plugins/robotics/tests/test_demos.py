@@ -23,6 +23,7 @@ from mmrl.registry import plugins
 from mmrl.rollout.simulators.demonstrations import demonstrated
 from mmrl.rollout.simulators.starts import starts
 from mmrl.testing import check_task
+from mmrl.ui.cli import main
 
 OPTIONS = {"dims": 4, "size": 32, "cameras": ["front", "wrist"]}
 COUNT = 5
@@ -185,18 +186,24 @@ def test_physical_actions_are_in_the_simulators_units(made, played):
         record.physical(shown[0], None)
 
 
+def command(*arguments):
+    with pytest.raises(SystemExit) as ended:
+        main(["record", "episodes", *arguments])
+    return ended.value.code
+
+
 def test_the_command_records_and_says_what_came_of_it(tmp_path, capsys):
     asked = ["robotics/reach", str(tmp_path / "out"), "-n", "2", "--set", "dims=4", "--set", "size=16"]
-    assert record.main(asked) == 0
+    assert command(*asked) == 0
     assert "2 episodes, 2 of them solved" in capsys.readouterr().out
     assert len(Demos(folder=str(tmp_path / "out")).data.episodes) == 2
     for change, message in [
         (asked, "is not empty: name a new folder"),
         (["classification/digits", str(tmp_path / "b")], "is answered in words"),
-        ([*asked[:1], str(tmp_path / "c"), "-n", "0"], "-n 0: write at least one episode"),
-        ([*asked[:1], str(tmp_path / "d"), "--set", "colour"], "--set colour: write KEY=VALUE"),
+        ([*asked[:1], str(tmp_path / "c"), "-n", "0"], "0 is not in the range x>=1"),
+        ([*asked[:1], str(tmp_path / "d"), "--set", "colour"], "--set 'colour' has no value: write --set key=value"),
     ]:
-        assert record.main(change) == 1
+        assert command(*change) == 2
         (line,) = capsys.readouterr().err.strip().splitlines()
         assert message in line
 

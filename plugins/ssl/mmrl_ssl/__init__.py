@@ -2,6 +2,8 @@
 
 from mmrl import TaskSpec, VerifierSpec, hookimpl
 
+MMRL_CONTRACT = 2
+
 TASK = "mmrl_ssl.task:"
 EXACT = {"ssl/exact": 1.0}
 PUBLISHED: tuple[tuple[str, dict[str, object], str], ...] = (

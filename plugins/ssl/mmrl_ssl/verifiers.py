@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from mmrl import Case, Score
-from mmrl.api.verifiers.parse import only_answer
+from mmrl.api.verifiers.parse import short_answer
 
 LONGEST = 200
 """Characters of an answer that is read; every right one is shorter."""
@@ -52,14 +52,5 @@ def normalise(text: str) -> str:
 
 
 def given(case: Case) -> tuple[str | None, str]:
-    """(the answer's text, ""), or (None, why there is none)."""
-    text = case.completion
-    if case.meta.get("tags", True) or "answer>" in text[: 100 * LONGEST]:
-        found, why = only_answer(text)
-    else:
-        found, why = text, ""
-    if found is not None and len(found) > LONGEST:
-        return None, f"an answer of {len(found):,} characters"
-    if found is not None and not found.strip():
-        return None, "no answer"
-    return found, why
+    """See `short_answer`."""
+    return short_answer(case.completion, case.meta.get("tags", True), LONGEST, 100 * LONGEST)

@@ -6,6 +6,8 @@ from typing import Any
 from mmrl import AlgorithmSpec, SamplingRuleSpec, TaskSpec, VerifierSpec, hookimpl
 from mmrl.api.specs import Bounds
 
+MMRL_CONTRACT = 2
+
 OURS = "mmrl_video.verifiers:"
 ANSWERS = "mmrl_video.answers:"
 SLOW = 10.0

@@ -3,6 +3,8 @@ SEED-Bench-R1."""
 
 from mmrl import TaskSpec, VerifierSpec, hookimpl
 
+MMRL_CONTRACT = 2
+
 DRAWN = "mmrl_vqa.drawn:"
 OURS = "mmrl_vqa.verifiers:"
 GAME = "mmrl_vqa.points24:points24"

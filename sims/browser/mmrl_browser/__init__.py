@@ -2,6 +2,8 @@
 
 from mmrl import SimulatorSpec, hookimpl
 
+MMRL_CONTRACT = 2
+
 ABILITIES = frozenset(("partial-reset", "per-env-seed", "render-cpu"))
 
 

@@ -8,7 +8,7 @@ from importlib import metadata
 from mmrl import UserError
 from mmrl_browser.chromium import CURE, executable
 
-PIP = 'pip install "mmrl[browser]"'
+PIP = 'pip install "multimodal-rl[browser]"'
 PATIENCE_S = 20
 
 

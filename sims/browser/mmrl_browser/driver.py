@@ -43,7 +43,9 @@ class Driver:
         try:
             from playwright.async_api import async_playwright
         except ModuleNotFoundError:
-            raise UserError('a browser is driven by playwright, which is not installed: pip install "mmrl[browser]"') from None
+            raise UserError(
+                'a browser is driven by playwright, which is not installed: pip install "multimodal-rl[browser]"'
+            ) from None
         self.path = executable()
         self.site = Site()
         self.lost = 0

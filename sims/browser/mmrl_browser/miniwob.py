@@ -99,7 +99,9 @@ def home() -> Path:
     """Where the package keeps its pages. Raises UserError where it isn't installed."""
     spec = importlib.util.find_spec("miniwob")  # its __init__ imports selenium, which isn't needed here
     if spec is None or not spec.submodule_search_locations:
-        raise UserError('MiniWoB++\'s pages are in the package miniwob, which is not installed: pip install "mmrl[browser]"')
+        raise UserError(
+            'MiniWoB++\'s pages are in the package miniwob, which is not installed: pip install "multimodal-rl[browser]"'
+        )
     return Path(spec.submodule_search_locations[0]) / "html"
 
 

@@ -16,7 +16,7 @@ def missing() -> str | None:
     from mmrl import UserError
 
     if importlib.util.find_spec("playwright") is None:
-        return 'playwright is not installed: pip install "mmrl[browser]"'
+        return 'playwright is not installed: pip install "multimodal-rl[browser]"'
     try:
         executable()
     except UserError as error:

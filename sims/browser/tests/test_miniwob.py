@@ -148,7 +148,7 @@ def test_without_the_package(monkeypatch):
     from mmrl_browser import miniwob
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r'pip install "mmrl\[browser\]"'):
+    with pytest.raises(UserError, match=r'pip install "multimodal-rl\[browser\]"'):
         miniwob.home()
 
 

@@ -3,6 +3,8 @@
 from mmrl import SimulatorSpec, hookimpl
 from mmrl.api.simulators.types import ActionSpec
 
+MMRL_CONTRACT = 2
+
 ABILITIES = frozenset(("partial-reset", "per-env-seed", "snapshot", "render-cpu"))
 
 

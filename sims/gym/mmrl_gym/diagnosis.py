@@ -25,10 +25,10 @@ def findings() -> dict[str, dict[str, str]]:
 def gymnasium(have: Mapping[str, str]) -> dict[str, str]:
     """have: distribution -> version, of those that are installed."""
     if "gymnasium" not in have:
-        return {"state": "missing", "detail": "would add gym/env", "cure": 'pip install "mmrl[gym]"'}
+        return {"state": "missing", "detail": "would add gym/env", "cure": 'pip install "multimodal-rl[gym]"'}
     if "pygame" not in have:
         detail = f"{have['gymnasium']}; without pygame its classic environments don't draw"
-        return {"state": "note", "detail": detail, "cure": 'pip install "mmrl[gym]"'}
+        return {"state": "note", "detail": detail, "cure": 'pip install "multimodal-rl[gym]"'}
     return {"state": "ok", "detail": f"{have['gymnasium']}, pygame {have['pygame']}"}
 
 

@@ -65,7 +65,7 @@ class Gym(ProcessSimulator):
         if success_return is not None and not success_return > 0:
             raise UserError(f"{what}: success_return = {success_return!r} must be above 0, where the sum of rewards starts")
         if python is None and importlib.util.find_spec("gymnasium") is None:
-            raise UserError(f"{what}: no module named 'gymnasium': pip install \"mmrl[gym]\"")
+            raise UserError(f"{what}: no module named 'gymnasium': pip install \"multimodal-rl[gym]\"")
         workers = Workers(
             "mmrl_gym.world:World",
             {

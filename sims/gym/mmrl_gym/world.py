@@ -167,7 +167,7 @@ def made(env_id: str, make: dict[str, Any], modules: tuple[str, ...]) -> tuple[A
     for module in ("gymnasium", *modules):
         if importlib.util.find_spec(module) is None:
             cure = (
-                'pip install "mmrl[gym]"'
+                'pip install "multimodal-rl[gym]"'
                 if module == "gymnasium"
                 else f"pip install {module}, or give another interpreter as python"
             )

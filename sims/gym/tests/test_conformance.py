@@ -20,9 +20,9 @@ from mmrl.testing.simulators import check_simulator
     ],
 )
 def test_conformance(env_id: str, dims: int, options: dict) -> None:
-    pytest.importorskip("gymnasium", reason='Gymnasium is not installed: pip install "mmrl[gym]"')
+    pytest.importorskip("gymnasium", reason='Gymnasium is not installed: pip install "multimodal-rl[gym]"')
     pytest.importorskip(
-        "pygame", reason='pygame, with which the classic environments draw, is not installed: pip install "mmrl[gym]"'
+        "pygame", reason='pygame, with which the classic environments draw, is not installed: pip install "multimodal-rl[gym]"'
     )
     from mmrl_gym.simulator import Gym
 

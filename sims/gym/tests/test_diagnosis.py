@@ -12,8 +12,8 @@ HAVE = {"gymnasium": "1.4.0", "pygame": "2.6.1", "metaworld": "3.1.1", "mujoco":
     ("absent", "state", "words", "cure"),
     [
         ((), "ok", "1.4.0, pygame 2.6.1", ""),
-        (("pygame",), "note", "1.4.0; without pygame", 'pip install "mmrl[gym]"'),
-        (("gymnasium", "pygame"), "missing", "would add gym/env", 'pip install "mmrl[gym]"'),
+        (("pygame",), "note", "1.4.0; without pygame", 'pip install "multimodal-rl[gym]"'),
+        (("gymnasium", "pygame"), "missing", "would add gym/env", 'pip install "multimodal-rl[gym]"'),
     ],
 )
 def test_gymnasium(absent, state, words, cure):

@@ -9,9 +9,9 @@ import torch
 
 from mmrl import UserError
 
-pytest.importorskip("gymnasium", reason='Gymnasium is not installed: pip install "mmrl[gym]"')
+pytest.importorskip("gymnasium", reason='Gymnasium is not installed: pip install "multimodal-rl[gym]"')
 pytest.importorskip(
-    "pygame", reason='pygame, with which the classic environments draw, is not installed: pip install "mmrl[gym]"'
+    "pygame", reason='pygame, with which the classic environments draw, is not installed: pip install "multimodal-rl[gym]"'
 )
 from mmrl_gym.simulator import Gym
 from mmrl_gym.world import resized

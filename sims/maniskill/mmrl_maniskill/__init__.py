@@ -7,6 +7,8 @@ from mmrl import SimulatorSpec, hookimpl
 from mmrl.api.simulators.types import ActionSpec
 from mmrl_maniskill.tasks import CAMERAS, ENVIRONMENTS
 
+MMRL_CONTRACT = 2
+
 POSE = (0.1, 0.1, 0.1, -0.1, -0.1, -0.1)
 """Metres and radians of `pd_ee_delta_pose`; ManiSkill multiplies turns by the lower of their limits, which is below 0."""
 PANDA = ActionSpec(dims=7, frame="end-effector-delta", gripper=6, units=(*POSE, 1.0))

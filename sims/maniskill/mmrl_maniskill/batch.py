@@ -56,7 +56,7 @@ class Batch:
         if "target" in control_mode:
             raise UserError(f"{self.what}: ManiSkill doesn't restore the targets of {control_mode!r}: take maniskill/env")
         if importlib.util.find_spec("mani_skill") is None:
-            raise UserError(f"{self.what}: no module named 'mani_skill': pip install \"mmrl[maniskill]\"")
+            raise UserError(f"{self.what}: no module named 'mani_skill': pip install \"multimodal-rl[maniskill]\"")
         self.device = torch.device(device)
         if backend == "physx_cuda":
             self._check_gpu()

@@ -9,9 +9,9 @@ from importlib import metadata
 from packaging.requirements import Requirement
 
 from mmrl import UserError
-from mmrl_maniskill import rendering
+from mmrl_maniskill import rendering, vulkan
 
-NEEDS = (Requirement("mani-skill>=3.0.1,<3.1"), Requirement("sapien>=3.0.1,<3.1"), Requirement("numpy>=2"))
+NEEDS = (Requirement("mani-skill>=3.0.1,<3.1"), Requirement("sapien>=3.0.1,<3.1"), Requirement("numpy>=2,<3"))
 PATIENCE_S = 30.0
 """Seconds for each device that is tried: the doctor has little time."""
 
@@ -25,7 +25,9 @@ def findings() -> dict[str, dict[str, str]]:
         except metadata.PackageNotFoundError:
             continue
     packages = packages_found(have)
-    return {"maniskill": packages} | ({"maniskill pictures": what_renders()} if packages["state"] == "ok" else {})
+    return {"maniskill": packages, "vulkan": vulkan.finding()} | (
+        {"maniskill pictures": what_renders()} if packages["state"] == "ok" else {}
+    )
 
 
 def packages_found(have: Mapping[str, str]) -> dict[str, str]:
@@ -35,7 +37,7 @@ def packages_found(have: Mapping[str, str]) -> dict[str, str]:
         return {
             "state": "missing",
             "detail": "not installed here; its tasks can run in another interpreter (their option python)",
-            "cure": 'pip install "mmrl[maniskill]", in an environment of its own: its SAPIEN brings another OpenCV',
+            "cure": 'pip install "multimodal-rl[maniskill]", in an environment of its own: its SAPIEN brings another OpenCV',
         }
     unfit = [need for need in NEEDS if need.name not in have or not need.specifier.contains(have[need.name], prereleases=True)]
     if unfit:

@@ -55,7 +55,7 @@ class ManiSkill(ProcessSimulator):
         what = f"maniskill ({env_id})"
         check_options(what, num_envs, size, cameras, obs)
         if python is None and importlib.util.find_spec("mani_skill") is None:
-            raise UserError(f"{what}: no module named 'mani_skill': pip install \"mmrl[maniskill]\"")
+            raise UserError(f"{what}: no module named 'mani_skill': pip install \"multimodal-rl[maniskill]\"")
         rung = choose(rendering, obs == "rgb", python)
         workers = Workers(
             "mmrl_maniskill.world:World",

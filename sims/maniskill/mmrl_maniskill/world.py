@@ -181,7 +181,7 @@ def made(
     backend: `physx_cpu` or `physx_cuda`. Raises Refused for what there isn't.
     """
     if importlib.util.find_spec("mani_skill") is None:
-        raise Refused("no module named 'mani_skill': pip install \"mmrl[maniskill]\"")
+        raise Refused("no module named 'mani_skill': pip install \"multimodal-rl[maniskill]\"")
     if rendering == "none":
         devices.do_without_materials()
     if rendering == "software":

@@ -26,7 +26,7 @@ def python() -> str | None:
         return None
     if (OWN / "installed").is_file():  # written when all of it was
         return str(OWN / "bin" / "python")
-    pytest.skip('ManiSkill is not installed: make simulators, or pip install "mmrl[maniskill]"')
+    pytest.skip('ManiSkill is not installed: make simulators, or pip install "multimodal-rl[maniskill]"')
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """What `mmrl doctor` says of ManiSkill, of planted machines."""
 
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -8,10 +9,11 @@ import warnings
 from pathlib import Path
 
 import pytest
-from mmrl_maniskill import diagnosis, rendering
+from mmrl_maniskill import diagnosis, rendering, vulkan
 from packaging.requirements import Requirement
 
 from mmrl import UserError
+from mmrl.api.processes.attempt import try_python
 
 HAVE = {"mani-skill": "3.0.1", "sapien": "3.0.3", "numpy": "2.4.6"}
 
@@ -26,10 +28,10 @@ def test_what_is_needed_is_what_is_asked_for() -> None:
     ("change", "state", "words", "cure"),
     [
         ({}, "ok", "mani-skill 3.0.1, sapien 3.0.3, numpy 2.4.6", ""),
-        ({"mani-skill": None}, "missing", "not installed here", 'pip install "mmrl[maniskill]"'),
+        ({"mani-skill": None}, "missing", "not installed here", 'pip install "multimodal-rl[maniskill]"'),
         ({"mani-skill": "3.1.0"}, "broken", "it needs mani-skill<3.1,>=3.0.1", 'pip install "mani-skill<3.1,>=3.0.1"'),
         ({"sapien": None}, "broken", "it needs sapien", 'pip install "sapien<3.1,>=3.0.1"'),
-        ({"sapien": "2.2.2", "numpy": "1.26.4"}, "broken", "it needs sapien", 'pip install "sapien<3.1,>=3.0.1" "numpy>=2"'),
+        ({"sapien": "2.2.2", "numpy": "1.26.4"}, "broken", "it needs sapien", 'pip install "sapien<3.1,>=3.0.1" "numpy<3,>=2"'),
     ],
 )
 def test_packages(change: dict, state: str, words: str, cure: str) -> None:
@@ -67,3 +69,36 @@ def test_where_it_is_installed_both_are_well(python: str | None) -> None:
     done = subprocess.run([python or sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
     found = json.loads(done.stdout.splitlines()[-1])
     assert {name: said["state"] for name, said in found.items()} == {"maniskill": "ok", "maniskill pictures": "ok"}, found
+
+
+def test_vulkan(tmp_path: Path) -> None:
+    icd = tmp_path / "lvp_icd.json"
+    icd.write_text("{}")
+    assert vulkan.judged([icd], {"loader": True, "devices": 1})["state"] == "ok"
+    assert vulkan.judged([], {"loader": False, "devices": 0})["detail"] == "no libvulkan.so.1: simulators can't render"
+    nowhere = tmp_path / "no_chromium.json"
+    assert vulkan.judged([], {"loader": True, "devices": 0}, nowhere)["state"] == "missing"
+    by_chromium = vulkan.judged([], {"loader": True, "devices": 0}, icd)
+    assert (by_chromium["state"], by_chromium["cure"].split(",")[0]) == ("note", f"export VK_ICD_FILENAMES={icd}")
+    assert vulkan.judged([icd], {"loader": True, "devices": 0})["detail"] == f"no device answers: {icd}"
+    assert vulkan.judged([icd], {"error": "crashed with SIGSEGV"})["state"] == "broken"
+    gone = vulkan.judged([tmp_path / "gone.json"], {"loader": True, "devices": 0})
+    assert gone["state"] == "broken"
+    assert "gone.json, which does not exist" in gone["detail"]
+    assert gone["cure"].startswith("unset VK_ICD_FILENAMES")
+
+
+def test_vulkan_drivers(tmp_path: Path) -> None:
+    folder = tmp_path / "icd.d"
+    folder.mkdir()
+    (folder / "b.json").touch(), (folder / "a.json").touch(), (folder / "readme.txt").touch()
+    assert vulkan.drivers({}, [str(folder), str(tmp_path / "absent")]) == [folder / "a.json", folder / "b.json"]
+    named = {"VK_ICD_FILENAMES": f"/x.json{os.pathsep}/y.json"}
+    assert vulkan.drivers(named, [str(folder)]) == [Path("/x.json"), Path("/y.json")]
+    assert vulkan.drivers({**named, "VK_DRIVER_FILES": "/z.json"}, [str(folder)]) == [Path("/z.json")]
+
+
+def test_asking_vulkan_answers_on_any_machine() -> None:
+    """With or without the library and a driver: the structure that is passed is sound, so that nothing crashes."""
+    answer = try_python(vulkan.ASK, 60.0)
+    assert answer == {"loader": False, "devices": 0} or (answer["loader"] is True and answer["devices"] >= 0)

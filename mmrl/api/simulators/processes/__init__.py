@@ -31,7 +31,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mmrl.api.errors import UserError
-from mmrl.api.simulators.processes.process import Process, shared_memory
+from mmrl.api.processes import shared_memory
+from mmrl.api.simulators.processes.process import Process
 
 if TYPE_CHECKING:
     import numpy
@@ -78,13 +79,12 @@ class Workers:
         self.why: list[str] = []
         """The last reasons for it, each with the number of its environment; the newest last, at most 100."""
         self._options, self._environment, self._start_s = dict(options), dict(environment or {}), start_s
-        self._module, _, self._function = factory.partition(":")
-        found = importlib.util.find_spec(self._module)
+        module, _, _ = factory.partition(":")
+        found = importlib.util.find_spec(module)
         if found is None or not found.origin:
-            raise UserError(f"{what}: there is no module {self._module!r} to make worlds with")
-        self._file = found.origin
+            raise UserError(f"{what}: there is no module {module!r} to make worlds with")
+        self._world = (factory, found.origin)
         self._python = _interpreter(what, python)
-        self._own_path = self._python == sys.executable
         self._starter = ThreadPoolExecutor(1, "worker-starter")
         """Starts all processes: they die with the thread that did, and one of the caller's may end before."""
         self._memory = shared_memory()
@@ -138,7 +138,7 @@ class Workers:
     def pid(self, env: int) -> int | None:
         """The process of an environment; None while it is lost."""
         process = self._processes[env]
-        return process.popen.pid if process else None
+        return process.pid if process else None
 
     def close(self) -> None:
         """Ends all processes; may be called twice."""
@@ -200,14 +200,9 @@ class Workers:
         """Name -> what the environments last showed, [N, ...]: shared memory that the next step writes over, so copy it."""
 
     def _started(self) -> Process:
-        request = {
-            "module": self._module,
-            "file": self._file,
-            "function": self._function,
-            "path": [str(p) for p in sys.path] if self._own_path else None,
-            "memory": self._memory,
-        }
-        return self._starter.submit(Process, self._python, request, self._options, self._environment).result()
+        path = sys.path if self._python == sys.executable else None
+        given = (self._python, path, self._world, self._memory, self._options, self._environment)
+        return self._starter.submit(Process, *given).result()
 
     def _admit(self, env: int) -> None:
         """Tells a process that is ready which rows are its own."""

@@ -1,45 +1,40 @@
 """What runs in a worker process: one environment, driven by messages over a socket; its rows go into shared memory.
 
-This file is run by its path and imports the standard library and numpy alone, so that an interpreter that has neither mmrl nor
-torch can run it: simulators have needs of their own.
+This file is loaded by its path (`mmrl.api.processes.child`) and imports the standard library and numpy alone, so that an
+interpreter that has neither mmrl nor torch can run it: simulators have needs of their own.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import json
 import mmap
 import os
 import pickle
 import signal
 import socket
-import sys
-import traceback
 from typing import Any
+
+from mmrl.api.processes.child import describe, load, plain
 
 SIZE = 8
 """Bytes that say how long the message is that follows."""
 
 
-def main(request: dict[str, Any]) -> None:
-    """Make the environment, say what it shows, then obey until the socket is closed."""
-    _die_with(request["parent"])
-    channel = socket.socket(fileno=request["channel"])
+def serve(channel_fd: int, memory_fd: int, factory: str, file: str) -> None:
+    """Make the world, send what it shows, then obey until the socket is closed. The first message has the factory's options."""
+    channel = socket.socket(fileno=channel_fd)
     os.dup2(2, 1)  # what a simulator prints
-    sys.path[:] = sys.path[1:] if request["path"] is None else request["path"]  # without this file's own folder
     try:
-        world = _factory(request["module"], request["file"], request["function"])(**pickle.loads(receive(channel)))
+        world = load(factory, file)(**pickle.loads(receive(channel)))
         first = world.reset(0, None)
         layout = {name: (str(array.dtype), array.shape) for name, array in first.items()}
         send(channel, ("ready", layout, dict(world.facts)))
     except BaseException as error:  # noqa: BLE001  SystemExit too: whatever it is, the parent says it
-        send(channel, ("failed", said(error), traceback.format_exc()))
+        send(channel, ("failed", describe(error)))
         os._exit(1)
     import numpy
 
     offsets, total, row, dims = pickle.loads(receive(channel))
-    memory = mmap.mmap(request["memory"], total)
+    memory = mmap.mmap(memory_fd, total)
 
     def array(name: str, dtype: str, shape: tuple[int, ...]) -> Any:
         count = 1
@@ -62,24 +57,10 @@ def main(request: dict[str, Any]) -> None:
             if method in ("reset", "step", "restore"):
                 _write(rows, result)
                 result = None
-            answer = ("done", result, "")
+            answer = ("done", result)
         except BaseException as error:  # noqa: BLE001  the parent counts this environment as lost and says why
-            answer = ("refused" if plain(error) else "failed", said(error), traceback.format_exc())
+            answer = ("refused" if plain(error) else "failed", describe(error))
         send(channel, answer)
-
-
-def plain(error: BaseException) -> bool:
-    """It is meant for people: its message is all there is to say."""
-    return bool(getattr(error, "plain", False))
-
-
-def said(error: BaseException) -> str:
-    """An exception in one line, with its place."""
-    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
-    text = " ".join(str(error).split())[:500]
-    if plain(error):
-        return text
-    return f"{type(error).__name__}: {text} ({os.path.basename(frame.f_code.co_filename)}:{line})"
 
 
 def send(channel: socket.socket, message: Any) -> None:
@@ -117,27 +98,3 @@ def _write(rows: dict[str, Any], result: Any) -> None:
             raise ValueError(f"its {name} is {now}, and at first it was {before}")
     for name, row in rows.items():
         row[...] = result[name]
-
-
-def _factory(module: str, file: str, function: str) -> Any:
-    """`module:function`, from its file alone: the packages that it lies in are not imported."""
-    spec = importlib.util.spec_from_file_location(module, file)
-    assert spec and spec.loader
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules[module] = loaded
-    spec.loader.exec_module(loaded)
-    return getattr(loaded, function)
-
-
-def _die_with(parent: int) -> None:
-    """Be killed when the engine dies, even while the simulator hangs; elsewhere than on Linux the closed socket has to do."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))

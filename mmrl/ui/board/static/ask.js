@@ -1,4 +1,4 @@
-// What is asked of the server. A refusal is its one line; a page is never left blank, the line stands where the answer would.
+// Requests to the server. An error is one line of text, which is shown in place of the content.
 import { el, fragment } from "./dom.js";
 
 // fields: URLSearchParams, or names and values.
@@ -9,10 +9,10 @@ export async function text(path, fields, signal) {
     response = await fetch(query ? `${path}?${query}` : path, { signal, credentials: "same-origin" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Error("the board doesn't answer; is `mmrl board` still running?");
+    throw new Error("the board does not respond; is `mmrl board` still running?");
   }
   const body = await response.text();
-  if (!response.ok) throw new Error(line(body) || `the board answered ${response.status}`);
+  if (!response.ok) throw new Error(line(body) || `the board responded with status ${response.status}`);
   return body;
 }
 
@@ -21,20 +21,20 @@ export async function json(path, fields, signal) {
   try {
     return JSON.parse(body);
   } catch {
-    throw new Error("the answer is no JSON");
+    throw new Error("the response is not JSON");
   }
 }
 
-// The server's one line: in JSON, in HTML or as it is.
+// The error line of a response, which is JSON, HTML or plain text.
 function line(body) {
-  let said = body;
-  if (body.startsWith("{")) said = JSON.parse(body).error;
-  if (body.startsWith("<")) said = fragment(body).textContent;
-  return said.trim().split("\n")[0].slice(0, 300);
+  let text = body;
+  if (body.startsWith("{")) text = JSON.parse(body).error;
+  if (body.startsWith("<")) text = fragment(body).textContent;
+  return text.trim().split("\n")[0].slice(0, 300);
 }
 
-// The line to put in place of what could not be read. again: what to do when somebody tries once more.
+// An error message in place of content that could not be loaded. what: subject of the message. again: called by "Try again".
 export function problem(what, error, again) {
   const button = again ? [" ", el("button", { type: "button", onclick: again }, "Try again")] : [];
-  return el("p", { class: "problem", role: "alert" }, `${what} could not be read: ${error.message}`, ...button);
+  return el("p", { class: "problem", role: "alert" }, `${what} could not be loaded: ${error.message}`, ...button);
 }

@@ -1,6 +1,6 @@
-// Every page of the board: <body data-page="runs|curves|rollouts|rollout|alarms|compare|settings|episodes" data-run="NAME"> with
-// <header class="top"> (the brand, tabs, `live`, `keys`, `theme`), <main id="main"> and its <h1 id="title"> with the run's badge.
-// What is special to a page is in the module of its name.
+// The entry point of every page: <body data-page="runs|curves|rollouts|rollout|alarms|compare|settings|episodes" data-run="NAME">
+// with <header class="top"> (brand, tabs, `live`, `keys`, `theme`), <main id="main"> and its <h1 id="title"> with the run's
+// badge. The module of a page's name has its special parts.
 import "./page.js";
 import { problem, text } from "./ask.js";
 import { fragment, paced } from "./dom.js";
@@ -29,7 +29,7 @@ if (page === "rollouts" || page === "rollout") rollouts.marks();
 player.start();
 if (page === "episodes") player.together();
 
-// How the run stands, in its badge and beside the tab of its alarms.
+// Update the run's state in its badge and the number in its tab of alarms.
 hear("state", async ({ run: name, state }) => {
   const badge = document.querySelector("#title .status");
   if (name !== run || !badge) return;

@@ -1,6 +1,6 @@
-// One chart as a card, drawn by uPlot. It makes its own markup:
+// A chart as a card, drawn by uPlot. It creates its own markup:
 //   <figure class="card chart-card"><figcaption><h3>, <output> the value, <p> the hint</figcaption>
-//   <div class="plot" tabindex="0" role="img">, <ul class="legend"> of several lines, <p class="note"></figure>
+//   <div class="plot" tabindex="0" role="img">, <ul class="legend"> for several lines, <p class="note"></figure>
 import uPlot from "./uplot/uPlot.esm.js";
 import { el } from "./dom.js";
 import { BANDS, areas, lines, options, stages, whiskers } from "./drawing.js";
@@ -10,13 +10,12 @@ import { above, ends, powers, range, total } from "./series.js";
 
 const HEIGHT = 184, TALL = 220;
 const NARROWEST = 40;
-const SHOWN = 8; // lines at first, of one run
-const SUM = "+"; // in place of a key: all of them together
-const DOUBLE = 220; // milliseconds in which a second click may follow
+const SHOWN = 8; // maximal lines of one run that are shown at first
+const SUM = "+"; // pseudo key: the sum of all keys
+const DOUBLE = 220; // milliseconds to wait for the second click of a double click
 
-// spec: a chart of `/api/curves`; with `held` its series are in the store already, with `dots` its points have dots and whiskers,
-// with `tall` it is higher and as wide as the page. chosen: keys that are shown in place of the first.
-// page: what all charts have in common, see curves.js.
+// spec: a chart of `/api/curves`; `held`: its series are already in the store, `dots`: its points have dots and whiskers, `tall`:
+// it is higher and as wide as the page. chosen: the keys to show instead of the default. page: the page of curves, see curves.js.
 export class Chart {
   constructor(spec, page, chosen) {
     Object.assign(this, { spec, page });
@@ -36,14 +35,14 @@ export class Chart {
     this.values = this.lines.length > 1 ? this.lines.map((line) => this.#entry(line)) : [this.output];
   }
 
-  // The keys that are shown where nothing else was chosen. Of several runs it is one, or the sum of those that are stacked.
+  // The keys shown by default. For several runs it is one key, or the sum of stacked keys.
   get first() {
     const { keys, stacked } = this.spec;
     if (this.several) return [stacked && keys.length > 1 ? SUM : keys[0]];
     return stacked ? keys : keys.slice(0, SHOWN);
   }
 
-  // Of the keys in an address those that can be shown here. None is as good as any for one run, but not for several.
+  // The keys of an address that exist here. One run may show no key at all; several runs show exactly one.
   #known(chosen) {
     const { keys, stacked } = this.spec;
     const known = chosen.filter((key) => keys.includes(key) || (key === SUM && stacked && this.several));
@@ -51,19 +50,19 @@ export class Chart {
     return chosen.length ? known : this.first;
   }
 
-  // What is shown in place of the first, for the address; [""] where that is nothing, null where it is the first.
+  // The shown keys for the address; null for the default, [""] for none.
   get chosen() {
     const { first, shown } = this;
     if (shown.size === first.length && first.every((key) => shown.has(key))) return null;
     return shown.size ? [...shown] : [""];
   }
 
-  // Of several runs one metric is shown at a time.
+  // The menu of metrics for several runs, which show one metric at a time.
   #choice() {
     const { keys, names, title, stacked } = this.spec;
     if (!this.several || keys.length < 2) return [];
     const options = keys.map((key, i) => el("option", { value: key, selected: this.shown.has(key) }, names[i]));
-    if (stacked) options.unshift(el("option", { value: SUM, selected: this.shown.has(SUM) }, "all together"));
+    if (stacked) options.unshift(el("option", { value: SUM, selected: this.shown.has(SUM) }, "sum of all"));
     const choose = (event) => this.#show([event.target.value]);
     return [el("select", { "aria-label": `Which curve of ${title}`, onchange: choose }, ...options)];
   }
@@ -73,7 +72,7 @@ export class Chart {
     this.page.changed(this);
   }
 
-  // {run, keys, name, colour, dash, shown}: one for each run, or for each key of the only run.
+  // {run, keys, name, colour, dash, shown} of each line: one per run, or one per key of a single run.
   get lines() {
     const { shown, spec } = this;
     const { runs } = this.page;
@@ -87,7 +86,7 @@ export class Chart {
     });
   }
 
-  // A line in the legend; returns the place of its value.
+  // Add an entry to the legend; returns the element of its value.
   #entry({ run, keys, name, colour, dash }) {
     const value = el("b");
     const without = () => this.spec.keys.filter((key) => this.shown.has(key) !== (key === keys[0]));
@@ -99,13 +98,13 @@ export class Chart {
 
   // -- drawing --------------------------------------------------------------------------------------------------------
 
-  // Ask for what is to be drawn and isn't known.
+  // Request missing data.
   want() {
     if (this.spec.held) return;
     for (const { run, keys, shown } of this.lines) if (shown) this.page.store.want(run, keys);
   }
 
-  // Draw what is known.
+  // Draw the loaded data.
   draw() {
     if (this.width < NARROWEST) return;
     const all = this.lines.map((line, at) => ({ ...line, at }));
@@ -125,7 +124,7 @@ export class Chart {
     return all.length > 1 ? total(all) : all[0];
   }
 
-  // The points of a series on the page's axes; `left` says how many a logarithmic one has no place for.
+  // The points of a series on the page's axes; `left` is the number of points that a logarithmic axis cannot show.
   #curve(series) {
     const curve = series.curve(this.page.axis);
     if (!this.log) return curve;
@@ -139,7 +138,7 @@ export class Chart {
     return this.page.log && !this.areas;
   }
 
-  // Into uPlot: only the numbers, where the rest is as before.
+  // Pass the lines to uPlot; only the data if everything else is unchanged.
   #put() {
     const { page, spec, found, width, log } = this;
     const { colours, axis } = page;
@@ -169,7 +168,7 @@ export class Chart {
     this.#clicks(this.u.over);
   }
 
-  // uPlot has drawn the lines.
+  // Hook: uPlot has drawn the lines.
   #drawn(u) {
     const { axis, colours } = this.page;
     stages(u, this.page.boundaries(), axis, colours);
@@ -177,12 +176,12 @@ export class Chart {
     this.mark();
   }
 
-  // It is not on the page any more.
+  // Clean up after the chart was removed from the page.
   leave() {
     this.#clear("");
   }
 
-  // Of the y axis: around what is drawn in the part of the x axis that is shown.
+  // The range of the y axis for the visible part of the lines.
   #range() {
     const { spec, found, drawn } = this;
     const part = (xs, column) => {
@@ -193,7 +192,7 @@ export class Chart {
     const columns = ({ y, low, high }) => (low && found.length <= BANDS ? [y, low, high] : [y]);
     const values = found.flatMap((line) => columns(line).flatMap((column) => part(line.x, column)));
     const left = found.reduce((sum, line) => sum + (line.left ?? 0), 0);
-    if (left) this.notes.push(`${left} ${left === 1 ? "point" : "points"} of 0 or below, off a logarithmic axis`);
+    if (left) this.notes.push(`${left} ${left === 1 ? "point" : "points"} at or below 0, not on a logarithmic axis`);
     if (this.log) return powers(values);
     const [low, high] = range(values, spec), [least, most] = ends(values);
     if (most > high || least < low) this.notes.push(`reaches ${number(most > high ? most : least, spec.unit)}, off the chart`);
@@ -206,21 +205,21 @@ export class Chart {
     this.plot.replaceChildren(...(word ? [el("p", { class: "empty" }, word)] : []));
   }
 
-  // The notes; and what is read out: of each line the last, smallest and largest value.
+  // Show the notes, and describe the chart for screen readers: each line's last, lowest and highest value.
   #describe() {
     const { spec, found } = this;
-    const told = found.map(({ name, y, series }) => {
+    const texts = found.map(({ name, y, series }) => {
       const [last, low, high] = [series.latest, ...ends(y)].map((value) => number(value, spec.unit));
       return `${found.length > 1 ? `${name} ` : ""}last ${last}, lowest ${low}, highest ${high}`;
     });
-    this.plot.setAttribute("aria-label", `${spec.title}: ${told.join("; ") || "no number yet"}`);
+    this.plot.setAttribute("aria-label", `${spec.title}: ${texts.join("; ") || "no number yet"}`);
     put(this.note, this.notes.join("; "));
     this.note.hidden = !this.notes.length;
   }
 
-  // -- looking --------------------------------------------------------------------------------------------------------
+  // -- interaction ----------------------------------------------------------------------------------------------------
 
-  // One click chooses a step, two show the whole run.
+  // A click selects a step, a double click shows the whole run.
   #clicks(over) {
     const { page } = this;
     let down = 0, waiting = 0;
@@ -237,7 +236,7 @@ export class Chart {
     if (!this.led) this.page.moved(this, u.cursor.left >= 0 ? u.posToVal(u.cursor.left, "x") : null);
   }
 
-  // Put the cross-hair at x, or away where x is null. isSource: the pointer is here, so it is there already.
+  // Move the cross-hair to x, or hide it if x is null. isSource: whether the pointer is over this chart, which has moved it.
   cross(x, isSource) {
     const { u, label } = this;
     if (!u) return;
@@ -256,12 +255,12 @@ export class Chart {
     label.style.transform = `translateX(${u.cursor.left}px)`;
   }
 
-  // The point next to the cross-hair on the x axis.
+  // The x of the point nearest to the cross-hair.
   #nearest() {
     return this.u.data[0][this.u.cursor.idx ?? -1] ?? null;
   }
 
-  // The values at the cross-hair, else the latest ones.
+  // Show the values at the cross-hair, or the latest ones without it.
   #tell() {
     const { u, drawn } = this;
     const at = u?.cursor.left >= 0 ? u.cursor.idxs : null;
@@ -283,7 +282,7 @@ export class Chart {
     this.page.zoom(part);
   }
 
-  // Put the marker where the page has it.
+  // Move the marker to the page's selected step.
   mark() {
     const { u, line } = this;
     if (!u) return;
@@ -292,7 +291,7 @@ export class Chart {
     if (!line.hidden) line.style.transform = `translateX(${u.valToPos(x, "x")}px)`;
   }
 
-  // Arrows move the cross-hair from point to point, Enter chooses its step.
+  // Arrow keys move the cross-hair from point to point, Enter selects its step.
   #key(event) {
     const { u } = this;
     if (!u || event.ctrlKey || event.altKey || event.metaKey) return;
@@ -307,7 +306,7 @@ export class Chart {
   }
 }
 
-// The page is laid out anew where a text changes, so only where it does.
+// Set a text only if it differs, because every change triggers a layout.
 function put(place, text) {
   if (place.textContent !== text) place.textContent = text;
 }

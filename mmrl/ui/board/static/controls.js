@@ -1,4 +1,4 @@
-// What the curves are looked at with: a card of controls above them.
+// The card of controls above the curves.
 import * as address from "./address.js";
 import { json } from "./ask.js";
 import { el } from "./dom.js";
@@ -6,7 +6,7 @@ import { grouped } from "./numbers.js";
 import { sample } from "./palette.js";
 
 export class Controls {
-  // page: the page of curves, whose state is set by its methods.
+  // page: the page of curves, whose setters the controls call.
   constructor(page) {
     this.page = page;
     this.steps = new Map(); // run -> steps that have rollouts
@@ -40,18 +40,18 @@ export class Controls {
     this.show();
   }
 
-  // A run of several: whether it is shown, and a way to leave it out.
+  // The controls of one of several runs: show or hide it, remove it.
   #run(run, i) {
     const about = el("small"), name = el("span", {}, run.name);
     const toggle = el("button", { type: "button", onclick: () => this.page.toggle(run.name) }, sample(i, i), name, about);
-    const others = this.page.runs.filter((one) => one !== run);
+    const others = this.page.runs.filter((other) => other !== run);
     const leave = () => (location.href = address.link("run", others.map(({ name }) => name)));
     const named = { class: "remove", "aria-label": `remove ${run.name}` };
     const remove = el("button", { type: "button", ...named, onclick: leave }, "remove");
     return { run, about, toggle, item: el("li", {}, toggle, remove) };
   }
 
-  // The server's form that adds a run, which needs no button here and keeps how the other controls stand.
+  // Move the server's form that adds a run here; it acts without its button and keeps the state of the other controls.
   #overlay(place) {
     const form = document.querySelector("form.overlay");
     if (!form) return;
@@ -61,28 +61,28 @@ export class Controls {
     place.append(form);
   }
 
-  // Bring it up to date with the runs, the step and the part that is shown.
+  // Update the controls: runs, selected step and visible part.
   show() {
     const { step, zoomed, last } = this.page;
     this.whole.hidden = !zoomed;
     this.slider.max = this.number.max = last;
     this.slider.value = step ?? last;
-    this.slider.setAttribute("aria-valuetext", step === null ? "none chosen" : `step ${step}`);
+    this.slider.setAttribute("aria-valuetext", step === null ? "none selected" : `step ${step}`);
     if (document.activeElement !== this.number) this.number.value = step ?? "";
     for (const { run, about, toggle } of this.entries) {
       about.textContent = `${run.state}, step ${grouped(run.steps)}`;
       toggle.setAttribute("aria-pressed", String(run.shown));
     }
     const links = this.#rollouts();
-    const said = links.map(({ href }) => href).join(" ") || "none";
-    if (said === this.said) return;
-    this.said = said;
-    const hint = links.length ? "Rollouts: " : "Click on a curve to choose a step and see its rollouts.";
+    const targets = links.map(({ href }) => href).join(" ") || "none";
+    if (targets === this.targets) return;
+    this.targets = targets;
+    const hint = links.length ? "Rollouts: " : "Click a curve to select a step and see its rollouts.";
     this.links.replaceChildren(el("span", { class: "hint" }, hint), ...links);
     if (links.length) this.#learn();
   }
 
-  // To the rollouts of each run that are nearest to the step.
+  // Links to each run's rollouts nearest to the selected step.
   #rollouts() {
     const { step, runs } = this.page;
     if (step === null) return [];
@@ -93,7 +93,7 @@ export class Controls {
     });
   }
 
-  // Which steps have rollouts, when somebody wants to see some.
+  // Fetch the steps with rollouts, once a step is selected.
   async #learn() {
     const unknown = this.page.runs.filter(({ name }) => !this.steps.has(name));
     for (const { name } of unknown) this.steps.set(name, []);
@@ -115,5 +115,5 @@ function choice(title, name, options, chosen, choose) {
 }
 
 function nearest(steps, step) {
-  return steps.reduce((best, one) => (Math.abs(one - step) < Math.abs(best - step) ? one : best), steps[0] ?? step);
+  return steps.reduce((best, next) => (Math.abs(next - step) < Math.abs(best - step) ? next : best), steps[0] ?? step);
 }

@@ -1,6 +1,6 @@
-// The page of curves: charts of one run, or of several over each other. The server gives an empty place, the rest is made here:
+// The page of curves: charts of one run, or of several runs overlaid. It fills the element that the server renders:
 //   <div id="curves" data-runs='["NAME"]'></div>
-// How the controls stand is in the address: run (one or more), smooth, x, y, from, to, step, q, off (runs), show.CHART (keys).
+// The address keeps the controls' state: run (one or more), smooth, x, y, from, to, step, q, off (runs), show.CHART (keys).
 import * as address from "./address.js";
 import { json, problem } from "./ask.js";
 import { Chart } from "./chart.js";
@@ -11,11 +11,11 @@ import { hear } from "./live.js";
 import { colours } from "./palette.js";
 import { Store } from "./store.js";
 
-const FIRST = "Evaluations"; // a section whose only chart says as much
+const FIRST = "Evaluations"; // section with a hidden heading, since its only chart has the same title
 const SMOOTHING = 0.8;
-const LIVE = 250; // milliseconds between two drawings of what is new
-const AGAIN = 1000; // between two readings of everything
-const FRAME = 10; // that one frame may draw; other charts follow in the next
+const LIVE = 250; // milliseconds between two redraws for live updates
+const AGAIN = 1000; // milliseconds between two reloads of everything
+const FRAME = 10; // milliseconds of drawing per animation frame; other charts follow in the next
 
 export function start() {
   const place = document.getElementById("curves");
@@ -38,7 +38,7 @@ class Curves {
     this.evals = new Map(); // run -> rows
     this.charts = new Map(); // id -> Chart
     this.cards = new WeakMap(); // card or plot -> Chart
-    this.known = new Set(); // keys that were asked about
+    this.known = new Set(); // keys of planned charts, and new keys that were already looked up
     this.waiting = new Set(); // charts to draw
     this.store = new Store((keys) => this.#arrived(keys), (error) => this.#failed(error));
     this.seen = new IntersectionObserver((entries) => this.#see(entries), { rootMargin: "240px 0px" });
@@ -46,7 +46,7 @@ class Curves {
   }
 
   async begin() {
-    this.trouble = el("div", {}, el("p", { class: "empty" }, "Reading ..."));
+    this.trouble = el("div", {}, el("p", { class: "empty" }, "Loading ..."));
     this.sections = el("div", {});
     this.place.append(this.trouble, this.sections);
     if (!(await this.#read())) return;
@@ -86,9 +86,9 @@ class Curves {
     hear("back", again);
   }
 
-  // -- what there is --------------------------------------------------------------------------------------------------
+  // -- data -----------------------------------------------------------------------------------------------------------
 
-  // Ask which charts there are; whether that was answered.
+  // Fetch the plan of charts; returns whether that succeeded.
   async #read() {
     try {
       const plan = await json("/api/curves", this.runs.map(({ name }) => ["run", name]));
@@ -105,7 +105,7 @@ class Curves {
     return true;
   }
 
-  // Whether a step has a metric that no chart was planned for; of each it is asked once.
+  // Whether a step has a metric without a planned chart; true once for each metric.
   #isNews(metrics) {
     const unknown = Object.keys(metrics).filter((key) => !this.known.has(key));
     for (const key of unknown) this.known.add(key);
@@ -118,7 +118,7 @@ class Curves {
     this.draw();
   }
 
-  // Sections and cards as planned; those that are there stay.
+  // Lay out sections and cards as planned; existing ones are reused.
   #lay() {
     const evaluation = evaluations(this.evals, this.store);
     const plan = [...(evaluation ? [{ title: FIRST, charts: [evaluation] }] : []), ...this.plan];
@@ -129,7 +129,7 @@ class Curves {
       fill(section.querySelector(".charts"), charts.map((spec) => this.#chart(spec).card));
       return section;
     });
-    const none = el("p", { class: "empty" }, "No step was recorded yet; curves appear with the first.");
+    const none = el("p", { class: "empty" }, "No step is recorded yet; curves appear with the first one.");
     fill(this.sections, sections.length ? sections : [none]);
     this.find(this.words);
   }
@@ -153,7 +153,7 @@ class Curves {
     chart.leave();
   }
 
-  // -- what the controls set ------------------------------------------------------------------------------------------
+  // -- setters of the controls ----------------------------------------------------------------------------------------
 
   setSmoothing(weight) {
     this.smoothing = weight;
@@ -164,7 +164,7 @@ class Curves {
   setAxis(axis) {
     this.axis = axis;
     address.put("x", axis === "step" ? null : axis);
-    if (axis === "time") evaluations(this.evals, this.store); // only the steps say when they were
+    if (axis === "time") evaluations(this.evals, this.store); // the times of evaluations come from the steps
     this.zoom(null);
   }
 
@@ -174,7 +174,7 @@ class Curves {
     this.draw();
   }
 
-  // null: none is chosen.
+  // Select a step; null for none.
   setStep(step) {
     this.step = step === null ? null : Math.min(Math.max(Math.round(step), 0), this.last);
     address.put("step", this.step);
@@ -182,7 +182,7 @@ class Curves {
     for (const chart of this.charts.values()) chart.mark();
   }
 
-  // Show the charts that have these words in their title or metrics.
+  // Show only charts with all these words in their title or metrics.
   find(text) {
     this.words = text;
     address.put("q", text);
@@ -196,16 +196,16 @@ class Curves {
     }
   }
 
-  // A run of several is shown, or not any more.
+  // Show or hide one of several runs.
   toggle(name) {
-    const run = this.runs.find((one) => one.name === name);
-    run.shown = !run.shown;
+    const toggled = this.runs.find((run) => run.name === name);
+    toggled.shown = !toggled.shown;
     const off = this.runs.filter(({ shown }) => !shown);
-    address.put("off", off.map((one) => one.name));
+    address.put("off", off.map((run) => run.name));
     this.draw();
   }
 
-  // Show a part of the x axes, [from, to], or with null all of them.
+  // Show the part [from, to] of the x axes; null for the whole run.
   zoom(part) {
     const digits = this.axis === "step" ? 0 : 1;
     this.zoomed = part && part.map((x) => Number(x.toFixed(digits)));
@@ -221,27 +221,27 @@ class Curves {
     return Math.max(1, ...this.runs.map(({ steps }) => steps));
   }
 
-  // -- what charts ask ------------------------------------------------------------------------------------------------
+  // -- interface of the charts ----------------------------------------------------------------------------------------
 
-  // Another set of keys is shown in a chart.
+  // A chart shows another set of keys.
   changed(chart) {
     address.put(`show.${chart.spec.id}`, chart.chosen);
     this.#queue([chart]);
   }
 
-  // From where to where the x axes go.
+  // [low, high] of the x axes.
   range() {
     this.extent ??= this.zoomed ?? this.store.extent(this.axis) ?? [0, 1];
     const [low, high] = this.extent;
     return high > low ? this.extent : [low - 1, high + 1];
   }
 
-  // Where the chosen step is on the x axes; null where none is.
+  // Place of the selected step on the x axes; null without one.
   marker() {
     return this.step === null ? null : this.store.place(this.runs[0].name, this.step, "step", this.axis);
   }
 
-  // Where stages begin, as {x, label, run}: a run's number, or null for what holds of the only run or of several.
+  // Starts of stages as {x, label, run}; run is the index of a run, or null for a single run or a start that several share.
   boundaries() {
     const found = new Map();
     this.runs.forEach((run, i) => {
@@ -255,19 +255,19 @@ class Curves {
     return found.values();
   }
 
-  // The cross-hair of a chart is at x, or nowhere; that of the others follows.
+  // The cross-hair of a chart has moved to x, or away if x is null; move those of the other charts.
   moved(chart, x) {
     if (!this.moving) {
       requestAnimationFrame(() => {
         const moving = this.moving;
         this.moving = null;
-        for (const one of this.charts.values()) if (one.visible) one.cross(moving.x, one === moving.chart);
+        for (const other of this.charts.values()) if (other.visible) other.cross(moving.x, other === moving.chart);
       });
     }
     this.moving = { chart, x };
   }
 
-  // Choose the step at x.
+  // Select the step at x.
   mark(x) {
     const step = x === null ? null : this.store.place(this.runs[0].name, x, this.axis, "step");
     if (step !== null) this.setStep(step);
@@ -275,7 +275,7 @@ class Curves {
 
   // -- drawing --------------------------------------------------------------------------------------------------------
 
-  // Have more read of the part that is shown, as soon as it is known which steps these are.
+  // Load more points of the shown part, once its steps are known.
   #look() {
     if (!this.zoomed || this.store.range) return;
     const steps = this.runs.map(({ name }) => this.zoomed.map((x) => this.store.place(name, x, this.axis, "step")));
@@ -283,7 +283,7 @@ class Curves {
     this.store.look(new Map(this.runs.map(({ name }, i) => [name, [Math.floor(steps[i][0]), Math.ceil(steps[i][1])]])));
   }
 
-  // The charts of these metrics are drawn; all of them where the runs turn out to go further.
+  // Draw the charts of these metrics; all charts if the range of the x axes has changed.
   #arrived(keys) {
     this.#look();
     if (this.axis === "time") evaluations(this.evals, this.store);
@@ -308,7 +308,7 @@ class Curves {
     this.#queue(entries.map(({ target }) => this.cards.get(target)));
   }
 
-  // All charts in view; the others when they come into view.
+  // Draw all charts in view now, the others when they come into view.
   draw() {
     this.extent = null;
     this.controls?.show();
@@ -324,7 +324,7 @@ class Curves {
       for (const chart of this.waiting) {
         this.waiting.delete(chart);
         chart.draw();
-        await null; // in which uPlot draws
+        await null; // uPlot draws in a microtask
         if (performance.now() > end) break;
       }
       this.frame = 0;
@@ -333,7 +333,7 @@ class Curves {
   }
 }
 
-// Give a place these children, where it has others.
+// Replace the children of an element, only if they differ.
 function fill(place, children) {
   const same = children.length === place.children.length && children.every((child, i) => child === place.children[i]);
   if (!same) place.replaceChildren(...children);

@@ -1,4 +1,4 @@
-// Elements from code: text goes in as text, never as markup. Only what the server has rendered and escaped comes as HTML.
+// Creation of elements: text is inserted as text, never as markup; only HTML rendered by the server is parsed.
 
 export function el(name, attributes = {}, ...children) {
   const node = document.createElement(name);
@@ -22,14 +22,14 @@ function give(node, attributes) {
   }
 }
 
-// A part of a page as the server wrote it.
+// A document fragment of HTML rendered by the server.
 export function fragment(html) {
   const template = document.createElement("template");
   template.innerHTML = html;
   return template.content;
 }
 
-// Calls `run` some milliseconds after the last of many calls.
+// Debounce: call `run` some milliseconds after the last of many calls.
 export function settled(run, milliseconds) {
   let timer = 0;
   return (...given) => {
@@ -38,7 +38,7 @@ export function settled(run, milliseconds) {
   };
 }
 
-// Calls `run` at once, and then at most once in so many milliseconds; the last call is never lost.
+// Throttle: call `run` at once, then at most once per interval; the last call is never lost.
 export function paced(run, milliseconds) {
   let timer = 0, last = -Infinity;
   return () => {
@@ -54,7 +54,7 @@ export function paced(run, milliseconds) {
   };
 }
 
-// Whether somebody is writing here, so that letters are no shortcuts.
+// Whether an element accepts typed text, where keys must not act as shortcuts.
 export function isWriting(node) {
   if (!(node instanceof Element)) return false;
   return Boolean(

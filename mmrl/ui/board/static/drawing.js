@@ -1,11 +1,11 @@
-// What a chart puts on its canvas. Lines are {x, y, low, high, colour, dash}, of which low and high may be null.
+// Drawing on a chart's canvas. A line is {x, y, low, high, colour, dash}; low and high may be null.
 import uPlot from "./uplot/uPlot.esm.js";
 import { clock, tick } from "./numbers.js";
 import { COLOURS, dash, fade } from "./palette.js";
 import { smooth, stacked } from "./series.js";
 
-export const BANDS = 4; // lines whose bands are drawn
-const DOTS = 60; // points of a line that may have dots and whiskers
+export const BANDS = 4; // maximal lines with bands
+const DOTS = 60; // maximal points of a line with dots and whiskers
 const FONT = "system-ui, sans-serif";
 const STEPS = [1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7].flatMap((power) => [power, 2 * power, 5 * power]);
 const MINUTE = 60, HOUR = 3600, DAY = 86400;
@@ -16,8 +16,8 @@ const TIMES = [
   ...[1, 2, 5, 10, 20].map((n) => n * DAY),
 ];
 
-// Lines over their raw values and bands, as {data, series, bands, main}: uPlot's columns have first what is faint, then from
-// `main` on the lines, so that none is hidden. smoothing: 0 draws the values as they are.
+// Lines over their bands and raw values, as {data, series, bands, main}: in uPlot's columns the faint ones come first and the
+// lines start at `main`, so that they are drawn on top. smoothing: weight of the moving average, 0 for none.
 export function lines(found, { colours, smoothing, dots }) {
   const faint = [], bold = [], series = [{}], bands = [];
   const edge = { width: 0, stroke: "transparent", points: { show: false } };
@@ -42,7 +42,7 @@ export function lines(found, { colours, smoothing, dots }) {
   return { data: uPlot.join([...faint, ...bold]), series, bands, main };
 }
 
-// Areas on top of each other, the topmost first, so that those below it cover it; `own` has the column of each line.
+// Stacked areas, the topmost first, so that lower ones are drawn over it; `own` contains each line's own column.
 export function areas(found, { colours }) {
   const [x, ...own] = uPlot.join(found.map((line) => [line.x, line.y]));
   const look = { stroke: colours.card, width: 0.5, fillTo: () => 0, points: { show: false } };
@@ -50,7 +50,7 @@ export function areas(found, { colours }) {
   return { data: [x, ...stacked(own).reverse()], series, bands: [], main: 1, own };
 }
 
-// uPlot's options. axis: "step" or "time". hooks: as uPlot calls them. x and y: functions that give the ranges.
+// uPlot's options. axis: "step" or "time". hooks: uPlot's hooks. x and y: functions that return the ranges of the axes.
 export function options({ width, height, series, bands, main, axis, log, unit, colours, x, y, points, hooks }) {
   const look = { stroke: colours.soft, font: `11px ${FONT}`, ticks: { show: false }, gap: 5 };
   const largest = (splits) => Math.max(...splits.map((v) => Math.abs(v ?? 0)));
@@ -76,7 +76,7 @@ export function options({ width, height, series, bands, main, axis, log, unit, c
   };
 }
 
-// Where stages begin, and what the x axis is. boundaries: {x, label, run}, a run's number or null.
+// Draw where stages begin, and the name of the x axis. boundaries: {x, label, run}; run is an index or null.
 export function stages(u, boundaries, axis, colours) {
   const { ctx, bbox } = u;
   const scale = devicePixelRatio;
@@ -104,7 +104,7 @@ export function stages(u, boundaries, axis, colours) {
   ctx.restore();
 }
 
-// Intervals at the points of lines.
+// Draw intervals at the points of lines.
 export function whiskers(u, found, colours) {
   if (found.length > BANDS) return;
   const { ctx } = u;

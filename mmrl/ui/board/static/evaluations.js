@@ -1,7 +1,7 @@
-// The chart of evaluations, whose numbers come with the plan of all charts, and one by one while a run goes on.
+// The chart of evaluations; its values come with the plan of all charts and by live events.
 import { Series } from "./series.js";
 
-// The chart, as `/api/curves` describes others, after its series were put into the store; null where there are no evaluations.
+// Put the series of evaluations into the store and return their chart, in the format of `/api/curves`; null without evaluations.
 // evals: run -> rows {step, task, split, metric, value, low, high}.
 export function evaluations(evals, store) {
   const rows = [...evals.values()].flat();
@@ -9,16 +9,16 @@ export function evaluations(evals, store) {
   const ways = new Set(rows.map(({ split, metric }) => `${split}\n${metric}`));
   const name = ({ task, split, metric }) => (ways.size > 1 ? `${task} ${metric} (${split})` : task);
   const names = [...new Set(rows.map(name))];
-  for (const [run, own] of evals) {
-    for (const one of names) {
-      const some = own.filter((row) => name(row) === one);
-      if (some.length) store.put(run, key(one), series(run, some, store));
+  for (const [run, ofRun] of evals) {
+    for (const line of names) {
+      const points = ofRun.filter((row) => name(row) === line);
+      if (points.length) store.put(run, key(line), series(run, points, store));
     }
   }
   return {
     id: "evaluation",
     title: "Evaluation",
-    hint: "Held-out items. Band and whiskers are the 95% interval: overlapping ones are no progress yet.",
+    hint: "Held-out prompts. Bands and whiskers are 95% intervals; overlapping ones do not show progress.",
     keys: names.map(key),
     names,
     unit: rows.every(({ metric }) => metric === "accuracy") ? "%" : "",
@@ -30,7 +30,7 @@ export function evaluations(evals, store) {
 
 const key = (name) => `evaluation ${name}`;
 
-// Of a step that was evaluated twice the later row counts.
+// If a step was evaluated twice, the later row is used.
 function series(run, rows, store) {
   const last = [...new Map(rows.map((row) => [row.step, row])).values()].sort((a, b) => a.step - b.step);
   const end = (name) => last.map((row) => row[name] ?? row.value);

@@ -1,13 +1,13 @@
-// Keys. They do nothing while somebody writes, or together with ctrl, alt or meta. Each page adds its own; `?` lists them all, as
-// does <button type="button" id="keys">. A page's tabs are <a href="..." data-tab="curves">.
+// Keyboard shortcuts. They are off while text is typed, and together with ctrl, alt or meta. Each page adds its own; `?` and
+// <button type="button" id="keys"> list them all. A page's tabs are <a href="..." data-tab="curves">.
 import { el, isWriting } from "./dom.js";
 
 const known = new Map();
 const GO = { r: "runs", c: "curves", l: "rollouts", a: "alarms", e: "episodes", s: "settings", m: "compare" };
-const SOON = 1500; // milliseconds in which the second key may follow `g`
+const SOON = 1500; // milliseconds after `g` within which the second key must follow
 let going = 0;
 
-// press(event) returns false where the key is not for it after all. names: of event.key, which share the word.
+// Register a shortcut. names: values of event.key. word: its description. press(event) returns false if it ignores the key.
 export function onKey(names, word, press) {
   for (const name of names) known.set(name, { names, word, press });
 }
@@ -38,13 +38,14 @@ const shown = { " ": "space", ArrowLeft: "\u2190", ArrowRight: "\u2192", ArrowUp
 function tell() {
   const rows = [...new Set(known.values())].map(({ names, word }) => [names.map((name) => shown[name] ?? name), word]);
   for (const [name, page] of Object.entries(GO)) if (tab(page)) rows.push([[`g ${name}`], page]);
-  rows.push([["?"], "these keys"]);
+  rows.push([["?"], "this list"]);
   const list = rows.flatMap(([names, word]) => [
     el("dt", {}, ...names.flatMap((name, i) => [...(i ? [" "] : []), el("kbd", {}, name)])),
     el("dd", {}, word),
   ]);
   const close = el("button", { type: "button", onclick: () => dialog.close() }, "Close");
-  const dialog = el("dialog", { class: "card keys", "aria-label": "Keys" }, el("h2", {}, "Keys"), el("dl", {}, ...list), close);
+  const title = "Keyboard shortcuts";
+  const dialog = el("dialog", { class: "card keys", "aria-label": title }, el("h2", {}, title), el("dl", {}, ...list), close);
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);
   dialog.showModal();

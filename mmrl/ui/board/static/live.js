@@ -1,22 +1,22 @@
-// What is new while the page is open, by server-sent events. A hidden page doesn't listen: browsers allow few connections to one
-// server, and what was missed is read again when it is shown. <span id="live" role="status"> says when the connection is lost.
+// Live updates by server-sent events. A hidden page disconnects, because browsers limit the connections to a server, and reloads
+// its data when it is shown again. <span id="live" role="status"> shows when the connection is lost.
 
 const KINDS = ["steps", "eval", "state", "rollouts", "errors", "removed", "gone"];
-const FIRST = 1000, LONGEST = 30000; // milliseconds until it is tried again where the browser gives up
+const FIRST = 1000, LONGEST = 30000; // milliseconds before a retry after the browser gave up
 
 const heard = new Map();
 let source = null, lost = false, pause = FIRST, timer = 0, address = "";
 
-// tell(message): of an event of this kind, or of "back": the connection is there again, or the page is shown again.
+// Register tell(message) for events of a kind; the kind "back" means that the connection is restored or the page shown again.
 export function hear(kind, tell) {
   heard.set(kind, [...(heard.get(kind) ?? []), tell]);
 }
 
-// runs: names; of none the list of all runs is told.
+// Connect. runs: names of the runs to follow; empty for the list of all runs.
 export function listen(runs) {
   address = `/api/live?${new URLSearchParams(runs.map((run) => ["run", run]))}`;
   document.addEventListener("visibilitychange", () => (document.hidden ? leave() : open()));
-  addEventListener("pagehide", leave); // so that the browser may keep the page for "back"
+  addEventListener("pagehide", leave); // an open connection keeps the page out of the back/forward cache
   addEventListener("pageshow", (event) => event.persisted && open());
   if (!document.hidden) open();
   else lost = true;
@@ -51,5 +51,5 @@ function leave() {
 }
 
 function tell(kind, message) {
-  for (const one of heard.get(kind) ?? []) one(message);
+  for (const listener of heard.get(kind) ?? []) listener(message);
 }

@@ -1,4 +1,4 @@
-// Numbers for people, as the report writes them (mmrl/ui/report/svg.py).
+// Numbers to display, in the report's format (mmrl/ui/report/svg.py).
 
 export function number(value, unit = "") {
   if (value === null || value === undefined || Number.isNaN(value)) return "no number";
@@ -12,7 +12,7 @@ export function number(value, unit = "") {
   return unit ? `${text} ${unit}` : text;
 }
 
-// Of an axis whose largest tick is `largest` in size.
+// The label of a tick. largest: the largest absolute tick of the axis.
 export function tick(value, largest, unit = "") {
   if (unit === "%") return `${+(value * 100).toPrecision(6)}%`;
   if (value === 0) return "0";
@@ -29,7 +29,7 @@ export function duration(seconds) {
   return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
 }
 
-// Of an axis of seconds whose largest tick is `largest`: `40 s`, `25 min`, `3:30 h`, `2 d`.
+// The label of a tick on an axis of seconds, such as `40 s`, `25 min`, `3:30 h`, `2 d`. largest: the largest tick of the axis.
 export function clock(seconds, largest) {
   if (seconds === 0) return "0";
   if (largest < 120) return `${+seconds.toPrecision(6)} s`;

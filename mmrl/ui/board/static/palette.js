@@ -1,4 +1,4 @@
-// The page's colours for what is drawn on a canvas, and dash patterns: lines can be told apart without seeing colour.
+// The page's colours for canvases, and dash patterns, which distinguish lines without colour.
 import { el, svg } from "./dom.js";
 
 const DASHES = [[], [8, 4], [2, 3], [9, 3, 2, 3], [14, 5]];
@@ -6,7 +6,7 @@ const DASHES = [[], [8, 4], [2, 3], [9, 3, 2, 3], [14, 5]];
 export const COLOURS = 8;
 export const dash = (i) => DASHES[i % DASHES.length];
 
-// {c: [...8], ink, soft, line, card} as the theme has them now.
+// The current theme's colours: {c: [...8], ink, soft, line, card}.
 export function colours() {
   const style = getComputedStyle(document.documentElement);
   const named = (name) => style.getPropertyValue(`--${name}`).trim();
@@ -17,7 +17,7 @@ export function colours() {
 // `#rrggbb` with an opacity from 0 to 1.
 export const fade = (hex, opacity) => hex + Math.round(opacity * 255).toString(16).padStart(2, "0");
 
-// How a line looks, for a legend. colour and pattern: counted from 0.
+// A sample of a line for a legend. colour, pattern: indexes from 0.
 export function sample(colour, pattern) {
   const css = `s${(colour % COLOURS) + 1}`;
   if (!dash(pattern).length) return el("i", { class: `key ${css}` });

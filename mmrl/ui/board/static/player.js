@@ -1,20 +1,20 @@
-// Videos that can be stopped, stepped through and slowed down. The server gives a picture that plays by itself, and says how to
-// ask for its frames; without scripts that picture stays:
+// A player of videos: pause, step, speed. The server renders an animated image with the address of its frames; without scripts
+// the image plays by itself:
 //   <figure class="player" data-src="/media/frame?run=A&path=..." data-frames="40" data-ms="100">
 //     <img src="..." loading="lazy" alt="..."></figure>
-// data-ms: milliseconds of each frame, or of every frame, with commas between. Frame K, from 0, is at data-src with &n=K.
+// data-ms: durations of the frames in milliseconds with commas between, or one for all. Frame K, from 0, is at data-src + &n=K.
 import { el, isWriting } from "./dom.js";
 
 const SPEEDS = [0.25, 0.5, 1, 2, 4];
-const AHEAD = 6; // frames that are fetched before they are shown
-const EACH = 100; // milliseconds of a frame, where nothing is said
+const AHEAD = 6; // frames that are fetched in advance
+const EACH = 100; // default milliseconds per frame
 const players = new WeakMap(); // figure -> Player
 
 export function start(root = document) {
   for (const figure of root.querySelectorAll("figure.player")) if (!players.has(figure)) players.set(figure, new Player(figure));
 }
 
-// A button below the page's title that plays all videos in view; nothing where there is at most one.
+// Add a button below the page's title that plays all videos in view, if the page has several.
 export function together() {
   const all = [...document.querySelectorAll("figure.player")].map((figure) => players.get(figure));
   if (all.length < 2) return;
@@ -34,10 +34,10 @@ class Player {
     this.frames = Math.max(1, Number(figure.dataset.frames));
     const times = figure.dataset.ms.split(",").map(Number);
     this.time = (k) => times[Math.min(k, times.length - 1)] || EACH;
-    this.loaded = new Map(); // number -> promise of a picture
+    this.loaded = new Map(); // index -> promise of an image
     this.at = 0;
     this.playing = false;
-    this.plays = 0; // how often it was started
+    this.plays = 0; // number of starts
     this.speed = 1;
     this.button = el("button", { type: "button", onclick: () => this.play(!this.playing) });
     this.slider = el("input", { type: "range", min: 0, max: this.frames - 1, value: 0, "aria-label": "Frame" });
@@ -55,20 +55,20 @@ class Player {
     this.#tell();
   }
 
-  // Its first frame is shown when it comes into view; out of view it rests.
+  // Show the first frame when the video comes into view; pause it out of view.
   #seen(inView) {
     this.inView = inView;
     if (inView && !this.begun) this.#to(0);
     if (!inView) this.play(false);
   }
 
-  // A picture of the frame, decoded.
+  // A promise of frame k as a decoded image.
   #frame(k) {
     if (!this.loaded.has(k)) {
       const image = new Image();
       image.src = `${this.figure.dataset.src}&n=${k}`;
       this.loaded.set(k, image.decode().then(() => image));
-      image.onerror = () => this.loaded.delete(k); // so that it is asked for again
+      image.onerror = () => this.loaded.delete(k); // so that it can be requested again
     }
     return this.loaded.get(k);
   }
@@ -85,7 +85,7 @@ class Player {
       return true;
     } catch {
       if (!this.figure.querySelector(".problem")) {
-        this.figure.append(el("p", { class: "problem", role: "alert" }, `Frame ${wanted + 1} could not be read.`));
+        this.figure.append(el("p", { class: "problem", role: "alert" }, `Frame ${wanted + 1} could not be loaded.`));
       }
       this.play(false);
       return false;

@@ -2,17 +2,17 @@
 //   <form id="filters" action="/rollouts"> with the fields run, step, task, status, source, low, high, q, sort and a button
 //   <div id="steps"><button id="earlier">, <input type="range" id="step" data-steps-url="/api/steps?run=A">, <button id="later">,
 //     <output id="step-shown"></div>
-//   and what `/part/groups?...` gives: <p id="found"> how many, <div id="groups"> with cards <article class="group">,
-//     <a id="more" href="/rollouts?...&after=PLACE"> where there are more
-// A page of one rollout has <a rel="prev"> and <a rel="next">. `o` puts the class "unmarked" on <body>.
+//   and the HTML of `/part/groups?...`: <p id="found"> the number of rollouts, <div id="groups"> with cards
+//     <article class="group">, <a id="more" href="/rollouts?...&after=PLACE"> if there is a next page
+// A page of one rollout has <a rel="prev"> and <a rel="next">. `o` toggles the class "unmarked" of <body>.
 import { json, problem, text } from "./ask.js";
 import { el, fragment, settled } from "./dom.js";
 import { onKey } from "./keys.js";
 import { hear } from "./live.js";
 import * as player from "./player.js";
 
-const TYPING = 250; // milliseconds without a letter until it is searched
-const SLIDING = 120;
+const TYPING = 250; // milliseconds after the last typed letter before a search
+const SLIDING = 120; // the same after the last move of the slider
 
 export function start() {
   const form = document.getElementById("filters"), found = document.getElementById("found");
@@ -26,7 +26,7 @@ export function start() {
   moves();
 }
 
-// The groups that fit the form, more of them as the end comes near.
+// The groups that match the form; the next page is loaded when its end comes near.
 class Listed {
   constructor(form, place) {
     Object.assign(this, { form, place });
@@ -92,7 +92,7 @@ class Listed {
   }
 }
 
-// The slider runs over the steps that have rollouts, with buttons to the one before and after; "any step" takes the choice away.
+// The slider over steps with rollouts, with buttons to the previous and next one; "Any step" clears the selection.
 class Steps {
   constructor(form, listed) {
     Object.assign(this, { listed, steps: [] });
@@ -111,8 +111,8 @@ class Steps {
     this.number.addEventListener("input", () => this.#show());
     this.earlier.addEventListener("click", () => this.#by(-1));
     this.later.addEventListener("click", () => this.#by(1));
-    onKey(["["], "the step before", () => this.#by(-1));
-    onKey(["]"], "the step after", () => this.#by(1));
+    onKey(["["], "previous step", () => this.#by(-1));
+    onKey(["]"], "next step", () => this.#by(1));
     this.learn();
   }
 
@@ -127,7 +127,7 @@ class Steps {
     this.listed.renew();
   }
 
-  // The number of the chosen step among those recorded, or of the nearest; -1 where none is chosen.
+  // Index of the recorded step nearest to the selected one; -1 if none is selected.
   get #at() {
     if (this.number.value === "") return -1;
     const away = this.steps.map((step) => Math.abs(step - this.number.value));
@@ -144,9 +144,9 @@ class Steps {
     const at = this.#at, last = this.steps.length - 1;
     this.range.max = Math.max(0, last);
     this.range.value = at < 0 ? last : at;
-    const said = at < 0 ? "any step" : `step ${this.steps[at].toLocaleString("en-US")}`;
-    this.range.setAttribute("aria-valuetext", said);
-    this.shown.textContent = said;
+    const label = at < 0 ? "any step" : `step ${this.steps[at].toLocaleString("en-US")}`;
+    this.range.setAttribute("aria-valuetext", label);
+    this.shown.textContent = label;
     this.any.hidden = at < 0;
     this.range.disabled = last < 0;
     this.earlier.disabled = at === 0 || last < 0;
@@ -154,7 +154,7 @@ class Steps {
   }
 }
 
-// "New rollouts of step N", which shows them.
+// The button "New rollouts of step N", which shows them.
 function news(form, place, steps, listed) {
   const line = el("div", { class: "news", role: "status" });
   place.before(line);
@@ -172,7 +172,7 @@ function news(form, place, steps, listed) {
   hear("back", () => steps.learn());
 }
 
-// From card to card. Arrows do it where a card has the focus; elsewhere they scroll, as ever.
+// Keys that move from card to card. Arrow keys do so only if a card has the focus; otherwise they scroll.
 function moves() {
   const current = () => document.activeElement?.closest("#groups > .group");
   const focused = () => document.querySelector("#groups > .group:focus");
@@ -186,10 +186,10 @@ function moves() {
     next.focus({ preventScroll: true });
     next.scrollIntoView({ block: "nearest" });
   };
-  onKey(["j"], "the next group", () => move(1));
-  onKey(["k"], "the group before", () => move(-1));
-  onKey(["ArrowDown", "ArrowRight"], "from a group to the next", () => (focused() ? move(1) : false));
-  onKey(["ArrowUp", "ArrowLeft"], "from a group to the one before", () => (focused() ? move(-1) : false));
+  onKey(["j"], "next group", () => move(1));
+  onKey(["k"], "previous group", () => move(-1));
+  onKey(["ArrowDown", "ArrowRight"], "next group, if a group has the focus", () => (focused() ? move(1) : false));
+  onKey(["ArrowUp", "ArrowLeft"], "previous group, if a group has the focus", () => (focused() ? move(-1) : false));
   onKey(["Enter"], "open a rollout of the group", () => {
     const link = focused()?.querySelector("a[href^='/rollout?']");
     if (!link) return false;
@@ -197,9 +197,9 @@ function moves() {
   });
 }
 
-// Of a page of one rollout: to its neighbours.
+// Keys of the page of one rollout.
 export function neighbours() {
-  const ways = { prev: ["ArrowLeft", "the rollout before"], next: ["ArrowRight", "the next rollout"] };
+  const ways = { prev: ["ArrowLeft", "previous rollout"], next: ["ArrowRight", "next rollout"] };
   for (const [rel, [name, word]] of Object.entries(ways)) {
     onKey([name], word, () => {
       const link = document.querySelector(`a[rel="${rel}"]`);
@@ -210,7 +210,7 @@ export function neighbours() {
 }
 
 export function marks() {
-  onKey(["o"], "marks over pictures, on or off", () => {
+  onKey(["o"], "show or hide marks on images", () => {
     document.body.classList.toggle("unmarked");
   });
 }

@@ -8,7 +8,7 @@ import { el, fragment, paced } from "./dom.js";
 import { hear } from "./live.js";
 
 const MANY = 12;
-const PAUSE = 200; // milliseconds between two readings
+const PAUSE = 200; // milliseconds between two requests
 
 export function start() {
   const form = document.getElementById("choose"), table = document.getElementById("runs");
@@ -17,7 +17,7 @@ export function start() {
   const find = document.getElementById("find");
   const buttons = form.querySelectorAll("[data-least], [data-exactly]");
   const heads = [...table.tHead.rows[0].cells];
-  const trouble = el("div", {}), none = el("p", { class: "hint", role: "status", hidden: true }, "No run has these words.");
+  const trouble = el("div", {}), none = el("p", { class: "hint", role: "status", hidden: true }, "No matching runs.");
   table.closest(".card").after(none);
   form.prepend(trouble);
   let sorted = [heads.findIndex(({ dataset }) => dataset.sort === "started"), -1]; // as the server sorts
@@ -34,7 +34,7 @@ export function start() {
       button.disabled = button.dataset.exactly ? n !== Number(button.dataset.exactly) : n < Number(button.dataset.least);
   }
 
-  // By numbers where a column has nothing else, else by words; what isn't known comes last.
+  // Sort numerically if a column has only numbers, else as text; empty values come last.
   function order() {
     const [column, sign] = sorted;
     const value = (row) => row.cells[column].dataset.value;
@@ -54,7 +54,7 @@ export function start() {
       else head.removeAttribute("aria-sort");
     });
 
-  // Do something to the table, and leave the focus where it was: in the same cell of the same run.
+  // Change the table and restore the focus to the same control of the same run.
   function keeping(change) {
     const focus = document.activeElement;
     const run = body.contains(focus) ? focus.closest("tr").dataset.run : null;
@@ -63,7 +63,7 @@ export function start() {
     if (run !== null) row(run)?.querySelectorAll("a, button, input")[at]?.focus({ preventScroll: true });
   }
 
-  const row = (run) => [...body.rows].find((one) => one.dataset.run === run);
+  const row = (run) => [...body.rows].find(({ dataset }) => dataset.run === run);
 
   heads.forEach((head, column) =>
     head.querySelector("button")?.addEventListener("click", () => {
@@ -73,7 +73,7 @@ export function start() {
     }),
   );
 
-  // Read rows that have changed; where they are many, or it isn't known which, all of them.
+  // Fetch the rows that have changed; all rows if those are many or unknown.
   const changed = new Set();
   let whole = false, reading = false;
   const soon = paced(async () => {
@@ -99,7 +99,7 @@ export function start() {
     reading = false;
   }, PAUSE);
 
-  // In the place of the row that was there, as chosen as that.
+  // Replace a run's row, keeping its selection.
   function put(fresh) {
     const old = row(fresh.dataset.run);
     fresh.querySelector("input[name=run]").checked = old?.querySelector("input[name=run]").checked ?? false;
@@ -109,7 +109,7 @@ export function start() {
 
   find.addEventListener("input", show);
   form.addEventListener("change", show);
-  addEventListener("pageshow", show); // a browser that goes back keeps what was chosen
+  addEventListener("pageshow", show); // the back button restores the selection
   hear("state", ({ run }) => {
     changed.add(run);
     soon();

@@ -1,27 +1,27 @@
-// One metric of one run as points, and the arithmetic of charts. Nothing here touches the page.
+// One metric of one run as points, and the arithmetic of charts, independent of the page.
 
 export const MOST = 2000;
-// Points that a growing series may have before neighbours become one.
+// Maximal points of a growing series; beyond, pairs of neighbours are merged.
 
 export class Series {
-  // As `/api/series` gives it: of points that stand for several rows, `value` is the mean, `low` and `high` the extremes.
-  // last: the run's last step, which is behind the last point where that step had no value. sketched: rows are missing.
+  // Data as in `/api/series`: if a point combines several rows, `value` is their mean, `low` and `high` are the extremes.
+  // last: the run's last step, which may lie after the last point. sketched: whether rows are missing.
   constructor({ step = [], time = [], value = [], low = null, high = null } = {}, last = 0, sketched = false) {
     Object.assign(this, { step, time, value, low, high, sketched });
     const n = step.length;
     this.last = Math.max(last, n ? step[n - 1] : 0);
-    this.rows = low && n > 1 ? Math.max(1, Math.round((step[n - 1] - step[0]) / (n - 1))) : 1; // that a point stands for
+    this.rows = low && n > 1 ? Math.max(1, Math.round((step[n - 1] - step[0]) / (n - 1))) : 1; // rows per point
     this.open = this.rows; // rows in the last point
-    this.filled = 1; // of them with a value
-    this.newest = null; // value that was appended
+    this.filled = 1; // rows in the last point that have a value
+    this.newest = null; // last appended value
   }
 
-  // Whether a part of it could be seen in more detail.
+  // Whether the server has more detail of a part of it.
   get reduced() {
     return this.low !== null || this.sketched;
   }
 
-  // Add a row; one that is known already is left out.
+  // Append a row, unless its step is not after the last one.
   append(step, time, value) {
     if (step <= this.last) return;
     this.last = step;
@@ -74,7 +74,7 @@ export class Series {
     this.open = this.rows;
   }
 
-  // The points that have a value, over "step" or "time": {x, y, low, high}.
+  // The points with a value over the axis "step" or "time": {x, y, low, high}.
   curve(axis) {
     const at = this[axis];
     const found = { x: [], y: [], low: this.low && [], high: this.low && [] };
@@ -90,14 +90,14 @@ export class Series {
     return found;
   }
 
-  // The last value that there is, as it was measured; null where there is none. The server's last point stands for one row.
+  // The last measured value; null without one. The server's last point is a single row.
   get latest() {
     if (this.newest !== null) return this.newest;
     for (let i = this.value.length - 1; i >= 0; i--) if (this.value[i] !== null) return this.value[i];
     return null;
   }
 
-  // Where a step is on another axis, or a place on it among the steps: by the nearest points, straight between them.
+  // Convert a place on the axis `from` to one on the axis `to`, by linear interpolation between points; null without points.
   place(x, from, to) {
     const xs = this[from], ys = this[to];
     if (!xs.length) return null;
@@ -120,7 +120,7 @@ export function above(xs, x) {
   return low;
 }
 
-// The sum of series at each step that any of them has.
+// The sum of several series at every step of any of them.
 export function total(series) {
   const rows = new Map();
   for (const { step, time, value } of series) {
@@ -134,7 +134,7 @@ export function total(series) {
   return new Series({ step, time: step.map((s) => rows.get(s)[0]), value: step.map((s) => rows.get(s)[1]) });
 }
 
-// The exponential running mean. It isn't drawn to 0 at the start: each is divided by the weight that it has seen so far.
+// The exponential moving average with bias correction: each mean is divided by the sum of its weights.
 export function smooth(values, weight) {
   let mean = 0, seen = 0;
   return values.map((value) => {
@@ -144,7 +144,7 @@ export function smooth(values, weight) {
   });
 }
 
-// Columns on top of each other: of each the sum with all before it. A gap counts as 0.
+// Cumulative sums of columns, for stacked areas. A gap counts as 0.
 export function stacked(columns) {
   const tops = [];
   for (const column of columns) {
@@ -154,8 +154,8 @@ export function stacked(columns) {
   return tops;
 }
 
-// The range to draw, [low, high], as mmrl/ui/report/svg.py has it: `zero` is in it; of a spiky one the middle 98%, where a few wild
-// values would flatten the rest; and a little room, but none beyond 0 or 1 where the values keep to that side.
+// [low, high] of the y axis, as in mmrl/ui/report/svg.py. zero: include 0. spiky: cover only the middle 98% if outliers would
+// flatten the rest. It has 5% of room on both sides, except beyond 0 or 1 if all values stay on one side of it.
 export function range(values, { zero = false, spiky = false } = {}) {
   if (!values.length) return [0, 1];
   let [low, high] = ends(values);
@@ -176,7 +176,7 @@ export function range(values, { zero = false, spiky = false } = {}) {
   return [Math.max(low - room, floor), Math.min(high + room, ceiling)];
 }
 
-// The range of the values above 0, for an axis of powers of ten, from and to a figure of one digit; null where there are none.
+// [low, high] of a logarithmic axis for the values above 0, rounded to one digit; null without such values.
 export function powers(values) {
   const positive = values.filter((value) => value > 0);
   if (!positive.length) return null;
@@ -189,6 +189,7 @@ export function powers(values) {
   return from < to ? [from, to] : [from / 2, to * 2];
 }
 
+// [lowest, highest] value.
 export function ends(values) {
   let low = Infinity, high = -Infinity;
   for (const value of values) {

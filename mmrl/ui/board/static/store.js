@@ -1,39 +1,39 @@
-// The figures of the runs on a page: asked for in batches when a chart comes into view, and grown by what is told live.
+// The series of the runs on a page: requested in batches when a chart comes into view, and extended by live events.
 import { json } from "./ask.js";
 import { Series } from "./series.js";
 
 const POINTS = 800;
-const AT_ONCE = 40; // keys of one request
-const RECENT = 1000; // rows that are kept for answers that are under way
-const TOGETHER = 200; // milliseconds that what has come waits for other answers, so that a chart is drawn once
+const AT_ONCE = 40; // keys per request
+const RECENT = 1000; // live rows kept for requests that are still open
+const TOGETHER = 200; // milliseconds to wait for further responses, so that a chart is drawn once
 
 export class Store {
-  // arrived(keys): these metrics can be drawn; failed(error): a request was refused.
+  // arrived(keys): called when these metrics can be drawn. failed(error): called when a request fails.
   constructor(arrived, failed) {
     Object.assign(this, { arrived, failed });
     this.whole = new Map(); // run -> key -> Series from the first step to the last
-    this.detail = new Map(); // the same of `range` alone, with more points
+    this.detail = new Map(); // the same for `range` only, with more points
     this.range = null; // run -> [first step, last step]
     this.asked = new Set();
-    this.wanted = []; // [whether of the range, run, key] for the next request
-    this.recent = new Map(); // run -> rows that were told lately
-    this.clocks = new Map(); // run -> the series that says best when its steps were
+    this.wanted = []; // [whether for the range, run, key] of the next request
+    this.recent = new Map(); // run -> recent live rows
+    this.clocks = new Map(); // run -> the series that maps its steps to times
     this.stop = new AbortController();
-    this.open = 0; // requests
-    this.come = new Set(); // keys that `arrived` wasn't told of
+    this.open = 0; // number of open requests
+    this.come = new Set(); // received keys that `arrived` was not called with yet
   }
 
-  // The best that is known of a metric; undefined while nothing is.
+  // The most detailed series of a metric; undefined if none is loaded.
   get(run, key) {
     return this.detail.get(run)?.get(key) ?? this.whole.get(run)?.get(key);
   }
 
-  // A series that isn't asked for, such as that of evaluations.
+  // Add a series that is not requested from the server, such as that of evaluations.
   put(run, key, series) {
     held(this.whole, run).set(key, series);
   }
 
-  // Ask for what isn't known of these metrics, first the whole, then the range where the whole has too few points for it.
+  // Request these metrics if they are not loaded: the whole run first, then the range if the whole has too few points for it.
   want(run, keys) {
     for (const key of keys) {
       this.#want(false, run, key);
@@ -81,7 +81,7 @@ export class Store {
 
   #take(run, keys, range, answer) {
     this.clocks.delete(run);
-    if (range && this.range?.get(run) !== range) return; // of a range that was left meanwhile
+    if (range && this.range?.get(run) !== range) return; // the page has left this range
     for (const key of keys) {
       const series = new Series(answer.series[key], range ? 0 : answer.last, !answer.whole);
       for (const row of this.recent.get(run) ?? []) grow(series, key, row, range);
@@ -97,14 +97,14 @@ export class Store {
     this.come = new Set();
   }
 
-  // Rows of steps that were told live.
+  // Add rows of steps from live events.
   append(run, rows) {
     this.recent.set(run, [...(this.recent.get(run) ?? []), ...rows].slice(-RECENT));
     for (const [key, series] of this.whole.get(run) ?? []) for (const row of rows) grow(series, key, row, null);
     for (const [key, series] of this.detail.get(run) ?? []) for (const row of rows) grow(series, key, row, this.range.get(run));
   }
 
-  // Look at a part with more points: run -> [first step, last step]; null for the whole.
+  // Select a range to load with more points: run -> [first step, last step]; null for the whole run.
   look(range) {
     this.range = range;
     this.detail.clear();
@@ -112,7 +112,7 @@ export class Store {
     for (const name of this.asked) if (name.startsWith("true")) this.asked.delete(name);
   }
 
-  // Everything again, as charts want it; until it comes the old is shown.
+  // Request everything again when charts want it; old series stay until then.
   renew() {
     this.stop.abort();
     this.stop = new AbortController();
@@ -120,20 +120,20 @@ export class Store {
     this.recent.clear();
   }
 
-  // Where a step of a run is on the axis "time", and the other way round; null while no series is known.
+  // Convert a place on the axis "step" to one on the axis "time", or vice versa; null if no series is loaded.
   place(run, x, from, to) {
     return from === to ? x : (this.#clock(run)?.place(x, from, to) ?? null);
   }
 
   #clock(run) {
     if (!this.clocks.has(run)) {
-      const known = [...(this.whole.get(run)?.values() ?? [])].filter(({ time }) => time.every((one) => one !== null));
+      const known = [...(this.whole.get(run)?.values() ?? [])].filter(({ time }) => time.every((seconds) => seconds !== null));
       this.clocks.set(run, known.sort((a, b) => b.time.length - a.time.length)[0]);
     }
     return this.clocks.get(run);
   }
 
-  // From where to where the runs go on an axis; null while nothing is known.
+  // [lowest, highest] place of all series on an axis; null if none is loaded.
   extent(axis) {
     let low = Infinity, high = -Infinity;
     for (const kept of this.whole.values()) {

@@ -1,8 +1,7 @@
-// Light or dark as the system has it, or as was chosen. The style sheets keep what is dark in rules for
-// (prefers-color-scheme: dark); a choice says when these hold. It stands in the page's head, after the style sheets and before
-// anything is painted:
+// The theme: light, dark or the system's. The style sheets' dark rules are in (prefers-color-scheme: dark); a choice changes
+// their media condition. This script is in the page's head after the style sheets, so that it runs before the first paint:
 //   <script src="/static/theme.js"></script>
-// The choice is made by <button type="button" id="theme">. Whoever draws hears "recolour" of the document.
+// <button type="button" id="theme"> selects the theme. The document receives the event "recolour" when colours change.
 {
   const WORDS = { auto: "auto, as the system", light: "light", dark: "dark" };
   const NEXT = { auto: "light", light: "dark", dark: "auto" };
@@ -20,7 +19,7 @@
       const theme = localStorage.getItem("theme");
       return theme in WORDS ? theme : "auto";
     } catch {
-      // a browser that keeps nothing
+      // storage is disabled
       return "auto";
     }
   };
@@ -47,7 +46,7 @@
       try {
         localStorage.setItem("theme", theme);
       } catch {
-        // then it holds for this page
+        // storage is disabled: the choice applies to this page only
       }
       name();
       apply(theme);

@@ -43,8 +43,30 @@ class Posed:
     """What verifiers need besides."""
 
 
+class PosedOfClips(Task):
+    """A task whose prompts are made of a `Posed`; their `meta` has its `said`, `thought` and `kind`."""
+
+    style: str
+
+    def gold(self, prompt: Prompt) -> str:
+        said = str(prompt.meta["said"])
+        return f"<think>{prompt.meta['thought']}</think>\n<answer>{said}</answer>" if self.style == "tags" else said
+
+    def shows(self, prompt: Prompt, completion: str) -> Any:
+        """The clip as a strip, with the true boxes in green and those that are said in orange; None where none are said."""
+        return seen.shown(prompt, completion)
+
+    def marks(self, prompt: Prompt, completion: str) -> list[Mark]:
+        """The true times, and those that a completion says."""
+        return seen.time_marks(prompt, completion)
+
+    def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
+        """The mean of each kind, where there are several."""
+        return means(results, "kind")
+
+
 @dataclass(kw_only=True, eq=False)
-class DrawnClips(Task):
+class DrawnClips(PosedOfClips):
     """A question about a clip. A subclass writes a plot and asks about it."""
 
     size: str | Sequence[int] = "small"
@@ -118,22 +140,6 @@ class DrawnClips(Task):
     def prompts(self, split: str, seed: int) -> Prompts:
         known_split(split, self.splits)
         return Prompts(range(getattr(self, split)), lambda number: self._pose(split, number))
-
-    def gold(self, prompt: Prompt) -> str:
-        said = str(prompt.meta["said"])
-        return f"<think>{prompt.meta['thought']}</think>\n<answer>{said}</answer>" if self.style == "tags" else said
-
-    def shows(self, prompt: Prompt, completion: str) -> Any:
-        """The clip as a strip, with the true boxes in green and those that are said in orange; None where none are said."""
-        return seen.shown(prompt, completion)
-
-    def marks(self, prompt: Prompt, completion: str) -> list[Mark]:
-        """The true times, and those that a completion says."""
-        return seen.time_marks(prompt, completion)
-
-    def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
-        """The mean of each kind of question, where there are several."""
-        return means(results, "kind")
 
     def tell(self, draw: random.Random) -> Plot:
         """A clip in which something happens that can be asked about."""

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mmrl import Mark, Prompt, Task, UserError
+from mmrl import Prompt, UserError
 from mmrl.api.tasks.options import Prompts, known_split, of_kind, one_of, whole
 from mmrl.api.tasks.pictures import SHARES, chance
-from mmrl_video import seen
 from mmrl_video.drawn.plots import SIZES, Stage
 from mmrl_video.drawn.shapes import BACKGROUNDS, SHAPES
-from mmrl_video.drawn.task import STYLES, Posed, asked, means, pair, some
+from mmrl_video.drawn.task import STYLES, Posed, PosedOfClips, asked, pair, some
 from mmrl_video.pretext.sources import CENTRAL, Drawn, Folder, Source, sampled
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ FASTEST = 60
 
 
 @dataclass(kw_only=True, eq=False)
-class Pretext(Task):
+class Pretext(PosedOfClips):
     """A question that a clip answers about itself. The run's seed draws nothing: an id always means the same item."""
 
     path: str | None = None
@@ -115,22 +114,6 @@ class Pretext(Task):
     def prompts(self, split: str, seed: int) -> Prompts:
         known_split(split, self.splits)
         return Prompts(range(len(self.source.ids[split])), lambda index: self._item(split, index))
-
-    def gold(self, prompt: Prompt) -> str:
-        said = str(prompt.meta["said"])
-        return f"<think>{prompt.meta['thought']}</think>\n<answer>{said}</answer>" if self.style == "tags" else said
-
-    def shows(self, prompt: Prompt, completion: str) -> Any:
-        """The clip as a strip, with the true boxes in green and those that are said in orange; None where none are said."""
-        return seen.shown(prompt, completion)
-
-    def marks(self, prompt: Prompt, completion: str) -> list[Mark]:
-        """The true times, and those that a completion says."""
-        return seen.time_marks(prompt, completion)
-
-    def summarise(self, results: list[tuple[Prompt, float]]) -> dict[str, float]:
-        """The mean of each kind of item, where there are several."""
-        return means(results, "kind")
 
     def pose(self, draw: random.Random, split: str, index: int) -> tuple[Posed, list[np.ndarray], float]:
         """A question about an item, what is shown, uint8 [T, H, W, 3] each, and its frames a second."""

@@ -1,6 +1,9 @@
-"""What this plugin brings. Only hooks and specs stand here, so that listing it imports nothing heavy."""
+"""The plugin's hooks and specs. Keep heavy imports out of this file: mmrl imports it to list plugins."""
 
 from mmrl import TaskSpec, VerifierSpec, hookimpl
+
+MMRL_CONTRACT = 2
+"""The hook contract of mmrl that this plugin was written for."""
 
 
 @hookimpl
@@ -17,4 +20,4 @@ def mmrl_tasks() -> list[TaskSpec]:
 
 @hookimpl
 def mmrl_verifiers() -> list[VerifierSpec]:
-    return [VerifierSpec(id="example/exact", target="mmrl_example.task:exact", summary="The colour and nothing else")]
+    return [VerifierSpec(id="example/exact", target="mmrl_example.task:exact", summary="1 for the colour alone, else 0")]

@@ -9,11 +9,11 @@ from mmrl import Case, Prompt, Task, user
 
 COLOURS = {"red": (220, 40, 40), "green": (40, 170, 60), "blue": (50, 80, 220), "yellow": (230, 210, 40)}
 ROWS = {"warm": 48, "train": 400, "test": 100}
-"""Rows of each split: answers to imitate, questions to learn from by trial, and what is held out."""
+"""Split -> number of prompts: `warm` for imitation, `train` for reinforcement learning, `test` held out."""
 
 
 class Colour(Task):
-    """Which colour a shape has."""
+    """Name the colour of a drawn shape."""
 
     splits = tuple(ROWS)
 
@@ -25,9 +25,7 @@ class Colour(Task):
         return [self.prompt(split, seed, number) for number in range(ROWS[split])]
 
     def prompt(self, split: str, seed: int, number: int) -> Prompt:
-        draw = random.Random(
-            f"{split} {seed} {number}"
-        )  # one's own generator: the same rows everywhere, the global one untouched
+        draw = random.Random(f"{split} {seed} {number}")  # seeded by its arguments: the same prompt in every process
         colour = draw.choice(sorted(COLOURS))
         picture = self.picture(colour, draw)
         return Prompt(id=f"{split}-{number}", messages=[user("What is the colour of the shape?", picture)], answer=colour)
@@ -43,5 +41,5 @@ class Colour(Task):
 
 
 def exact(case: Case) -> float:
-    """1 for the colour and nothing else, in whatever case; 0 for everything else."""
+    """1 for the colour alone, in upper or lower case; 0 for any other completion."""
     return float(case.completion.strip().lower() == case.answer)

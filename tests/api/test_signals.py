@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from mmrl.compute.signals import interrupted_later
+from mmrl.api.signals import asked_to_end, interrupted_later
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +45,14 @@ def test_who_heard_before_is_told_and_an_error_goes_first():
         signal.raise_signal(signal.SIGINT)
         raise ValueError("broken")
     assert len(told) == 1
+
+
+def test_a_wish_to_end_is_told_and_the_handlers_of_before_come_back():
+    told, before = [], signal.getsignal(signal.SIGTERM)
+    with asked_to_end(told.append):
+        signal.raise_signal(signal.SIGTERM)
+    assert told == [signal.SIGTERM]
+    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == [signal.default_int_handler, before]
 
 
 def test_what_is_ignored_stays_so(capfd):

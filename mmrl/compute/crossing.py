@@ -1,0 +1,74 @@
+"""An error on its way to another process: its line for people, and as text the traceback of what a plugin raised."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mmrl.api import errors
+from mmrl.api.errors import PluginError, UserError
+
+
+class RemoteTraceback(Exception):
+    """The traceback of an exception in another process, as text. (where, traceback)"""
+
+    def __str__(self) -> str:
+        where, trace = self.args
+        return f"in {where}:\n{trace}"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A UserError as plain data."""
+
+    kind: str
+    """The name of its class in `mmrl.api.errors`."""
+    line: str
+    trace: str = ""
+    """Of the cause of a PluginError, for the plugin's author."""
+    known: Mapping[str, str] = field(default_factory=dict)
+    """What else the error knows, such as its key."""
+
+    @classmethod
+    def of(cls, error: UserError) -> Fault:
+        kind = next(base.__name__ for base in type(error).__mro__ if base.__module__ == errors.__name__)
+        cause = error.__cause__ if isinstance(error, PluginError) else None
+        known = {name: value for name, value in vars(error).items() if isinstance(value, str)}
+        return cls(kind, str(error), trace_of(cause) if cause else "", known)
+
+    def error(self, where: str) -> UserError:
+        """The UserError again. where: the process that it comes from, such as "a Ray actor"."""
+        error: UserError = getattr(errors, self.kind)(self.line)
+        vars(error).update(self.known)
+        if self.trace:
+            error.__cause__ = RemoteTraceback(where, self.trace)
+        return error
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a function gave, or its UserError."""
+
+    value: Any = None
+    fault: Fault | None = None
+
+    def result(self, where: str) -> Any:
+        """The value. Raises the UserError; see `Fault.error`."""
+        if self.fault:
+            raise self.fault.error(where)
+        return self.value
+
+
+def attempt(work: Callable[[], Any]) -> Answer:
+    """Call it where it runs. Errors other than UserError escape."""
+    try:
+        return Answer(work())
+    except UserError as error:
+        return Answer(fault=Fault.of(error))
+
+
+def trace_of(error: BaseException) -> str:
+    """As Python prints it, also where it comes from another process."""
+    return error.args[1] if isinstance(error, RemoteTraceback) else "".join(traceback.format_exception(error))

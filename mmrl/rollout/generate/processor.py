@@ -1,0 +1,36 @@
+"""What may change the logits of completions while the embedded sampler decodes them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+import torch
+from transformers import DynamicCache
+
+from mmrl.policies.vlm.reading import PromptInputs
+from mmrl.policies.vlm.vlm import VLM
+
+
+class LogitsProcessor:
+    """Called with the logits of each token before it is chosen. This one changes nothing: the base of those that do.
+
+    N rows are decoded together, fewer as completions end."""
+
+    def decoding(self, model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
+        """Around all that is decoded: no gradients."""
+        return torch.inference_mode()
+
+    def begin(self, policy: VLM, cache: DynamicCache, inputs: Sequence[PromptInputs], group_size: int) -> None:
+        """N = P * group_size rows begin, a prompt's next to each other. cache: holds the prompts, padded on the left."""
+
+    def needs_gradient(self, step: int) -> bool:
+        """Whether the logits of this token come with the graph that made them."""
+        return False
+
+    def __call__(self, step: int, ids_NT: torch.Tensor, logits_NV: torch.Tensor) -> torch.Tensor:
+        """The logits to choose from. step: how many tokens each row has, which are `ids_NT`, int64."""
+        return logits_NV
+
+    def end(self, length_N: torch.Tensor) -> None:
+        """All rows have ended, with so many tokens."""

@@ -1,0 +1,59 @@
+"""`mmrl record episodes`. What it needs is imported when it is used: `mmrl --help` reads this file too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mmrl.api.settings import key_values
+
+if TYPE_CHECKING:
+    from mmrl.api.simulators.types import Demonstration
+
+
+@click.group()
+def record() -> None:
+    """Record episodes, to train on or to test with."""
+
+
+@record.command()
+@click.argument("task")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("-n", "--episodes", default=100, show_default=True, type=click.IntRange(min=1))
+@click.option("--split", default="demo", show_default=True, help="Which of the task's starts.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Option of the task, its value as in TOML.")
+@click.option("--fps", type=float, help="Steps a second; the simulator's own where it says so, else 10.")
+@click.option("--video", is_flag=True, help="Pictures as H.264, and not as PNG in the tables.")
+@click.option(
+    "--physical",
+    is_flag=True,
+    help="Actions in metres, radians and so on; the gripper's as it is, which policies call close-positive.",
+)
+def episodes(
+    task: str, folder: Path, episodes: int, split: str, settings: tuple[str, ...], fps: float | None, video: bool, physical: bool
+) -> None:
+    """Record the expert of a task's simulator to a new folder, in LeRobot's format 2.1, with the statistics for normalising.
+
+    \b
+    mmrl record episodes robotics/pick demos -n 100 --set dims=4 --set size=64
+    """
+    from mmrl.api.services import expert_episodes
+    from mmrl_robotics.record import physical as in_units
+    from mmrl_robotics.record import write
+
+    played = expert_episodes(task, key_values(settings), episodes, split=split)
+    solved: list[float] = []
+
+    def shown() -> Iterator[Demonstration]:
+        for demonstration, outcome in played:
+            solved.append(outcome["success"])
+            yield in_units(demonstration, played.action) if physical else demonstration
+
+    try:
+        count = write(folder, shown(), fps=fps or played.hz or 10.0, video=video)
+    finally:
+        played.close()
+    click.echo(f"{folder}: {count} episodes, {sum(solved):.0f} of them solved")
