@@ -28,20 +28,19 @@ class Fault:
     line: str
     trace: str = ""
     """Of the cause of a PluginError, for the plugin's author."""
-    known: Mapping[str, str] = field(default_factory=dict)
-    """What else the error knows, such as its key."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """Its attributes, such as the key that it is about: plain data."""
 
     @classmethod
     def of(cls, error: UserError) -> Fault:
         kind = next(base.__name__ for base in type(error).__mro__ if base.__module__ == errors.__name__)
         cause = error.__cause__ if isinstance(error, PluginError) else None
-        known = {name: value for name, value in vars(error).items() if isinstance(value, str)}
-        return cls(kind, str(error), trace_of(cause) if cause else "", known)
+        return cls(kind, str(error), trace_of(cause) if cause else "", vars(error))
 
     def error(self, where: str) -> UserError:
         """The UserError again. where: the process that it comes from, such as "a Ray actor"."""
         error: UserError = getattr(errors, self.kind)(self.line)
-        vars(error).update(self.known)
+        vars(error).update(self.fields)
         if self.trace:
             error.__cause__ = RemoteTraceback(where, self.trace)
         return error

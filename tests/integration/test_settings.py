@@ -395,6 +395,7 @@ def test_more_failures_than_the_limit_stop_a_run(tmp_path, limit, failed, stops)
     scores = [Score(0.5)] * (10 - failed) + [Score(None, detail="no")] * failed
     groups = [
         Group(
+            number=i,
             place=("a/b", i),
             prompt=Prompt(messages=[], task="a/b", id=str(i)),
             inputs=None,

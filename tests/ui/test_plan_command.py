@@ -1,6 +1,7 @@
 """`mmrl plan`, and `mmrl train` refusing a run that does not fit."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -100,15 +101,14 @@ class Told:
 def test_train_asks_before_it_loads(run_file, monkeypatch):
     from mmrl.config.load import load_config
 
-    config = load_config(run_file)
-    monkeypatch.setattr(start, "device_of", lambda config: "cuda")
+    setup = SimpleNamespace(config=load_config(run_file), device="cuda")
     monkeypatch.setattr(start, "at_hand", lambda device, measured: (GPUS["rtx-4090"], 1))
     with pytest.raises(UserError, match="RTX 4090 is too small"):
-        start.check_memory(config, Told())
+        start.check_memory(setup, Told())
     monkeypatch.setattr(start, "at_hand", lambda device, measured: (GPUS["h200"], 1))
     told = Told()
-    start.check_memory(config, told)
+    start.check_memory(setup, told)
     assert told.notes == []
-    monkeypatch.setattr(start, "device_of", lambda config: "cpu")
+    setup.device = "cpu"
     monkeypatch.setattr(start, "at_hand", None)
-    start.check_memory(config, told)
+    start.check_memory(setup, told)

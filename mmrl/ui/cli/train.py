@@ -66,7 +66,7 @@ def command(
     if config.compute.learners > 1 and not cluster and not is_rank():
         from mmrl.train.resolve import resolve
 
-        resolve(config)  # once here, not in every learner
+        resolve(config)  # a wrong run file is refused once here, not in every learner
         if not quiet:
             terminal.tell(f"starting {config.compute.learners} learners ...")
         raise SystemExit(launch(config.compute.learners, sys.argv[1:], on_gpu=config.policy.device != "cpu"))

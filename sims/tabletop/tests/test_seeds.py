@@ -28,7 +28,7 @@ def test_alike_in_every_batch(table: Callable[..., Table], task: str) -> None:
     options = {"task": task, "size": 20, "noise": 2.0, "light": 0.4, "textures": 6, "expert_slop": 0.3, "distractors": 2}
     seeds = torch.arange(100, 357)
     every = play(table(257, **options), seeds, 6)
-    for some in ([0], [256], [3, 1], list(range(7)), list(range(40, 104)), list(range(256, -1, -3))):
+    for some in ([256], [3, 1], list(range(256, -1, -3))):
         part = play(table(len(some), **options), seeds[some], 6)
         assert all(torch.equal(a[some], b) for a, b in zip(every, part, strict=True)), some
 
@@ -115,25 +115,19 @@ def test_the_own_reward_is_the_difference_of_the_potential(table: Callable[..., 
     assert torch.allclose(total, potential, atol=1e-6) and moved.success_N.float().mean() > 0.95
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_everything_is_made_on_the_device_that_was_asked_for(table: Callable[..., Table], task: str) -> None:
-    """With another default device, a tensor that is made without one can't be used with the others."""
-    options = {
-        "task": task,
-        "noise": 2.0,
-        "light": 0.3,
-        "cameras": ("front", "wrist", "top"),
-        "samples": 2,
-        "size": 17,
-        "expert_slop": 0.5,
-    }
+def test_everything_is_made_on_the_device_that_was_asked_for(table: Callable[..., Table]) -> None:
+    """With another default device, a tensor that is made without one can't be used with the others. Tasks and variants take
+    turns, so that each is met."""
+    options = {"noise": 2.0, "light": 0.3, "cameras": ("front", "wrist", "top"), "samples": 2, "size": 17, "expert_slop": 0.5}
     seeds, active = torch.arange(3), torch.ones(3, dtype=torch.bool)
     with torch.device("meta"):
-        one = table(3, **options)
-        for variant in (None, *VARIANTS):
+        tables = [table(3, task=task, **options) for task in TASKS]
+        for k, variant in enumerate((None, *VARIANTS)):
+            one = tables[k % len(TASKS)]
             one.reset(seeds, variant=variant)
             for _ in range(4):
                 moved = one.step(one.expert(), active)
             assert moved.observation.images["wrist"].device.type == "cpu"
-        one.restore(seeds, one.snapshot(seeds))
-        assert one.render(seeds[:1]).device.type == "cpu"
+        for one in tables:
+            one.restore(seeds, one.snapshot(seeds))
+            assert one.render(seeds[:1]).device.type == "cpu"
