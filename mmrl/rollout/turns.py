@@ -16,6 +16,7 @@ from mmrl.api.errors import PluginError, WorldLost, calling, is_finite
 from mmrl.api.interfaces import Task, World
 from mmrl.api.seeds import derive
 from mmrl.api.types import Message, Prompt, Reply, Status, Turn
+from mmrl.compute.ranks import Reduction
 from mmrl.policies.critic import Critic
 from mmrl.policies.vlm.reading import PromptInputs
 from mmrl.policies.vlm.vlm import VLM
@@ -135,6 +136,8 @@ def _close(world: World, task: str) -> None:
 
 class TurnCollector:
     """Encodes each prompt once, samples its group, and keeps what was sampled."""
+
+    reductions: Mapping[str, Reduction] = {}
 
     def __init__(
         self,

@@ -57,6 +57,8 @@ def rollout(prompt, inputs, text, logprob=-1.0, reward=0.0):
 class Collector:
     """Answers a prompt as the script has it, by its text, and `~` where its video is shuffled; keeps what it was asked."""
 
+    reductions: dict[str, str] = {}
+
     def __init__(self, script, rewards=()):
         self.script, self.calls, self.rewards = script, [], dict(rewards)
 
@@ -123,8 +125,10 @@ class Step:
         run = SimpleNamespace(
             config=SimpleNamespace(seed=0),
             tasks={t: task or Numbers() for t in "ab"},
-            entries={t: SimpleNamespace(group_size=sizes.get(t)) for t in "ab"},
-            weights={t: {v: (w, w) for v, w in (weights or {"right": 1.0}).items()} for t in "ab"},
+            setup=SimpleNamespace(
+                entries={t: SimpleNamespace(group_size=sizes.get(t)) for t in "ab"},
+                weights={t: {v: (w, w) for v, w in (weights or {"right": 1.0}).items()} for t in "ab"},
+            ),
             collector=self.collector,
             judge=self.judge,
             sampling=lambda task, seed: Sampling(max_tokens=limits.get(task, 20), temperature=1.0, seed=seed),

@@ -17,6 +17,7 @@ from mmrl.api.interfaces import Task
 from mmrl.api.seeds import derive
 from mmrl.api.simulators.types import Demonstration, Observation, Simulation, Track
 from mmrl.api.types import Prompt, Status
+from mmrl.compute.ranks import Reduction
 from mmrl.config.sections import SimulateConfig
 from mmrl.policies.acting.acting import ActingPolicy, Chosen
 from mmrl.policies.critic import Critic
@@ -32,6 +33,8 @@ Choose = Callable[[Lane, Sequence[int], Observation], Chosen]
 
 class StepCollector:
     """Plays the episodes of tasks that act in simulators; the counterpart of `TurnCollector`."""
+
+    reductions: Mapping[str, Reduction] = {}
 
     def __init__(
         self,
