@@ -528,7 +528,10 @@ def run_folder(path: Path, best: int | None = None, evaluated: int = 4) -> None:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("runs/dgits", "neither a run file nor a run folder. Did you mean 'runs/digits'? Run folders here: runs/digits, runs/flags"),
+        (
+            "runs/dgits",
+            "neither a run file nor a run folder. Did you mean 'runs/digits'? Run folders here: runs/digits, runs/flags",
+        ),
         ("flags", "neither a run file nor a run folder. Did you mean 'runs/flags'? Run folders here: runs/digits, runs/flags"),
         ("no/thing", "neither a run file nor a run folder. Run folders here: runs/digits, runs/flags"),
         ("runs", "not a run folder: its config.toml does not exist. Run folders here: runs/digits, runs/flags"),
