@@ -232,7 +232,7 @@ def refused(*options: str) -> str:
 
 def test_what_can_not_be_served_is_refused_in_one_line(runs: Path, tmp_path: Path) -> None:
     assert "give the folder that holds runs" in refused(str(tmp_path / "none"))
-    assert "give a --token" in refused(str(runs), "--host", "0.0.0.0")
+    assert "protect them with a --token" in refused(str(runs), "--host", "0.0.0.0")
     assert "--token must be" in refused(str(runs), "--token", "a b")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

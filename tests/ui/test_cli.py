@@ -268,7 +268,7 @@ def test_list_says_all_about_one_id(mmrl, site) -> None:
 def test_one_id_for_people(mmrl, site) -> None:
     site("mmrl-shop", {"mmrl_shop.py": SHOP, "mmrl_shop_heavy.py": "import no_such_sim"}, {"shop": "mmrl_shop"})
     shown = mmrl("list", "tasks", "shop/price").stdout
-    assert shown.startswith("task shop/price: it has no summary\n")
+    assert shown.startswith("task shop/price: no summary\n")
     for line in (r"target +mmrl_shop:Price", r"verifiers +2 x shop/near", r"path +str +required +Where the \[pictures\] are\."):
         assert re.search(line, shown), shown
     assert re.search(r"currency +'EUR' \| 'USD' +EUR +What it is paid in", shown)
@@ -528,10 +528,13 @@ def run_folder(path: Path, best: int | None = None, evaluated: int = 4) -> None:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("runs/dgits", "neither a run file nor a run folder. Did you mean 'runs/digits'? There are runs/digits, runs/flags"),
-        ("flags", "neither a run file nor a run folder. Did you mean 'runs/flags'? There are runs/digits, runs/flags"),
-        ("no/thing", "neither a run file nor a run folder. There are runs/digits, runs/flags"),
-        ("runs", "not a run folder: its config.toml does not exist. There are runs/digits, runs/flags"),
+        (
+            "runs/dgits",
+            "neither a run file nor a run folder. Did you mean 'runs/digits'? Run folders here: runs/digits, runs/flags",
+        ),
+        ("flags", "neither a run file nor a run folder. Did you mean 'runs/flags'? Run folders here: runs/digits, runs/flags"),
+        ("no/thing", "neither a run file nor a run folder. Run folders here: runs/digits, runs/flags"),
+        ("runs", "not a run folder: its config.toml does not exist. Run folders here: runs/digits, runs/flags"),
     ],
 )
 def test_eval_says_which_runs_there_are(mmrl, tmp_path, target: str, message: str) -> None:

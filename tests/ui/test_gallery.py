@@ -160,7 +160,7 @@ def test_many_marks_are_counted_in_words():
     few = [Mark(kind="point", at=(0, 0), of="said")] * overlay.TOLD
     assert overlay.told(few) == "; completion point" * overlay.TOLD
     assert overlay.told([*few, few[0], TRUE]) == "; gold box, a cat; 5 marks of the completion"
-    assert overlay.told([Mark(kind="grid", at=(1, 2), of="true", labels=("2", ""))]) == "; true grid 2 -"
+    assert overlay.told([Mark(kind="grid", at=(1, 2), of="true", labels=("2", ""))]) == "; gold grid 2 -"
 
 
 def test_hostile_labels_are_text(run):

@@ -157,7 +157,7 @@ def _weights(model: str, folder: Path | None, which: str) -> tuple[str, int | No
     checkpoint = find_checkpoint(run, which, state)
     if checkpoint is None:
         later = "" if state["evaluated_step"] == state["step"] else f"; step {state['step']} was not evaluated: --checkpoint last"
-        return f"{folder}, best checkpoint: no evaluation was better than the initial weights', {model}{later}", None
+        return f"{folder}, best checkpoint: none was better than the initial weights, {model}{later}", None
     step = step_of(checkpoint)
     return f"{folder}, {'' if which.isdigit() else which + ' '}checkpoint: step {step}", step
 
