@@ -168,7 +168,7 @@ MOVED = {
     "mmrl.start.restore": "mmrl.train.resume",
     "mmrl.start.stage_of": "mmrl.train.resume",
     "mmrl.steps": "mmrl.train.stages",
-    "mmrl.stopping": "mmrl.compute.signals",
+    "mmrl.stopping": "mmrl.api.signals",
     "mmrl.strips": "mmrl.api.media.strips",
     "mmrl.survey": "mmrl.ui.survey",
     "mmrl.targets": "mmrl.registry.targets",
