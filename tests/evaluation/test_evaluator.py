@@ -644,7 +644,7 @@ def test_eval_asks_as_it_is_told(evaluated):
         "  base 0.250",
         "  truncated_share 0.000",
         "  failed 2.000",
-        "  blank 0.125 (with every picture blanked)",
+        "  blank 0.125 (with every image blanked)",
     ]
     assert "sampled" not in evaluated("x.toml", "-n", "3")[0].stdout
 
