@@ -44,7 +44,7 @@ def share(prompts: int, group: int, tokens: int, characters: float, seed: int = 
             rollouts.append(Conversation(prompt=prompt, group=number, turns=(turn,), status=Status.FINISHED))
             value = rng.random()
             scores.append(Score(value, {"grounding/iou": value}, f"an overlap of {value:.2f} with the box"))
-        made[number] = Group(place=("boxes", number), prompt=prompt, inputs=None, rollouts=rollouts, scores=scores)
+        made[number] = Group(number=number, place=("boxes", number), prompt=prompt, inputs=None, rollouts=rollouts, scores=scores)
     return made
 
 
