@@ -127,7 +127,10 @@ def test_nothing_is_overwritten_or_taken(mmrl, tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "sub" / "dir") == ["multimodal-rl-flags"], "nothing is left beside it"
     again = mmrl("new", "plugin", "flags", "--dir", "sub/dir")
     assert again.returncode == 2
-    assert again.stderr == "mmrl: sub/dir/multimodal-rl-flags exists already: choose another name, or --dir another place\n"
+    assert (
+        again.stderr
+        == "mmrl: sub/dir/multimodal-rl-flags already exists: choose another name, or another parent folder with --dir\n"
+    )
     (tmp_path / "file").write_text("")
     blocked = mmrl("new", "plugin", "flags", "--dir", "file")
     assert (
