@@ -2,7 +2,7 @@
 
     python benchmarks/telling.py [--tokens 50 200 500] [--ranks 256] [--characters 4.5]
 
-A rank's prompts, each with its group, as `Group.light` gives them; texts all differ. Their bytes are fitted by a number for each
+A rank's prompts, each with its group, as `light_group` gives them; texts all differ. Their bytes are fitted by a number for each
 token and one for each completion, its share of the prompt among them. Reading is done as torch's `all_gather_object` does it, for
 `--ranks` such shares that are kept, in seconds of the processor, the median of `--rounds`: with Python's collector of garbage,
 which goes over what was read already again and again, and (`uncollected`) with one look at the end. `columns` are the same
@@ -26,8 +26,9 @@ import numpy as np
 
 from machine import machine
 from mmrl.api.episodes import Conversation
+from mmrl.api.sampling import Group
 from mmrl.api.types import Prompt, Score, Status, Turn, user
-from mmrl.train.sampling.groups import Group
+from mmrl.train.sampling.groups import light_group
 
 QUESTION = "Where is the blue cup that stands behind the plate? Think about it first, then answer with a box of four numbers."
 
@@ -50,7 +51,7 @@ def share(prompts: int, group: int, tokens: int, characters: float, seed: int = 
 
 def columns(groups: dict[int, Group]) -> dict[str, Any]:
     """The same without an object for each completion."""
-    light = [group.light for group in groups.values()]
+    light = [light_group(group) for group in groups.values()]
     rollouts, scores = [r for g in light for r in g.rollouts], [s for g in light for s in g.scores]
     turns = [t for r in rollouts for t in r.turns]
     flags = [(t.terminated, t.truncated, r.off_policy, r.demonstrated) for r in rollouts for t in r.turns]
@@ -105,7 +106,7 @@ def main() -> None:
     count, rows = args.prompts * args.group, []
     for tokens in args.tokens:
         groups = share(args.prompts, args.group, tokens, args.characters)
-        objects = {number: group.light for number, group in groups.items()}
+        objects = {number: light_group(group) for number, group in groups.items()}
         row = {"tokens": tokens, **measured(objects, count, args.ranks, args.rounds)}
         row |= {f"columns_{k}": v for k, v in measured(columns(groups), count, args.ranks, args.rounds).items()}
         rows.append({name: round(value, 2) for name, value in row.items()})

@@ -56,22 +56,22 @@ machine = partial(Finding, group="machine")
 def diagnose(runs: Path = Path("runs"), timeout_s: float = 120.0) -> list[Finding]:
     """All findings about this environment and machine, in display order. runs: the folder for runs. timeout_s: of each import."""
     have, extras, gpus = facts.installed(), facts.extras(), facts.nvidia_gpus()
-    found, checks = _plugins(), _simulators()
+    installed, checks = _plugins(), _simulators()
     judged = set(checks.values())
     tries = {"torch": facts.TRY_TORCH, "torchvision": facts.TRY_TORCHVISION, "transformers": facts.TRY_TRANSFORMERS}
     with ThreadPoolExecutor(max_workers=2) as pool:
-        answers = {name: pool.submit(try_python, code, timeout_s) for name, code in tries.items() if name in have}
-        asked = {check: pool.submit(try_python, facts.TRY_SIMULATOR, timeout_s, check) for check in checks}
-    tried = {name: answer.result() for name, answer in answers.items()}
+        imports = {name: pool.submit(try_python, code, timeout_s) for name, code in tries.items() if name in have}
+        simulators = {check: pool.submit(try_python, facts.TRY_SIMULATOR, timeout_s, check) for check in checks}
+    tried = {name: answer.result() for name, answer in imports.items()}
     return [
         check_python(),
         check_mmrl(have, list(foreign_owners())),
         *check_base(have, tried, pth=facts.has_pth(), gpus=gpus),
-        *(check_extra(extra, wanted, have) for extra, wanted in extras.items() if not _are_plugins(wanted, found)),
+        *(check_extra(extra, wanted, have) for extra, wanted in extras.items() if not _are_plugins(wanted, installed)),
         check_opencv(have),
-        *(check_plugin(p, facts.requirements(p.dist) if p.dist and p.name not in judged else (), have) for p in found),
+        *(check_plugin(p, facts.requirements(p.dist) if p.dist and p.name not in judged else (), have) for p in installed),
         check_gpu(tried.get("torch", {}), gpus),
-        *(finding for check, answer in asked.items() for finding in check_simulator(check, answer.result())),
+        *(finding for check, answer in simulators.items() for finding in check_simulator(check, answer.result())),
         check_run_folder(runs),
         check_space(runs),
     ]
@@ -106,7 +106,7 @@ def check_base(have: Mapping[str, str], tried: Mapping[str, Facts], *, pth: bool
     """
     if "torch" not in have:
         cure = 'pip install "multimodal-rl[train]"' if gpus else f'{CPU_TORCH} && pip install "multimodal-rl[train]"'
-        return [base(name="torch", state="missing", detail="nothing can be trained without it", cure=cure)]
+        return [base(name="torch", state="missing", detail="training needs it", cure=cure)]
     return [
         check_import("torch", have, tried),
         check_torchvision(have, tried, pth=pth),
@@ -115,7 +115,7 @@ def check_base(have: Mapping[str, str], tried: Mapping[str, Facts], *, pth: bool
 
 
 def check_mmrl(have: Mapping[str, str], foreign: Sequence[str] = ()) -> Finding:
-    """mmrl itself; `foreign` says which other distributions own files of it."""
+    """The finding on mmrl itself. foreign: warnings about other distributions that own its files."""
     if DISTRIBUTION not in have:
         return base(
             name="mmrl",
@@ -186,15 +186,15 @@ def check_extra(extra: str, wanted: Sequence[Requirement], have: Mapping[str, st
     if absent and extra == "train" and "torch" in have:
         return this(state="broken", detail=f"not installed: {names}", cure=cure)
     if absent:
-        return this(state="missing", detail=f"would add: {names}", cure=cure)
+        return this(state="missing", detail=f"it adds: {names}", cure=cure)
     return this(state="ok", detail=", ".join(f"{r.name} {have[canonical(r.name)]}" for r in wanted))
 
 
 def _lacking(wanted: Iterable[Requirement], have: Mapping[str, str]) -> tuple[list[Requirement], list[Requirement]]:
-    """What is not installed of what is asked for, and what is installed in a version outside the range."""
+    """(requirements that are not installed, requirements whose installed version is outside their range)."""
     absent = [r for r in wanted if canonical(r.name) not in have]
-    there = [r for r in wanted if r not in absent]
-    return absent, [r for r in there if not r.specifier.contains(have[canonical(r.name)], prereleases=True)]
+    present = [r for r in wanted if r not in absent]
+    return absent, [r for r in present if not r.specifier.contains(have[canonical(r.name)], prereleases=True)]
 
 
 def _outside(unfit: Iterable[Requirement], have: Mapping[str, str]) -> str:
@@ -216,13 +216,13 @@ def check_opencv(have: Mapping[str, str]) -> Finding:
             cure=f"pip uninstall -y {' '.join(installed)} && pip install opencv-python-headless",
         )
     if not installed:
-        return base(name="opencv", state="missing", detail="would read video", cure='pip install "multimodal-rl[train]"')
+        return base(name="opencv", state="missing", detail="it reads videos", cure='pip install "multimodal-rl[train]"')
     return base(name="opencv", state="ok", detail=f"{installed[0]} {have[installed[0]]}")
 
 
 def check_plugin(plugin: PluginInfo, wanted: Sequence[Requirement] = (), have: Mapping[str, str] = {}) -> Finding:
-    """One plugin of the registry, and what its distribution asks for against what is installed. The cure is the command in the
-    error's own advice, where it gives one."""
+    """The finding on one plugin of the registry. wanted: requirements of its distribution. have: distribution -> installed
+    version. The cure is the command that the plugin's error advises, if any."""
     this = partial(Finding, group="plugin", name=plugin.name)
     detail = f"{plugin.dist or plugin.target} {plugin.version or ''}".strip()
     if plugin.error is not None:
@@ -312,15 +312,15 @@ def check_space(runs: Path, free_bytes: int | None = None) -> Finding:
 
 
 def _simulators() -> dict[str, str]:
-    """The checks that simulators bring, each once -> the plugin, whose packages it looks at."""
+    """Check of a simulator (`SimulatorSpec.doctor`) -> name of its plugin."""
     try:
         return {spec.doctor: spec.id.partition("/")[0] for spec in registry().specs("simulators").values() if spec.doctor}
-    except UserError:  # `_plugins` says it
+    except UserError:  # `_plugins` reports it
         return {}
 
 
 def _are_plugins(wanted: Iterable[Requirement], plugins: Iterable[PluginInfo]) -> bool:
-    """Whether an extra asks for installed plugins alone, which have lines of their own."""
+    """Whether an extra requires only installed plugins, which have findings of their own."""
     return {canonical(r.name) for r in wanted} <= {canonical(p.dist) for p in plugins if p.dist}
 
 

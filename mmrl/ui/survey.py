@@ -143,7 +143,7 @@ class Surveyor:
         """Whether `grade` has read the difficulties."""
         self._played = 0
         self._low: dict[str, list[tuple[float, str, str]]] = {}
-        """Verifier -> (value, completion, the score's detail) of each gold completion that got less than the best."""
+        """Verifier -> (value, completion, the score's detail) of each gold completion that scored less than the maximum."""
         self._as_gold: Counter[tuple[str, str]] = Counter()
         """(verifier or `REWARD`, source) -> number of completions that scored at least as much as the gold completion."""
         self._rated: Counter[str] = Counter()
@@ -267,15 +267,15 @@ class Surveyor:
         return min(others, key=lambda text: self._golds[text][1] != form, default=None)
 
     def _episode(self, looked: Looked, tried: Tried) -> Conversation:
-        """It as an episode that is over: gold completions go on as their world says, others are all that is said."""
-        said, status = tried.completion, Status.FINISHED
+        """A finished conversation of a completion. A gold completion plays its world's further turns, any other has one turn."""
+        text, status = tried.completion, Status.FINISHED
         outcome: Mapping[str, float] = {}
         try:
             with calling(f"task {self.spec.id!r}: its world"):
-                said, outcome = finished(self.task, looked.prompt, tried.completion, TURNS if tried.source == "gold" else 1)
+                text, outcome = finished(self.task, looked.prompt, tried.completion, TURNS if tried.source == "gold" else 1)
         except WorldLost:
             status = Status.WORLD_ERROR
-        turn = Turn(observed_ids=(), token_ids=(0,), logprobs=(0.0,), text=said)
+        turn = Turn(observed_ids=(), token_ids=(0,), logprobs=(0.0,), text=text)
         return Conversation(prompt=looked.prompt, group=0, turns=(turn,), status=status, inputs=looked.seen, outcome=outcome)
 
     def _compare(self, looked: Looked) -> None:

@@ -212,7 +212,7 @@ def test_eval_prints_a_table_and_keeps_videos(tmp_path):
     assert {row["step"] for row in rows} == {None} and {row["variant"] for row in rows} == {None}
     assert all((tmp_path / "videos" / row["video"]).is_file() for row in rows)
     again = CliRunner().invoke(main, ["eval", str(path), "-n", "30", "--videos", str(tmp_path / "videos")])
-    assert again.exit_code == 2 and "is there already and not an empty folder" in again.stderr
+    assert again.exit_code == 2 and "already exists and is not an empty folder" in again.stderr
     as_json = CliRunner().invoke(main, ["eval", str(path), "-n", "30", "--json"])
     found = json.loads(as_json.stdout)
     assert found["hopeless"]["intervals"]["episode/success_at_end"] == pytest.approx(wilson(0, 30))

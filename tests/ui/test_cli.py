@@ -611,7 +611,7 @@ def test_a_group_of_several_plugins_has_the_commands_of_all(capsys) -> None:
     cli._add(found, {"record": own}, "zoo")
     cli._add(found, {"record": click.Group("record", commands=[other, second])}, "park")
     assert found["record"].commands == {"play": first, "watch": second} and own.commands == {"play": first}
-    assert capsys.readouterr().err == "mmrl: plugin 'park' may not add the command 'record play': there is one already\n"
+    assert capsys.readouterr().err == "mmrl: plugin 'park' may not add the command 'record play': the name is taken\n"
 
 
 def test_an_interrupt_is_130(site, tmp_path) -> None:

@@ -135,7 +135,7 @@ def test_extras():
     none = doctor.check_extra("train", TRAIN, {})
     assert (none.state, none.detail) == ("missing", "it adds: torch, transformers, qwen-vl-utils, numpy")
     other = doctor.check_extra("vllm", [Requirement("vllm>=0.30")], have)
-    assert (other.state, other.detail, other.cure) == ("missing", "would add: vllm", 'pip install "multimodal-rl[vllm]"')
+    assert (other.state, other.detail, other.cure) == ("missing", "it adds: vllm", 'pip install "multimodal-rl[vllm]"')
 
 
 def test_requirements_of_an_extra_are_its_own(monkeypatch):

@@ -69,8 +69,8 @@ class Main(click.Group):
         if "commands" not in ctx.meta:
             from mmrl.registry import plugins
 
-            found: dict[str, click.Command] = {}
-            ctx.meta["commands"] = found
+            commands: dict[str, click.Command] = {}
+            ctx.meta["commands"] = commands
             for plugin, add in plugins.registry().callers("mmrl_commands"):
                 group = click.Group()
                 try:
@@ -78,7 +78,7 @@ class Main(click.Group):
                 except (Exception, SystemExit) as error:  # noqa: BLE001  the other commands must keep working
                     click.echo(f"mmrl: plugin {plugin!r} adds no commands: {type(error).__name__}: {one_line(error)}", err=True)
                     continue
-                _add(found, group.commands, plugin)
+                _add(commands, group.commands, plugin)
         return ctx.meta["commands"]
 
     def main(
@@ -143,18 +143,18 @@ def _environment(changes: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _add(commands: MutableMapping[str, click.Command], own: Mapping[str, click.Command], plugin: str, group: str = "") -> None:
-    """Take in a plugin's commands. A group that plugins share, such as `record`, has the commands of all of them."""
-    for name, command in own.items():
-        there = commands.get(name)
-        if isinstance(there, click.Group) and isinstance(command, click.Group):
-            _add(there.commands, command.commands, plugin, f"{group}{name} ")
-        elif there or (not group and name in COMMANDS):
-            click.echo(f"mmrl: plugin {plugin!r} may not add the command {group + name!r}: there is one already", err=True)
+def _add(commands: MutableMapping[str, click.Command], new: Mapping[str, click.Command], plugin: str, group: str = "") -> None:
+    """Add a plugin's commands to `commands`. Several plugins may add commands to one group, such as `record`."""
+    for name, command in new.items():
+        existing = commands.get(name)
+        if isinstance(existing, click.Group) and isinstance(command, click.Group):
+            _add(existing.commands, command.commands, plugin, f"{group}{name} ")
+        elif existing or (not group and name in COMMANDS):
+            click.echo(f"mmrl: plugin {plugin!r} may not add the command {group + name!r}: the name is taken", err=True)
         else:
             if isinstance(command, click.Group):
                 command = copy.copy(command)
-                command.commands = dict(command.commands)  # the plugin's own stays as it is
+                command.commands = dict(command.commands)  # a copy: other plugins' commands must not change the plugin's group
             commands[name] = command
 
 

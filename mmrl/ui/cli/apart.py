@@ -28,7 +28,7 @@ def apart(work: Callable[[], Any], what: str) -> Any:
     if not answer:
         code = os.waitstatus_to_exitcode(status)
         how = f"was killed by signal {-code}" if code < 0 else f"ended itself with exit code {code}"
-        raise UserError(f"{what}: its process {how} without a result: code that is checked must not exit or crash")
+        raise UserError(f"{what}: its process {how} before it returned a result: the checked code must not exit or crash")
     return pickle.loads(answer).result("another process")
 
 
@@ -37,7 +37,7 @@ def _work(work: Callable[[], Any], reading: int, writing: int) -> None:
     try:
         os.close(reading)
         answer = attempt(work)
-        if os.getpid() == me:  # not a process that the work left behind
+        if os.getpid() == me:  # and not in a process that `work` forked
             with os.fdopen(writing, "wb") as pipe:
                 pipe.write(pickle.dumps(answer))
             code = 0

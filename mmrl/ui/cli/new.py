@@ -23,10 +23,10 @@ def command() -> None:
 @command.command("plugin")
 @click.argument("name")
 @click.option(
-    "--dir", "parent", default=".", show_default=True, metavar="DIR", help="Where to put the folder multimodal-rl-NAME."
+    "--dir", "parent", default=".", show_default=True, metavar="DIR", help="Parent of the new folder multimodal-rl-NAME."
 )
 def new_plugin(name: str, parent: str) -> None:
-    """Write multimodal-rl-NAME: a task that draws its images, a verifier, tests and a run file."""
+    """Write the package multimodal-rl-NAME: a task with drawn images, a verifier, tests and a run file."""
     _check_name(name)
     folder = Path(parent) / distribution_of(name)
     if folder.exists():

@@ -16,7 +16,7 @@ from mmrl.registry.plugins import PluginInfo, registry
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list of objects.")
 @click.option("--errors", is_flag=True, help="List only plugins that failed, with tracebacks; exit code 1 if any did.")
 def command(as_json: bool, errors: bool) -> None:
-    """List plugins, with what each brings or why it does not load."""
+    """List plugins with their tasks, verifiers and so on, or with the error of one that failed to load."""
     for line in foreign_owners():
         click.echo(f"mmrl: warning: {line}", err=True)
     listed = [p for p in registry().plugins if p.error or not errors]
@@ -57,7 +57,7 @@ def _print(listed: list[PluginInfo]) -> None:
 
 
 def _brings(plugin: PluginInfo) -> str:
-    """`2 tasks, 1 verifier, run observers`."""
+    """`2 tasks, 1 verifier, observes runs`."""
     named = {kind: (SINGULAR[kind], kind.replace("_", " ")) for kind in plugin.specs}
     parts = [f"{len(ids)} {named[kind][len(ids) != 1]}" for kind, ids in plugin.specs.items() if ids]
     if "mmrl_commands" in plugin.hooks:

@@ -187,7 +187,7 @@ def _png(
     facts: Sequence[Figure],
     odd: Sequence[str],
 ) -> bytes:
-    """The contact sheet. Each prompt has what is to be written for its answer, and the picture that this draws behind its own."""
+    """The contact sheet as PNG. A prompt's answer is its gold completion; the image that this draws follows the prompt's own."""
     from dataclasses import replace
 
     from mmrl.ui.report.contact_sheet import contact_sheet
