@@ -1086,6 +1086,12 @@ ENTRIES = {
     **{f"stages.distill.{key}": effect for key, effect in OF_DISTILL.items()},
     # the run
     "name": Effect(to="other", seen=both(lambda r: r.path.name, "toy", "other"), why="names the run folder"),
+    "smoke": Effect(
+        to=True,
+        also={"name": "toy-smoke"},
+        seen=both(lambda r: "smoke = true" in (r.path / "config.toml").read_text(), False, True),
+        why="another smoke run may take the folder's place",
+    ),
     "runs": Effect(
         to=ELSEWHERE, seen=lambda a, b: b.path.parent.name == "elsewhere" != a.path.parent.name, why="run folders are made there"
     ),

@@ -93,7 +93,7 @@ def test_the_optimum_is_recommended_and_can_be_pasted(mix, stub, tmp_path):
     table = out.partition("surrogate ")[0].splitlines()
     assert next(line for line in table if " 2  only t/a" in line).split()[3:9] == ["100%", "0.656", "0%", "0.456", "–", "0.556"]
     # each task's half width is 0.06: 0.06 x sqrt(3) / 3
-    assert "a mean is known to about ±0.035 (95%, 120 prompts)" in out
+    assert "a mean is accurate to about ±0.035 (95%, 120 prompts)" in out
     config = load_config(tmp_path / "run.toml", ["stages.1." + 'tasks={ "t/a" = 0.62, "b c" = 0.38 }'])
     assert config.weights(config.stages[1]) == {"t/a": 0.62, "b c": 0.38}
     assert f'mmrl train {tmp_path}/run.toml --set \'stages.1.tasks={{ "t/a" = 0.62, "b c" = 0.38 }}\'' in out
@@ -143,7 +143,7 @@ def test_finished_pilots_are_used_again_and_more_are_added(mix, stub):
     _, first, _ = mix("--pilots", "4")
     stub.trained.clear()
     _, again, err = mix("--pilots", "4")
-    assert stub.trained == [] and again == first and err.count(" found ") == 4
+    assert stub.trained == [] and again == first and err.count(" reused ") == 4
     mix("--pilots", "6")
     assert stub.trained == [("two-mix-05", False), ("two-mix-06", False)]
 
@@ -280,7 +280,7 @@ train = {{ threads = 1 }}
         done = CliRunner().invoke(main, args)
         assert done.exit_code == 0, done.output
         outputs.append(json.loads(done.stdout))
-    assert outputs[0] == outputs[1] and done.stderr.count(" found ") == 3
+    assert outputs[0] == outputs[1] and done.stderr.count(" reused ") == 3
     for pilot, expected in zip(outputs[0]["pilots"], ({"toy/colour", "two"}, {"toy/colour"}, {"two"}), strict=True):
         folder = tmp_path / "colours-mix" / pilot["name"]
         found = load_config(folder / "config.toml")
