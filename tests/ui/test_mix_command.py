@@ -168,7 +168,7 @@ def test_the_best_pilot_is_recommended_where_the_surrogate_knows_nothing(mix, st
     jump = [0.3, 0.5, 0.45, 0.9, 0.2, 0.55]
     stub.value = lambda a, b: jump[len(stub.trained) - 1]
     code, out, _ = mix()
-    assert code == 0 and ": no better, so the best pilot is recommended\n" in out
+    assert code == 0 and ": the fit is no better, so the best pilot is recommended\n" in out
     shares = json.loads(mix("--json")[1])["pilots"][3]["shares"]
     assert f"\nrecommended  t/a {shares['t/a']:.0%}, b c {shares['b c']:.0%}\n" in out
     assert "             measured: 0.900 (pilot 4, random); uniform: 0.300\n" in out and "predicted:" not in out
@@ -178,7 +178,7 @@ def test_the_best_pilot_is_recommended_where_the_surrogate_knows_nothing(mix, st
 def test_equal_pilots_are_said_to_be_equal(mix, stub):
     stub.value = lambda a, b: 0.25
     _, out, _ = mix()
-    assert "every pilot scored the same, so there is nothing to fit: the first is recommended" in out
+    assert "all pilots scored the same, so there is nothing to fit: the first is recommended" in out
     assert "\nrecommended  t/a 50%, b c 50%\n             measured: 0.250 (pilot 1, uniform)\n" in out
 
 
@@ -232,7 +232,7 @@ def test_other_things_in_the_way_are_named(mix, stub, tmp_path):
     blocked = tmp_path / "runs" / "two-mix" / "two-mix-02"
     blocked.mkdir(parents=True)
     code, _, err = mix()
-    assert code == 2 and f"{blocked} is in the way of a pilot and no run folder" in err and stub.trained == []
+    assert code == 2 and f"{blocked} is not a run folder, and a pilot needs its place" in err and stub.trained == []
     mix("--out", str(tmp_path / "other"))
     code, _, err = mix("--out", str(tmp_path / "other" / "two-mix-01"))
     assert code == 2 and "is a run folder itself" in err
