@@ -235,7 +235,7 @@ def test_other_things_in_the_way_are_named(mix, stub, tmp_path):
     assert code == 2 and f"{blocked} is not a run folder, and a pilot needs its place" in err and stub.trained == []
     mix("--out", str(tmp_path / "other"))
     code, _, err = mix("--out", str(tmp_path / "other" / "two-mix-01"))
-    assert code == 2 and "is a run folder itself" in err
+    assert code == 2 and "is itself a run folder" in err
 
 
 def test_a_pilot_without_figures_is_named(mix, tmp_path):
