@@ -220,7 +220,9 @@ def test_a_small_model_answers_the_same_however_many_are_asked():
 
 def refused(id, options, cameras=None):
     with pytest.raises(UserError) as error:
-        plugins.registry().check_verifier(id, options, cameras or {"pick": ("front", "wrist")})
+        plugins.registry().check_verifier(
+            plugins.registry().get("verifiers", id), options, cameras or {"pick": ("front", "wrist")}
+        )
     assert str(error.value).startswith(f"verifier {id!r}") and "\n" not in str(error.value)
     return str(error.value)
 
@@ -237,7 +239,9 @@ def test_before_a_run_starts(id, tmp_path):
     assert "device = 'tpu' is unknown" in refused(id, {"model": "tiny", "device": "tpu"})
     assert "batch_size = 0 must be a whole number" in refused(id, {"model": "tiny", "batch_size": 0})
     assert "dtype = 'half' is not one of" in refused(id, {"model": "tiny", "dtype": "half"})
-    plugins.registry().check_verifier(id, {"model": "tiny", "camera": "wrist"}, {"pick": ("front", "wrist")})
+    plugins.registry().check_verifier(
+        plugins.registry().get("verifiers", id), {"model": "tiny", "camera": "wrist"}, {"pick": ("front", "wrist")}
+    )
 
 
 @pytest.mark.parametrize(
