@@ -164,7 +164,7 @@ def test_a_finished_run_says_how_to_evaluate_it_again(tmp_path):
     (tmp_path / "run.toml").write_text(RUN_FILE)
     code, lines = mmrl(tmp_path, "train", "run.toml", "--smoke")
     assert code == 0
-    assert any(line.strip().startswith("note: a smoke run: a tiny model and a few steps") for line in lines)
+    assert any(line.strip().startswith("note: smoke run: a tiny model and a few steps") for line in lines)
     assert f"evaluate  mmrl --plugin {shlex.quote(runs.TOY)} eval runs/told-smoke" in lines
     assert not any("mmrl new plugin" in line for line in lines), "who wrote the task knows"
 

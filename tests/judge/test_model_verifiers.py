@@ -251,7 +251,9 @@ def test_a_function_may_give_steps_too_and_none_that_are_not_numbers():
 
 
 def test_options_are_refused_before_a_model_is_loaded():
-    check = registry().check_verifier
+    def check(id, *given):
+        return registry().check_verifier(registry().get("verifiers", id), *given)
+
     assert check("looks/refuses", {"share": 0.5}, {"a": ("front", "wrist")})[1] == {"share": 0.5}
     for options, cameras, said in [
         ({"share": 2}, {}, "verifier 'looks/refuses': share = 2 must be from 0 to 1"),
