@@ -28,11 +28,12 @@ def main() -> None:
     run = parser.parse_args().run
     PICTURES.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "mmrl", "board", str(run.parent), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as board, sync_playwright() as playwright:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True) as board, sync_playwright() as playwright:
         try:
             assert board.stdout is not None
-            address = re.search(r"http://\S+", board.stdout.readline())
-            if not address:
+            address = next((found for line in board.stdout if (found := re.search(r"http://\S+", line))), None)
+            if address is None:
                 sys.exit("the board did not print its address")
             browser = playwright.chromium.launch(executable_path=executable(), args=["--no-sandbox"])
             page = browser.new_page(viewport=SIZE, device_scale_factor=1)
