@@ -108,7 +108,7 @@ def test_ctrl_c_saves_and_ends_and_the_run_goes_on(tmp_path):
     assert "stopping after this step" in err and "Traceback" not in err
     last = steps(tmp_path / "runs/toy")
     assert 4 <= last < 10 and f"the newest checkpoint is step-{last:06d}" in out
-    assert re.search(r"go on +mmrl .*--cluster local --resume", out)
+    assert re.search(r"resume +mmrl .*--cluster local --resume", out)
     code, out, err = mmrl("--cluster", "local", "--resume")
     assert code == 0 and f"resumed after step {last}" in out, out + err
 

@@ -131,7 +131,7 @@ def test_an_interrupt_in_the_last_evaluation_ends_what_would_follow(tmp_path, mo
         runs.run(runs.toy_config(tmp_path, stages=[RL]))
     assert (tmp_path / "toy" / "summary.json").is_file()
     found = command("train", write(tmp_path, "z"))
-    assert found.exit_code == 130 and "accuracy" not in found.output.split("report")[1] and "go on" not in found.output
+    assert found.exit_code == 130 and "accuracy" not in found.output.split("report")[1] and "\nresume " not in found.output
     two = [{"id": "toy/colour", "name": "a"}, {"id": "toy/colour", "name": "b"}]
     found = command("mix", write(tmp_path, "m", tasks=two), "--pilots", "3", "--steps", "1")
     assert found.exit_code == 130 and "stopped in pilot 1 of 3; the same command resumes here" in found.output
