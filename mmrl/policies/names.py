@@ -8,6 +8,9 @@ from pathlib import Path
 
 from mmrl.api.errors import UserError
 
+TINY_OF_ONE_SIZE = ("openvla",)
+"""Families of tiny models whose images have one size, so that `policy.min_pixels` and `max_pixels` are refused."""
+
 
 def refuse_path(name: str, cure: str) -> None:
     """Refuse what looks like a folder and is none; a hub name has one slash at most. What that stands for is not looked up."""

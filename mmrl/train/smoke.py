@@ -7,6 +7,7 @@ from typing import Any
 
 from mmrl.config.policy import SMOKE_PIXELS
 from mmrl.config.sections import EXPERT, PARTS, DistillStage, RunConfig
+from mmrl.policies.names import TINY_OF_ONE_SIZE
 from mmrl.registry import plugins
 
 TINY = 64 << 20
@@ -20,8 +21,6 @@ def is_tiny(model: str) -> bool:
 
 def smoke(config: RunConfig) -> RunConfig:
     """The same run in seconds: a tiny model, two steps a stage, few prompts. It shows that it works, not that it learns."""
-    from mmrl.policies.vlm.tiny import FIXED  # torch, which a refused run file does without
-
     if config.smoke:
         return config
     data = config.smaller().model_dump(mode="json", exclude_unset=True)  # an algorithm's own defaults may still fill in
@@ -36,7 +35,7 @@ def smoke(config: RunConfig) -> RunConfig:
         if config.policy.lora:
             data["policy"]["lora"]["match"] = [m for m in config.policy.lora.match if m in PARTS] or ["language"]
     largest = min(config.policy.max_pixels or SMOKE_PIXELS, SMOKE_PIXELS)
-    if not data["policy"]["model"].startswith(tuple(f"tiny:{family}" for family in FIXED)):
+    if not data["policy"]["model"].startswith(tuple(f"tiny:{family}" for family in TINY_OF_ONE_SIZE)):
         data["policy"] |= {"max_pixels": largest, "min_pixels": min(config.policy.min_pixels or 3136, 3136, largest)}
     for stage, full in zip(data["stages"], config.stages, strict=True):
         if isinstance(full, DistillStage) and full.teacher != EXPERT and not full.teacher.startswith("tiny:"):

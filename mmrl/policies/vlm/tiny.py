@@ -16,8 +16,6 @@ from mmrl.compute.torchvision import prepare_torchvision
 from mmrl.policies.names import tiny_name, tiny_sizes
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "openvla")
-FIXED = ("openvla",)
-"""Those of them whose pictures have one size, so that `policy.min_pixels` and `max_pixels` are refused."""
 
 SPECIAL = (
     "<|endoftext|>",
